@@ -1,0 +1,1 @@
+"""What is studied: models, clusters, protocols and experiments, read from `params/`."""

@@ -1,0 +1,64 @@
+"""The language models under study, each at full size and at testbed size (`params/models.yaml`)."""
+
+from typing import Literal
+
+from pydantic import PositiveInt, model_validator
+
+from repro.catalog.reading import Entry, choose, read_yaml
+from repro.paths import PARAMS
+
+Family = Literal["gpt", "bert", "t5"]
+
+
+class Shape(Entry):
+    """The dimensions of one transformer.
+
+    `layers` counts decoder blocks for gpt, encoder blocks for bert, and blocks of *each* stack for
+    t5. `vocabulary_size` is the padded size of the embedding table. Sequence lengths are in tokens;
+    only t5 has a decoder sequence of its own.
+    """
+
+    layers: PositiveInt
+    hidden_size: PositiveInt
+    attention_heads: PositiveInt
+    sequence_length: PositiveInt
+    decoder_sequence_length: PositiveInt | None = None
+    vocabulary_size: PositiveInt
+
+    @model_validator(mode="after")
+    def _heads_divide_hidden(self) -> "Shape":
+        if self.hidden_size % self.attention_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is no multiple of "
+                f"attention_heads {self.attention_heads}"
+            )
+        return self
+
+
+class Model(Entry):
+    """One model of the papers: its name in figures, its family and its two shapes."""
+
+    label: str
+    family: Family
+    published_parameters: PositiveInt
+    source: str
+    full: Shape
+    testbed: Shape
+
+    @model_validator(mode="after")
+    def _decoder_sequence_only_for_t5(self) -> "Model":
+        for shape in (self.full, self.testbed):
+            if (self.family == "t5") != (shape.decoder_sequence_length is not None):
+                raise ValueError("decoder_sequence_length belongs to family t5, and only to it")
+        return self
+
+
+def read_models() -> dict[str, Model]:
+    """All models by name, in the order of the file."""
+    models: dict[str, Model] = read_yaml(PARAMS / "models.yaml", dict[str, Model])
+    return models
+
+
+def model(name: str) -> Model:
+    """One model by name; an unknown name is a `ReproError` that lists the known ones."""
+    return choose("model", name, read_models())

@@ -1,0 +1,49 @@
+"""The transport protocols under study (`params/protocols.yaml`)."""
+
+from pydantic import PositiveFloat
+
+from repro.catalog.reading import Entry, choose, read_yaml
+from repro.errors import ReproError
+from repro.paths import PARAMS
+
+
+class Protocol(Entry):
+    """A transport of the collectives between nodes.
+
+    `effective_gbps` is the payload rate one NIC sustains in each direction while a collective runs,
+    in Gbit/s; `latency_us` is the one-way time of a small message. `input_claims` are the published claims the rate was computed from: they are inputs
+    of every experiment, and can therefore never be reproduced by one.
+    """
+
+    label: str
+    effective_gbps: PositiveFloat
+    latency_us: PositiveFloat
+    input_claims: tuple[str, ...] = ()
+    source: str
+
+
+def read_protocols() -> dict[str, Protocol]:
+    """All protocols by name, fastest first."""
+    protocols: dict[str, Protocol] = read_yaml(PARAMS / "protocols.yaml", dict[str, Protocol])
+    return protocols
+
+
+def protocol(name: str) -> Protocol:
+    """One protocol by name; an unknown name is a `ReproError` that lists the known ones."""
+    return choose("protocol", name, read_protocols())
+
+
+def select_protocols(name: str) -> tuple[str, ...]:
+    """A protocol's name, or `all`, as a tuple of names.
+
+    Raises
+    ------
+    ReproError
+        The name is neither a protocol nor `all`.
+    """
+    known = read_protocols()
+    if name == "all":
+        return tuple(known)
+    if name not in known:
+        raise ReproError(f"unknown protocol {name!r}; choose from: {', '.join(known)}, all")
+    return (name,)

@@ -1,0 +1,59 @@
+"""Read a YAML file into a typed, validated, frozen value."""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from repro.errors import ReproError
+
+T = TypeVar("T")
+
+
+class Entry(BaseModel):
+    """Base of everything read from `params/`: immutable, and unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def read_yaml(path: Path, schema: Any) -> Any:
+    """Read a YAML file and validate it against a type.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    schema : type
+        Any type pydantic can validate: an `Entry`, `dict[str, Entry]`, ...
+
+    Returns
+    -------
+    The validated value.
+
+    Raises
+    ------
+    ReproError
+        The file is missing, is not YAML, or a value is not allowed; the message names the file,
+        the key, the value and the rule it broke.
+    """
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ReproError(f"{path}: no such file; restore it from the repository") from None
+    except yaml.YAMLError as error:
+        raise ReproError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from None
+    try:
+        value = TypeAdapter(schema).validate_python(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "(top)"
+        raise ReproError(f"{path}: {key}: {first['msg']} (got {first['input']!r})") from None
+    return value
+
+
+def choose(kind: str, name: str, among: dict[str, T]) -> T:
+    """Look a name up; a name that is not there is an error that says what is."""
+    if name not in among:
+        raise ReproError(f"unknown {kind} {name!r}; choose from: {', '.join(among)}")
+    return among[name]

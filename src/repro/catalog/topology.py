@@ -1,0 +1,61 @@
+"""A machine room as a tree: levels of links between GPUs, each with its rate."""
+
+from pydantic import PositiveFloat, PositiveInt, field_validator
+
+from repro.catalog.reading import Entry
+
+
+class Level(Entry):
+    """One level of the tree, seen from below.
+
+    `members` vertices of the level below hang on one switch of this level, each by a full-duplex
+    link of `link_gbps` (Gbit/s in each direction).
+    """
+
+    name: str
+    members: PositiveInt
+    link_gbps: PositiveFloat
+
+
+class Topology(Entry):
+    """Levels from the GPU upwards: `(node, fabric)` is GPUs on a node's bus, nodes on a switch."""
+
+    levels: tuple[Level, ...]
+
+    @field_validator("levels")
+    @classmethod
+    def _two_or_more(cls, levels: tuple[Level, ...]) -> tuple[Level, ...]:
+        if len(levels) < 2:
+            raise ValueError("a topology has at least the levels node and fabric")
+        return levels
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs below one vertex of the top level."""
+        count = 1
+        for level in self.levels[:-1]:
+            count *= level.members
+        return count
+
+    @property
+    def gpus(self) -> int:
+        """All leaves of the tree."""
+        return self.gpus_per_node * self.nodes
+
+    @property
+    def nodes(self) -> int:
+        """Vertices that hang on the fabric."""
+        return self.levels[-1].members
+
+    def node_of(self, rank: int) -> int:
+        """The node a rank runs on: ranks fill one node after another."""
+        return rank // self.gpus_per_node
+
+    def with_rates(self, rates_gbps: dict[str, float]) -> "Topology":
+        """The same tree with other link rates, by level name."""
+        return Topology(
+            levels=tuple(
+                level.model_copy(update={"link_gbps": rates_gbps[level.name]})
+                for level in self.levels
+            )
+        )

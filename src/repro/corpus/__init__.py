@@ -1,0 +1,1 @@
+"""The training corpus: Wikipedia dump, articles, tokenizers, Megatron datasets, in that order."""

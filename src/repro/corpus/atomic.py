@@ -1,0 +1,46 @@
+"""Outputs that exist whole or not at all."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def temporary_sibling(path: Path) -> Path:
+    """Name an unused path in the folder of `path`, so that a rename between the two is atomic.
+
+    Parameters
+    ----------
+    path
+        The final path; its folder is made if it does not exist.
+
+    Returns
+    -------
+    Path
+        A hidden name that no other process will choose.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Write a file beside `path` and move it there only once the block has ended well.
+
+    Parameters
+    ----------
+    path
+        The file to create or replace.
+
+    Yields
+    ------
+    Path
+        The temporary path to write; it is removed if the block raises.
+    """
+    temporary = temporary_sibling(path)
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,84 @@
+"""One article of the corpus, and the file of JSON lines that holds them all."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from repro.errors import ReproError
+
+
+@dataclass(frozen=True)
+class Article:
+    """One article as plain text.
+
+    Attributes
+    ----------
+    id
+        Wikipedia's number of the page.
+    title
+        The title; it is not part of the text.
+    text
+        Paragraphs and list items, one a line.
+    """
+
+    id: int
+    title: str
+    text: str
+
+
+def to_line(article: Article) -> str:
+    """Write an article as one line of JSON.
+
+    Parameters
+    ----------
+    article
+        The article.
+
+    Returns
+    -------
+    str
+        The line, with its newline.
+    """
+    return json.dumps(asdict(article), ensure_ascii=False) + "\n"
+
+
+def read_articles(articles: Path, purpose: str) -> Iterator[Article]:
+    """Stream the corpus.
+
+    Parameters
+    ----------
+    articles
+        A file of lines as `to_line` writes them.
+    purpose
+        What the reader does with them; it labels the progress bar.
+
+    Yields
+    ------
+    Article
+        The next article.
+
+    Raises
+    ------
+    ReproError
+        The file is missing or empty, or a line is no article.
+    """
+    mend = "make it with `repro corpus extract`"
+    if not articles.is_file():
+        raise ReproError(f"{articles}: no such file; {mend}")
+    size = articles.stat().st_size
+    if not size:
+        raise ReproError(f"{articles}: empty; {mend}")
+    with (
+        articles.open("rb") as file,
+        tqdm(total=size, unit="B", unit_scale=True, desc=purpose, disable=None) as bar,
+    ):
+        for number, line in enumerate(file, start=1):
+            try:
+                article = Article(**json.loads(line))
+            except (ValueError, TypeError):
+                raise ReproError(f"{articles}: line {number} is no article; {mend}") from None
+            bar.update(len(line))
+            yield article

@@ -1,0 +1,61 @@
+"""Split plain English text into sentences.
+
+A regular expression and a list of abbreviations: BERT and T5 need segment boundaries that are
+mostly right, and the libraries that do better fetch models at run time.
+"""
+
+import re
+
+# A stop, what closes after it, white space, and ahead something that may begin a sentence. The
+# numbered characters are the curly quotes.
+_BOUNDARY = re.compile(r"[.!?]+[\"'\u201d\u2019)\]]*(?P<gap>\s+)(?=[\"'\u201c\u2018(\[]*[^\Wa-z_])")
+_OPENING = "\"'\u201c\u2018(["
+_INITIAL = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
+_ABBREVIATIONS = frozenset(
+    [
+        *("al", "approx", "ave", "bros", "ca", "capt", "cf", "cmdr", "co", "col", "corp", "dr"),
+        *("eds", "etc", "fig", "figs", "gen", "gov", "hon", "inc", "jr", "lt", "ltd", "maj"),
+        *("messrs", "mr", "mrs", "ms", "mt", "no", "nos", "op", "pp", "pres", "prof", "rep", "rev"),
+        *("sen", "sgt", "sr", "st", "univ", "viz", "vol", "vols", "vs"),
+        *("jan", "feb", "mar", "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec"),
+    ]
+)
+
+
+def split_sentences(text: str) -> list[str]:
+    """Split text at line ends and after sentence stops.
+
+    Only white space is dropped, so the tokens of the sentences, joined, are those of the text.
+
+    Parameters
+    ----------
+    text
+        Paragraphs, one a line.
+
+    Returns
+    -------
+    list of str
+        The sentences in order; none is empty.
+    """
+    return [
+        sentence for line in text.split("\n") for sentence in _split_line(line.strip()) if sentence
+    ]
+
+
+def _split_line(line: str) -> list[str]:
+    sentences = []
+    start = 0
+    for match in _BOUNDARY.finditer(line):
+        if not _is_abbreviation(line[start : match.start()], match.group()):
+            sentences.append(line[start : match.start("gap")])
+            start = match.end()
+    return [*sentences, line[start:]]
+
+
+def _is_abbreviation(before: str, stop: str) -> bool:
+    """Tell whether a stop belongs to the word before it: "Dr. Who", "J. S. Bach", "U.S. Army"."""
+    if not stop.startswith(".") or len(stop.rstrip()) > 1:
+        return False
+    words = before.split()
+    word = words[-1].lstrip(_OPENING) if words else ""
+    return word.lower() in _ABBREVIATIONS or _INITIAL.fullmatch(word) is not None

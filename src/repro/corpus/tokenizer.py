@@ -1,0 +1,142 @@
+"""A tokenizer file as `megatron.core.datasets` wants it."""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from operator import itemgetter
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from repro.errors import ReproError
+
+END_OF_TEXT = "<|endoftext|>"
+"""GPT's only special token."""
+
+WORDPIECE_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[BOS]", "[EOS]")
+"""The special tokens of BERT and T5. [PAD] is first on purpose: Megatron's BERT pads masks and
+segment ids with the padding's id, and only 0 means "no" in both."""
+
+SENTINELS = tuple(f"<extra_id_{number}>" for number in range(100))
+"""T5's tokens that stand for masked spans."""
+
+
+class LocalTokenizer:
+    """What Megatron asks of a tokenizer, over a file in the format of the `tokenizers` library.
+
+    `cls`, `sep`, `mask`, `pad`, `bos` and `eos` are the ids of BERT's and T5's special tokens. GPT
+    has none of them; asked for one it raises AttributeError, by which Megatron learns so.
+
+    Parameters
+    ----------
+    path
+        A file that `repro.corpus.vocabulary.train_tokenizer` wrote.
+
+    Attributes
+    ----------
+    path
+        The file.
+    sha256
+        Digest of the file.
+    vocab_size
+        Number of tokens, special ones included.
+    inv_vocab
+        Token of each id, in the order of ids.
+    eod
+        Id of the token that ends a document.
+    additional_special_tokens_ids
+        Ids of T5's sentinels in order; empty for the others.
+    unique_identifiers
+        What Megatron hashes into the names of its caches: the content, not the path.
+
+    Raises
+    ------
+    ReproError
+        The file is missing or no tokenizer.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise ReproError(f"{path}: no such file; make it with `repro corpus tokenizers`")
+        try:
+            self._tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises nothing narrower
+            raise ReproError(
+                f"{path}: no tokenizer ({error}); make it with `repro corpus tokenizers`"
+            ) from None
+        # "<|endoftext|>" in an article is text, not the end of the document.
+        self._tokenizer.encode_special_tokens = True
+        self.path = path
+        self.sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        vocabulary = self._tokenizer.get_vocab()
+        self._ids = {
+            name.strip("[]").lower(): vocabulary[name]
+            for name in WORDPIECE_SPECIALS
+            if name in vocabulary
+        }
+        self.vocab_size: int = len(vocabulary)
+        self.inv_vocab = {
+            number: token for token, number in sorted(vocabulary.items(), key=itemgetter(1))
+        }
+        self.eod: int = vocabulary[END_OF_TEXT if END_OF_TEXT in vocabulary else "[EOS]"]
+        self.additional_special_tokens_ids = [
+            vocabulary[name] for name in SENTINELS if name in vocabulary
+        ]
+        self.unique_identifiers = OrderedDict({"class": type(self).__name__, "sha256": self.sha256})
+
+    def __getattr__(self, name: str) -> int:
+        ids: dict[str, int] = self.__dict__.get("_ids", {})
+        if name in ids:
+            return ids[name]
+        raise AttributeError(f"{type(self).__name__} of {self.__dict__.get('path')} has no {name}")
+
+    def __reduce__(self) -> tuple[type["LocalTokenizer"], tuple[Path]]:
+        return type(self), (self.path,)
+
+    def tokenize(self, text: str) -> list[int]:
+        """Encode one text.
+
+        Parameters
+        ----------
+        text
+            Any text.
+
+        Returns
+        -------
+        list of int
+            Its token ids; no special token is added.
+        """
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def tokenize_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode many texts, on all cores.
+
+        Parameters
+        ----------
+        texts
+            Any texts.
+
+        Returns
+        -------
+        list of list of int
+            What `tokenize` gives for each.
+        """
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """Decode token ids, special ones included.
+
+        Parameters
+        ----------
+        ids
+            Token ids.
+
+        Returns
+        -------
+        str
+            The text: GPT's exactly; of BERT's and T5's what lower case and spacing leave.
+        """
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text

@@ -1,0 +1,149 @@
+"""Train each family's tokenizer on the corpus."""
+
+import hashlib
+import string
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from repro.corpus.atomic import replacing
+from repro.corpus.config import Family
+from repro.corpus.records import read_articles
+from repro.corpus.tokenizer import END_OF_TEXT, SENTINELS, WORDPIECE_SPECIALS
+from repro.errors import ReproError
+
+_CONTINUATION = "##"
+# The library's own limit for BERT, and for small vocabularies the share that leaves room for words.
+_LARGEST_ALPHABET = 1000
+_ALPHABET_SHARE = 8
+
+
+@dataclass(frozen=True)
+class TrainedTokenizer:
+    """What one training made.
+
+    Attributes
+    ----------
+    vocabulary_size
+        Number of tokens, special ones included.
+    sha256
+        Digest of the file.
+    """
+
+    vocabulary_size: int
+    sha256: str
+
+
+def train_tokenizer(
+    family: Family, articles: Path, tokenizer: Path, *, vocabulary_size: int
+) -> TrainedTokenizer:
+    """Train a family's tokenizer on the corpus; the same corpus gives the same bytes.
+
+    GPT gets byte-level BPE, which loses nothing. BERT and T5 get lower-case WordPiece, for
+    Megatron's masking reads words off the `##` prefix.
+
+    Parameters
+    ----------
+    family
+        Which kind of tokenizer.
+    articles
+        The corpus, as `extract_articles` writes it.
+    tokenizer
+        The JSON file to write, in the format of the `tokenizers` library.
+    vocabulary_size
+        Number of tokens, special ones included.
+
+    Returns
+    -------
+    TrainedTokenizer
+        Its size and digest.
+
+    Raises
+    ------
+    ReproError
+        The corpus is missing, or too small for the vocabulary.
+    """
+    train = _train_bpe if family == "gpt" else _train_wordpiece
+    trained = train(family, articles, vocabulary_size)
+    size = trained.get_vocab_size()
+    if size != vocabulary_size:
+        raise ReproError(
+            f"{articles}: gives only {size} tokens for {family}, not {vocabulary_size}; lower "
+            f"vocabulary_sizes.{family} in params/corpus.yaml, or use a larger dump"
+        )
+    with replacing(tokenizer) as temporary:
+        trained.save(str(temporary))
+    return TrainedTokenizer(size, hashlib.sha256(tokenizer.read_bytes()).hexdigest())
+
+
+def _train_bpe(family: Family, articles: Path, vocabulary_size: int) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_texts(articles, f"{family} merges"), trainer)
+    return tokenizer
+
+
+def _train_wordpiece(family: Family, articles: Path, vocabulary_size: int) -> Tokenizer:
+    specials = list(WORDPIECE_SPECIALS + (SENTINELS if family == "t5" else ()))
+    learner = _wordpiece(models.WordPiece(unk_token="[UNK]"))
+    alphabet = _alphabet(articles, learner, family, vocabulary_size)
+    # The library breaks ties between merges by token ids, and numbers `##x` in the order of a
+    # randomly seeded hash map: two runs differ. Listed among the special tokens, they are numbered
+    # here instead; special they are only for this learner.
+    pieces = [_CONTINUATION + character for character in alphabet if _can_continue(character)]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocabulary_size,
+        special_tokens=specials + pieces,
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        continuing_subword_prefix=_CONTINUATION,
+        show_progress=False,
+    )
+    learner.train_from_iterator(_texts(articles, f"{family} pieces"), trainer)
+    vocabulary = learner.get_vocab()
+    tokenizer = _wordpiece(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.add_special_tokens(specials)
+    return tokenizer
+
+
+def _wordpiece(model: models.WordPiece) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix=_CONTINUATION, cleanup=False)
+    return tokenizer
+
+
+def _alphabet(
+    articles: Path, tokenizer: Tokenizer, family: Family, vocabulary_size: int
+) -> list[str]:
+    """Choose the most frequent characters; the library's own choice breaks ties at random."""
+    counts: Counter[str] = Counter()
+    for text in _texts(articles, f"{family} alphabet"):
+        counts.update(tokenizer.normalizer.normalize_str(text))
+    characters = sorted(
+        (character for character in counts if not character.isspace()),
+        key=lambda character: (-counts[character], character),
+    )
+    limit = min(_LARGEST_ALPHABET, vocabulary_size // _ALPHABET_SHARE)
+    return sorted(characters[:limit])
+
+
+def _can_continue(character: str) -> bool:
+    # The pre-tokenizer makes every punctuation character a word of its own.
+    return character not in string.punctuation and unicodedata.category(character)[0] != "P"
+
+
+def _texts(articles: Path, purpose: str) -> Iterator[str]:
+    return (article.text for article in read_articles(articles, purpose))

@@ -1,0 +1,9 @@
+"""The exceptions a user is meant to read."""
+
+
+class ReproError(Exception):
+    """An error the user can mend: one line that names the thing, its value and the mend."""
+
+
+class NotRunHere(ReproError):
+    """This machine cannot run a source at all; others can. The message is the reason."""

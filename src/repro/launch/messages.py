@@ -1,0 +1,92 @@
+"""What the user's process, the supervisor of a set of ranks and the ranks say to each other.
+
+All of it is pickled through pipes between processes of one machine.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from repro.catalog.topology import Topology
+from repro.observe.nic import NicSeries
+from repro.testbed.verify import LinkCheck
+from repro.train.records import RankRecord, TrainingRun
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where to start ranks.
+
+    One rank per GPU of the topology, each in its own namespace; or, with no topology, `ranks` that
+    meet on the loopback. `cores` is each rank's CPU quota; None is no quota.
+    """
+
+    topology: Topology | None
+    ranks: int
+    cores: float | None
+
+
+@dataclass(frozen=True)
+class Ready:
+    """All ranks are up and what could be verified is."""
+
+    cpu_shares: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Order:
+    """Train one configuration on the first `ranks` ranks, over links of these rates.
+
+    `fabric_latency_s` is added to the way between nodes where the kernel can.
+    """
+
+    run: TrainingRun
+    ranks: int
+    rates_gbps: dict[str, float]
+    fabric_latency_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Join:
+    """Supervisor to rank: meet `ranks` others at this address, then train; write below `scratch`."""
+
+    ranks: int
+    address: str
+    port: int
+    run: TrainingRun
+    scratch: Path
+
+
+@dataclass(frozen=True)
+class MeasureShare:
+    """Supervisor to rank: compute for a moment, and answer with the cores you got."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """So many iterations are done."""
+
+    iterations: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One configuration's measurements: a record per rank, the NICs of the nodes, the links.
+
+    `fabric_latency_s` is what was added: 0 where the kernel lacks netem.
+    """
+
+    records: tuple[RankRecord, ...]
+    nics: NicSeries
+    links: tuple[LinkCheck, ...]
+    fabric_latency_s: float
+
+
+@dataclass(frozen=True)
+class Failure:
+    """It did not work, and this is why, in words for the user.
+
+    `unavailable` says that this machine cannot do it at all.
+    """
+
+    message: str
+    unavailable: bool = False

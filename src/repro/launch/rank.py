@@ -1,0 +1,79 @@
+"""One rank's process: take its place, then train what it is told until the pipe closes."""
+
+import os
+import signal
+import sys
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from repro.launch.messages import Failure, Join, MeasureShare, Progress
+from repro.testbed.namespaces import die_with_parent, enter_network
+from repro.testbed.verify import measure_cpu_share
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank goes: a network namespace and a cgroup (None: it stays), and its log file."""
+
+    rank: int
+    namespace: str | None
+    cgroup: Path | None
+    log: Path
+
+
+def serve(place: Place, supervisor: Connection) -> None:
+    """Run one rank; the target of its process."""
+    die_with_parent(signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, sys.stdout.fileno())
+    os.dup2(log, sys.stderr.fileno())
+    if place.namespace is not None:
+        namespace = os.open(place.namespace, os.O_RDONLY)
+        enter_network(namespace)
+        os.close(namespace)
+    if place.cgroup is not None:
+        (place.cgroup / "cgroup.procs").write_text(str(os.getpid()))
+    try:
+        _obey(place.rank, supervisor)
+    except EOFError:
+        pass
+    except BaseException as error:
+        traceback.print_exc()
+        supervisor.send(Failure(f"{type(error).__name__}: {_one_line(error)}"))
+        sys.stderr.flush()
+        os._exit(1)
+    # Process groups and Megatron's writers have threads and children that would outlive an orderly
+    # interpreter shutdown by seconds.
+    os._exit(0)
+
+
+def _obey(rank: int, supervisor: Connection) -> None:
+    # Loaded by the fork server already; imported here so that only rank processes need torch.
+    import torch
+
+    from repro.train.groups import join_groups, leave_groups
+    from repro.train.run import device_scope, train
+
+    torch.set_num_threads(1)
+    joined: tuple[str, int] | None = None
+    while True:
+        message = supervisor.recv()
+        if isinstance(message, MeasureShare):
+            supervisor.send(measure_cpu_share())
+        elif isinstance(message, Join):
+            meeting = (message.address, message.port)
+            if joined != meeting:
+                with device_scope():
+                    if joined is not None:
+                        leave_groups()
+                    join_groups(rank, message.ranks, message.address, message.port)
+                joined = meeting
+            report = (lambda done: supervisor.send(Progress(done))) if rank == 0 else (lambda _: None)
+            supervisor.send(train(message.run, message.scratch, report))
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:400]

@@ -1,0 +1,236 @@
+"""The process that owns a set of ranks: it builds their testbed, starts, feeds and buries them.
+
+Run as `python -m repro.launch.supervisor FD`, where FD is a pipe to the user's process. It is a
+process of its own because the user's (a notebook's kernel, say) has threads and must keep its
+namespaces, and so that everything ends when the pipe closes, however the user's process ended.
+"""
+
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+from repro.errors import NotRunHere, ReproError
+from repro.launch.messages import Failure, Join, MeasureShare, Order, Outcome, Progress, Ready, Site
+from repro.launch.rank import Place, serve
+from repro.observe.nic import sample_counters
+from repro.testbed.links import UPLINK, Network, build_network, read_uplink_bytes, set_fabric_latency, set_rates
+from repro.testbed.namespaces import become_network_admin
+from repro.testbed.ownership import GLOB, is_leftover, owned_name
+from repro.testbed.quota import Quotas, create_quotas
+from repro.testbed.verify import LinkCheck, verify_links, verify_quotas
+from repro.train.records import RankRecord
+
+_FIRST_PORT = 29500
+_LOG_LINES = 5
+
+
+class _UserGone(Exception):
+    """The pipe to the user's process closed."""
+
+
+class _Ranks:
+    """The rank processes of a site and the pipes to them."""
+
+    def __init__(self, site: Site, network: Network | None, quotas: Quotas | None, logs: Path):
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["repro.train.run", "repro.train.groups"])
+        self._topology = site.topology
+        self._logs = [logs / f"rank{rank}.log" for rank in range(site.ranks)]
+        self.pipes: list[Connection] = []
+        self.processes: list[ForkServerProcess] = []
+        for rank in range(site.ranks):
+            here, there = context.Pipe()
+            namespace = f"/proc/{os.getpid()}/fd/{network.gpus[rank].fd}" if network else None
+            cgroup = quotas.paths[rank] if quotas else None
+            place = Place(rank, namespace, cgroup, self._logs[rank])
+            process = context.Process(target=serve, args=(place, there))
+            process.start()
+            there.close()
+            self.pipes.append(here)
+            self.processes.append(process)
+
+    def collect(self, ranks: int, user: Connection) -> list[object]:
+        """One answer of each of the first `ranks` ranks, progress passed on to the user.
+
+        Raises
+        ------
+        ReproError
+            A rank failed or ended; the message says which, where and how, with its last words.
+        _UserGone
+            The user's process closed its pipe.
+        """
+        answers: dict[int, object] = {}
+        sentinels = {process.sentinel: rank for rank, process in enumerate(self.processes)}
+        pipes: dict[object, int] = {self.pipes[rank]: rank for rank in range(ranks)}
+        while len(answers) < ranks:
+            ready = wait([*pipes, *sentinels, user])
+            for source in ready:
+                if source is user:
+                    raise _UserGone
+            for source in ready:
+                if source in pipes:
+                    self._take(pipes[source], answers, user)
+            for source in ready:
+                if isinstance(source, int):
+                    raise ReproError(self._obituary(sentinels[source]))
+        return [answers[rank] for rank in range(ranks)]
+
+    def _take(self, rank: int, answers: dict[int, object], user: Connection) -> None:
+        try:
+            answer = self.pipes[rank].recv()
+        except (EOFError, ConnectionResetError):
+            self.processes[rank].join(1)
+            raise ReproError(self._obituary(rank)) from None
+        if isinstance(answer, Failure):
+            raise ReproError(f"{self._name(rank)} failed: {answer.message}")
+        if isinstance(answer, Progress):
+            user.send(answer)
+        else:
+            answers[rank] = answer
+
+    def _name(self, rank: int) -> str:
+        return f"rank {rank} on node {self._topology.node_of(rank) if self._topology else 0}"
+
+    def _obituary(self, rank: int) -> str:
+        code = self.processes[rank].exitcode
+        if code is not None and code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
+            if -code == signal.SIGKILL:
+                how += " (by the kernel, if memory ran out: see dmesg)"
+        else:
+            how = f"ended with exit code {code}"
+        lines = self._logs[rank].read_text(errors="replace").split("\n")
+        words = [line.strip() for line in lines if line.strip()][-_LOG_LINES:]
+        return f"{self._name(rank)} {how}; its last log lines: {' | '.join(words) or '(none)'}"
+
+    def bury(self) -> None:
+        """End all ranks and wait until they have."""
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.join()
+
+
+def supervise(user: Connection) -> None:
+    """Serve one site until the user closes the pipe."""
+    site: Site = user.recv()
+    with ExitStack() as stack:
+        scratch = stack.enter_context(_scratch())
+        network = None
+        if site.topology is not None:
+            become_network_admin()
+            network = stack.enter_context(build_network(site.topology))
+        quotas = None
+        if site.cores is not None:
+            quotas = stack.enter_context(create_quotas(site.ranks, site.cores))
+        os.environ.update(_environment(network is not None))
+        ranks = _Ranks(site, network, quotas, scratch)
+        stack.callback(ranks.bury)
+        shares = _cpu_shares(site, ranks, user)
+        if site.cores is not None:
+            verify_quotas(site.cores, shares)
+        user.send(Ready(shares))
+        port, previous = _FIRST_PORT, 0
+        while True:
+            order: Order = user.recv()
+            if order.ranks != previous:
+                port, previous = _free_port(port, network), order.ranks
+            user.send(_carry_out(order, ranks, network, scratch, port, user))
+
+
+def _carry_out(
+    order: Order,
+    ranks: _Ranks,
+    network: Network | None,
+    scratch: Path,
+    port: int,
+    user: Connection,
+) -> Outcome:
+    checks: tuple[LinkCheck, ...] = ()
+    latency_s = 0.0
+    nodes = ()
+    if network is not None:
+        set_rates(network, order.rates_gbps)
+        latency_s = set_fabric_latency(network, order.fabric_latency_s)
+        checks = verify_links(network, order.rates_gbps)
+        nodes = network.nodes[: network.topology.node_of(order.ranks - 1) + 1]
+    address = network.addresses[0] if network else "127.0.0.1"
+    with sample_counters(lambda: [read_uplink_bytes(node) for node in nodes]) as nics:
+        for pipe in ranks.pipes[: order.ranks]:
+            pipe.send(Join(order.ranks, address, port, order.run, scratch))
+        answers = ranks.collect(order.ranks, user)
+    records = tuple(answer for answer in answers if isinstance(answer, RankRecord))
+    return Outcome(records, nics, checks, latency_s)
+
+
+def _cpu_shares(site: Site, ranks: _Ranks, user: Connection) -> tuple[float, ...]:
+    """The cores each rank gets when all compute at once; also shows that all of them are up."""
+    for pipe in ranks.pipes:
+        pipe.send(MeasureShare())
+    answers = ranks.collect(site.ranks, user)
+    return tuple(answer for answer in answers if isinstance(answer, float))
+
+
+def _environment(networked: bool) -> dict[str, str]:
+    """Environment of the ranks: one thread each, and the interface that gloo shall use."""
+    return {
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": UPLINK if networked else "lo",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        "PYTHONWARNINGS": "ignore",
+        # Megatron-Core asks for it where computation and communication overlap.
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    }
+
+
+def _free_port(previous: int, network: Network | None) -> int:
+    """A port to meet at: in a namespace the next one, on the loopback one that nobody uses."""
+    if network is not None:
+        return previous + 1
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder for logs, checkpoints and indices; those of killed supervisors are removed."""
+    parent = Path(tempfile.gettempdir())
+    for folder in parent.glob(GLOB):
+        if is_leftover(folder.name):
+            shutil.rmtree(folder, ignore_errors=True)
+    folder = parent / owned_name()
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main() -> None:
+    """Supervise through the pipe given on the command line; the exit status is 0 or 1."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A plain kill unwinds like the end of the pipe does.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    with Connection(int(sys.argv[1])) as user:
+        try:
+            supervise(user)
+        except (EOFError, _UserGone, BrokenPipeError, ConnectionResetError):
+            pass
+        except ReproError as error:
+            user.send(Failure(str(error), unavailable=isinstance(error, NotRunHere)))
+            sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

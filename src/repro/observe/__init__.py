@@ -1,0 +1,1 @@
+"""What is recorded beside the timers: NIC counters, and the environment of a run."""

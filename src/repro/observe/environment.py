@@ -1,0 +1,68 @@
+"""Provenance: what ran, on what, from which sources."""
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from repro.paths import ROOT
+
+_PACKAGES = ("repro", "torch", "megatron-core", "numpy", "xarray", "tokenizers", "pyroute2")
+
+
+def provenance(parameters: Mapping[str, object]) -> str:
+    """A JSON object with the versions, the machine, the commit, the time and the parameters."""
+    return json.dumps(
+        {
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "commit": _commit(),
+            "versions": {
+                "python": platform.python_version(),
+                **{name: _version(name) for name in _PACKAGES},
+            },
+            "machine": {
+                "kernel": platform.release(),
+                "processor": _processor(),
+                "cores": os.cpu_count(),
+                "memory_gib": round(_memory_bytes() / 2**30, 1),
+            },
+            "parameters": parameters,
+        },
+        default=str,
+    )
+
+
+def _commit() -> str:
+    """The sources' git commit, marked where the working tree differs; `unknown` without git."""
+    try:
+        return subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "absent"
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,1 @@
+"""What theory says: volumes and times of training steps, at any scale."""

@@ -1,0 +1,1 @@
+"""The schema of every result, and reading and writing it."""

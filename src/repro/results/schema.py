@@ -1,0 +1,221 @@
+"""One configuration's measurements as an xarray dataset; every experiment is a union of them.
+
+Dimensions
+----------
+source, model, protocol, gpus
+    What was run; `gpus` is the data-parallel size.
+iteration, rank, phase
+    The raw samples: recorded iterations, from 0; ranks; phases in the order of
+    `repro.train.records.PHASES`. Times are seconds of the machine that measured.
+node, sample
+    NIC series: nodes, and samples in time.
+span
+    Checkpoints and validations, in time.
+level
+    Levels of the topology, for the check of the links.
+
+Where configurations differ in size (ranks, samples), the rest is NaN. `docs/quantities.md` defines
+every variable.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import xarray as xr
+
+from repro.launch.messages import Outcome
+from repro.testbed.similarity import Similarity
+from repro.train.records import PHASES, RankRecord
+
+_CONFIGURATION = ("source", "model", "protocol", "gpus")
+_SPAN_NAME_LENGTH = "U16"
+
+
+def configuration_dataset(
+    source: str, protocol: str, gpus: int, similarity: Similarity, outcome: Outcome
+) -> xr.Dataset:
+    """Turn one outcome into a dataset with the four configuration dimensions of size one."""
+    records = sorted(outcome.records, key=lambda record: record.rank)
+    origin = min(record.start_s[0] for record in records)
+    variables = {
+        **_iterations(records, origin),
+        **_nics(outcome, origin, similarity),
+        **_rates_over_iterations(outcome, records, similarity),
+        **_spans(records[0], origin),
+        **_links(outcome),
+        "time_scale": ((), similarity.time_scale, "testbed seconds per full-scale second", "1"),
+        "rate_scale": ((), similarity.rate_scale, "testbed rate per full-scale rate", "1"),
+        "fabric_latency_s": ((), outcome.fabric_latency_s, "latency added between nodes", "s"),
+        "gradient_bytes": ((), records[0].gradient_bytes, "gradients reduced each iteration", "B"),
+        "parameters": ((), records[0].parameters, "parameters of the trained model", "1"),
+    }
+    dataset = xr.Dataset(
+        {
+            name: xr.Variable(dims, values, {"long_name": long_name, "units": units})
+            for name, (dims, values, long_name, units) in variables.items()
+        },
+        coords={
+            "phase": list(PHASES),
+            "rank": [record.rank for record in records],
+            "level": [check.level for check in outcome.links],
+        },
+    )
+    configuration = {
+        "source": source,
+        "model": similarity.model,
+        "protocol": protocol,
+        "gpus": gpus,
+    }
+    return dataset.assign_coords(configuration).expand_dims(list(_CONFIGURATION))
+
+
+_Variable = tuple[tuple[str, ...], object, str, str]
+
+
+def _iterations(records: Sequence[RankRecord], origin: float) -> dict[str, _Variable]:
+    per_rank = ("iteration", "rank")
+    phases = np.array([[record.phase_time_s[p] for p in PHASES] for record in records])
+    return {
+        "iteration_time_s": (
+            per_rank,
+            np.array([record.iteration_time_s for record in records]).T,
+            "iteration time",
+            "s",
+        ),
+        "iteration_start_s": (
+            per_rank,
+            np.array([record.start_s for record in records]).T - origin,
+            "start of the iteration",
+            "s",
+        ),
+        "phase_time_s": (
+            ("iteration", "rank", "phase"),
+            phases.transpose(2, 0, 1),
+            "time in phase",
+            "s",
+        ),
+        "loss": (
+            per_rank,
+            np.array([record.loss for record in records]).T,
+            "training loss of the rank",
+            "1",
+        ),
+        "peak_memory_bytes": (
+            ("rank",),
+            np.array([record.peak_memory_bytes for record in records], dtype=float),
+            "peak memory of the rank",
+            "B",
+        ),
+    }
+
+
+def _nics(outcome: Outcome, origin: float, similarity: Similarity) -> dict[str, _Variable]:
+    """Rates between samples; the time of a rate is the end of its interval."""
+    times = np.array(outcome.nics.time_s) - origin
+    keep = times[1:] > 0
+    per_node = ("node", "sample")
+    variables: dict[str, _Variable] = {
+        "nic_time_s": (("sample",), times[1:][keep], "time of the sample", "s")
+    }
+    for name, counters in (("rx", outcome.nics.rx_bytes), ("tx", outcome.nics.tx_bytes)):
+        counted = np.array(counters, dtype=float).reshape(len(times), -1)
+        gbps = (np.diff(counted, axis=0).T * 8e-9 / np.diff(times))[:, keep]
+        word = "received" if name == "rx" else "sent"
+        variables[f"{name}_gbps"] = (per_node, gbps, f"rate {word} by the NIC", "Gbit/s")
+        variables[f"{name}_full_scale_gbps"] = (
+            per_node,
+            gbps / similarity.rate_scale,
+            f"rate {word} by the NIC, full-scale equivalent",
+            "Gbit/s",
+        )
+    return variables
+
+
+def _rates_over_iterations(
+    outcome: Outcome, records: Sequence[RankRecord], similarity: Similarity
+) -> dict[str, _Variable]:
+    """What each NIC carried in each iteration, over the iteration's time."""
+    times = np.array(outcome.nics.time_s)
+    starts = np.array([record.start_s for record in records]).min(axis=0)
+    ends = np.array(
+        [np.add(record.start_s, record.iteration_time_s) for record in records]
+    ).max(axis=0)
+    variables: dict[str, _Variable] = {}
+    for name, counters in (("rx", outcome.nics.rx_bytes), ("tx", outcome.nics.tx_bytes)):
+        counted = np.array(counters, dtype=float).reshape(len(times), -1)
+        carried = np.array(
+            [np.interp(ends, times, node) - np.interp(starts, times, node) for node in counted.T]
+        ).reshape(-1, len(starts))
+        word = "received" if name == "rx" else "sent"
+        variables[f"{name}_iteration_full_scale_gbps"] = (
+            ("node", "iteration"),
+            carried * 8e-9 / (ends - starts) / similarity.rate_scale,
+            f"mean rate {word} by the NIC in the iteration, full-scale equivalent",
+            "Gbit/s",
+        )
+    return variables
+
+
+def _spans(record: RankRecord, origin: float) -> dict[str, _Variable]:
+    spans = record.spans
+    return {
+        "span_name": (
+            ("span",),
+            np.array([span.name for span in spans], dtype=_SPAN_NAME_LENGTH),
+            "what happened",
+            "1",
+        ),
+        "span_start_s": (
+            ("span",),
+            np.array([span.start_s for span in spans], dtype=float) - origin,
+            "start",
+            "s",
+        ),
+        "span_end_s": (
+            ("span",),
+            np.array([span.end_s for span in spans], dtype=float) - origin,
+            "end",
+            "s",
+        ),
+    }
+
+
+def _links(outcome: Outcome) -> dict[str, _Variable]:
+    return {
+        "link_set_gbps": (
+            ("level",),
+            np.array([check.set_gbps for check in outcome.links]),
+            "rate the links were set to",
+            "Gbit/s",
+        ),
+        "link_carried_min_gbps": (
+            ("level",),
+            np.array([min(check.carried_gbps) for check in outcome.links]),
+            "slowest link in the check",
+            "Gbit/s",
+        ),
+        "link_carried_max_gbps": (
+            ("level",),
+            np.array([max(check.carried_gbps) for check in outcome.links]),
+            "fastest link in the check",
+            "Gbit/s",
+        ),
+    }
+
+
+def merge(datasets: Sequence[xr.Dataset]) -> xr.Dataset:
+    """The union of datasets of the schema; configurations in none of them are NaN.
+
+    The order of models and protocols is that of their first appearance; GPU counts ascend.
+    """
+    merged = xr.merge(
+        [dataset.drop_attrs(deep=False) for dataset in datasets],
+        join="outer",
+        compat="no_conflicts",
+    )
+    order = {
+        name: list(dict.fromkeys(value for d in datasets for value in d[name].values.tolist()))
+        for name in ("source", "model", "protocol", "level")
+    }
+    order["phase"] = list(PHASES)
+    return merged.sel(order).sortby(["gpus", "rank"])

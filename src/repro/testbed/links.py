@@ -1,0 +1,203 @@
+"""A topology made of veth pairs, bridges and token buckets, and the rates of its links.
+
+Every vertex of the tree is a network namespace: a leaf is an emulated GPU with an address, an inner
+vertex a bridge (a node's bus), the root the fabric's switch. Every edge is a veth pair, shaped in
+both directions by tbf, so that a link is full duplex and traffic between two GPUs of one node
+crosses their bus links only.
+"""
+
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyroute2.netlink.exceptions import NetlinkError
+
+from repro.catalog.topology import Topology
+from repro.errors import NotRunHere
+from repro.testbed.namespaces import Namespace, create_namespace
+
+SUBNET = "10.88.0.0/16"
+UPLINK = "up"
+MTU = 9000
+# Bytes the token bucket counts (Ethernet header included) per byte of TCP payload in a full-sized
+# frame: IPv4 20 + TCP 20 + timestamps 12 are in the MTU, 14 of Ethernet are outside.
+FRAMING = (MTU + 14) / (MTU - 52)
+# A bucket must hold what arrives between two timer ticks at the highest rate used, and not so much
+# that a short transfer goes by unshaped; 70 kB is one maximal segmentation-offload packet.
+BUCKET_BYTES = 70_000
+QUEUE_LATENCY = "20ms"
+_BUCKET_HANDLE = "1:"
+_BUCKET_CLASS = "1:1"
+
+
+@dataclass(frozen=True)
+class Link:
+    """One edge of the tree: `name` says which, `level` in which level of the topology.
+
+    `child` holds the interface `UPLINK`, `parent` the other end, the interface `port`.
+    """
+
+    name: str
+    level: str
+    child: Namespace
+    parent: Namespace
+    port: str
+
+
+@dataclass(frozen=True)
+class Network:
+    """A built topology: one namespace per GPU (rank order), one per node, and every link."""
+
+    topology: Topology
+    gpus: tuple[Namespace, ...]
+    addresses: tuple[str, ...]
+    nodes: tuple[Namespace, ...]
+    links: tuple[Link, ...]
+    netem: bool
+
+
+@contextmanager
+def build_network(topology: Topology) -> Iterator[Network]:
+    """Create the namespaces and links of a topology; on exit they are gone.
+
+    Raises
+    ------
+    NotRunHere
+        The kernel lacks veth, bridge or tbf, or the caller may not create them.
+    """
+    created: list[Namespace] = []
+    try:
+        try:
+            yield _build(topology, created)
+        except (NetlinkError, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in (errno.EPERM, errno.EACCES):
+                raise
+            raise NotRunHere(
+                f"the testbed's network cannot be built ({error}); it needs the kernel's veth, "
+                "bridge and sch_tbf, and the right to administer network namespaces"
+            ) from None
+    finally:
+        for namespace in created:
+            namespace.close()
+
+
+def _build(topology: Topology, created: list[Namespace]) -> Network:
+    def vertex() -> Namespace:
+        namespace = create_namespace()
+        created.append(namespace)
+        return namespace
+
+    below = [vertex() for _ in range(topology.gpus)]
+    gpus = tuple(below)
+    nodes: tuple[Namespace, ...] = gpus
+    links: list[Link] = []
+    for level in topology.levels:
+        switches = []
+        for first in range(0, len(below), level.members):
+            switch = vertex()
+            switch.netlink.link("add", ifname="bridge", kind="bridge")
+            _up(switch, "bridge")
+            for member in range(level.members):
+                child = below[first + member]
+                name = f"{level.name} link {first + member}"
+                links.append(_connect(name, level.name, child, switch, f"port{member}"))
+            switches.append(switch)
+        nodes, below = tuple(below), switches
+    addresses = tuple(_address(gpu, rank) for rank, gpu in enumerate(gpus))
+    network = Network(topology, gpus, addresses, nodes, tuple(links), _has_netem(below[0]))
+    set_rates(network, {level.name: level.link_gbps for level in topology.levels})
+    return network
+
+
+def _connect(name: str, level: str, child: Namespace, parent: Namespace, port: str) -> Link:
+    parent.netlink.link(
+        "add",
+        ifname=port,
+        kind="veth",
+        peer={"ifname": UPLINK, "net_ns_fd": child.fd},
+    )
+    bridge = parent.netlink.link_lookup(ifname="bridge")[0]
+    _up(parent, port, master=bridge)
+    # A vertex that has a bridge itself hangs its uplink on it.
+    own_bridge = child.netlink.link_lookup(ifname="bridge")
+    _up(child, UPLINK, **({"master": own_bridge[0]} if own_bridge else {}))
+    return Link(name, level, child, parent, port)
+
+
+def _up(namespace: Namespace, interface: str, **attributes: int) -> None:
+    index = namespace.netlink.link_lookup(ifname=interface)[0]
+    namespace.netlink.link("set", index=index, state="up", mtu=MTU, **attributes)
+
+
+def _address(gpu: Namespace, rank: int) -> str:
+    address = f"10.88.{(rank + 1) // 256}.{(rank + 1) % 256}"
+    index = gpu.netlink.link_lookup(ifname=UPLINK)[0]
+    gpu.netlink.addr("add", index=index, address=address, prefixlen=16)
+    # The machine's default may be a pacing algorithm (bbr), which estimates the token bucket
+    # instead of filling it; cubic is what the kernel always has.
+    gpu.netlink.route(
+        "replace", dst=SUBNET, oif=index, scope="link", prefsrc=address, metrics={"cc_algo": "cubic"}
+    )
+    return address
+
+
+def set_rates(network: Network, rates_gbps: dict[str, float]) -> None:
+    """Set the payload rate of every link, by level name, in Gbit/s in each direction."""
+    for link in network.links:
+        bytes_per_second = int(rates_gbps[link.level] * 1e9 / 8 * FRAMING)
+        for namespace, interface in ((link.child, UPLINK), (link.parent, link.port)):
+            index = namespace.netlink.link_lookup(ifname=interface)[0]
+            namespace.netlink.tc(
+                "replace",
+                "tbf",
+                index=index,
+                handle=_BUCKET_HANDLE,
+                rate=bytes_per_second,
+                burst=BUCKET_BYTES,
+                latency=QUEUE_LATENCY,
+            )
+
+
+def set_fabric_latency(network: Network, latency_s: float) -> float:
+    """Add a one-way latency to the links of the top level, and return what was added.
+
+    It goes behind the token bucket of each uplink, so that the way between two nodes has it once.
+    A kernel without netem adds none: the answer is 0.
+    """
+    if not network.netem:
+        return 0.0
+    fabric = network.topology.levels[-1].name
+    for link in network.links:
+        if link.level == fabric:
+            index = link.child.netlink.link_lookup(ifname=UPLINK)[0]
+            link.child.netlink.tc(
+                "replace", "netem", index=index, parent=_BUCKET_CLASS, delay=round(latency_s * 1e6)
+            )
+    return latency_s
+
+
+def _has_netem(namespace: Namespace) -> bool:
+    """Whether the kernel can emulate latency; tried on a loopback nobody uses."""
+    index = namespace.netlink.link_lookup(ifname="lo")[0]
+    try:
+        namespace.netlink.tc("add", "netem", index=index, delay=1000)
+    except NetlinkError:
+        return False
+    namespace.netlink.tc("del", index=index, root=True)
+    return True
+
+
+def read_uplink_bytes(namespace: Namespace) -> tuple[int, int]:
+    """Bytes received and sent by a vertex's uplink since it was created."""
+    for line in os.pread(namespace.counters_fd, 8192, 0).decode().splitlines():
+        interface, _, fields = line.partition(":")
+        if interface.strip() == UPLINK:
+            counters = fields.split()
+            return int(counters[0]), int(counters[8])
+    raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), UPLINK)
+
+
+CUBIC = (socket.IPPROTO_TCP, getattr(socket, "TCP_CONGESTION", 13), b"cubic")

@@ -1,0 +1,170 @@
+"""Show that shaped links carry what they were set to, before anything is measured on them."""
+
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from repro.errors import ReproError
+from repro.testbed.links import BUCKET_BYTES, CUBIC, Network, read_uplink_bytes
+from repro.testbed.namespaces import Namespace, inside
+
+TOLERANCE = 0.05
+_PORT = 29400
+_BURN_S = 0.5
+# Other work on the machine may starve one transfer; a link that is off every time is off.
+_ATTEMPTS = 3
+_RAMP_S = 0.15
+_WINDOW_S = 0.3
+# Slow links pass few of the 70 kB packets in that time; this many more make the rate exact to 2 %.
+_WINDOW_BUCKETS = 25
+
+
+def measure_cpu_share() -> float:
+    """Compute for a while and return the cores this process got (CPU time per wall time)."""
+    wall, cpu = time.monotonic(), time.process_time()
+    while time.monotonic() - wall < _BURN_S:
+        sum(range(1000))
+    return (time.process_time() - cpu) / (time.monotonic() - wall)
+
+
+def verify_quotas(cores: float, measured: Sequence[float]) -> None:
+    """Compare the cores every rank got, all computing at once, with its quota.
+
+    Raises
+    ------
+    ReproError
+        A rank got more than 5 % less or more than its quota; the message names it.
+    """
+    for rank, share in enumerate(measured):
+        if abs(share / cores - 1) > TOLERANCE:
+            raise ReproError(
+                f"rank {rank} computes with {share:.3f} cores, more than {TOLERANCE:.0%} off its "
+                f"quota of {cores:.3f}; other work may be using this machine: stop it"
+            )
+
+
+@dataclass(frozen=True)
+class LinkCheck:
+    """A level's links under load: the rate they were set to and what each one carried."""
+
+    level: str
+    set_gbps: float
+    carried_gbps: tuple[float, ...]
+
+
+def verify_links(network: Network, rates_gbps: dict[str, float]) -> tuple[LinkCheck, ...]:
+    """Fill the links of every level, and compare the payload rates with those set.
+
+    Level by level, every vertex sends to its neighbour at the same time, so that each link carries
+    one flow in each direction and is the slowest link on that flow's way. A level with a single
+    vertex per switch has no flow of its own and is not checked.
+
+    Parameters
+    ----------
+    network : Network
+        The emulated network, otherwise idle.
+    rates_gbps : dict
+        The rates in force, by level name, in Gbit/s.
+
+    Raises
+    ------
+    ReproError
+        A link carries more than 5 % less or more than its rate, three times in a row; the message
+        names it.
+    """
+    checks = []
+    below = 1
+    for level in network.topology.levels:
+        if level.members > 1:
+            size = below * level.members
+            flows = []
+            for rank in range(0, network.topology.gpus, below):
+                base = rank - rank % size
+                flows.append((rank, base + (rank - base + below) % size))
+            crossed = network.topology.levels[: network.topology.levels.index(level) + 1]
+            limit = min(rates_gbps[lower.name] for lower in crossed)
+            window_s = _WINDOW_S + _WINDOW_BUCKETS * BUCKET_BYTES * 8e-9 / limit
+            for attempt in range(1, _ATTEMPTS + 1):
+                carried = _carried_gbps(network, flows, window_s)
+                worst = max(range(len(flows)), key=lambda flow: abs(carried[flow] / limit - 1))
+                if abs(carried[worst] / limit - 1) <= TOLERANCE:
+                    break
+                if attempt == _ATTEMPTS:
+                    sender, receiver = flows[worst]
+                    raise ReproError(
+                        f"{level.name} link between GPU {sender} and GPU {receiver} carries "
+                        f"{carried[worst] * 1e3:.1f} Mbit/s, more than {TOLERANCE:.0%} off the "
+                        f"{limit * 1e3:.1f} Mbit/s it is set to; the machine is too busy or too "
+                        "slow for this rate: stop other work, or make the testbed model smaller"
+                    )
+            checks.append(LinkCheck(level.name, limit, tuple(carried)))
+        below *= level.members
+    return tuple(checks)
+
+
+def _carried_gbps(
+    network: Network, flows: list[tuple[int, int]], window_s: float
+) -> list[float]:
+    """What simultaneous flows between GPUs deliver after their ramp, in Gbit/s.
+
+    Read from the receivers' interface counters, which no late thread can distort. They count one
+    header per offloaded packet of up to 64 kB, and the acknowledgements of the flow that the
+    receiver sends itself: together less than 0.5 %.
+    """
+    done = threading.Event()
+    threads = []
+    for sender, receiver in flows:
+        source, sink = _connect(network, sender, receiver)
+        threads.append(threading.Thread(target=_send, args=(source, done), daemon=True))
+        threads.append(threading.Thread(target=_drain, args=(sink,), daemon=True))
+    for thread in threads:
+        thread.start()
+    time.sleep(_RAMP_S)
+    before = [_received(network.gpus[receiver]) for _, receiver in flows]
+    time.sleep(window_s)
+    after = [_received(network.gpus[receiver]) for _, receiver in flows]
+    done.set()
+    for thread in threads:
+        thread.join()
+    return [
+        (last_bytes - first_bytes) * 8e-9 / (last_s - first_s)
+        for (first_s, first_bytes), (last_s, last_bytes) in zip(before, after, strict=True)
+    ]
+
+
+def _received(gpu: Namespace) -> tuple[float, int]:
+    return time.monotonic(), read_uplink_bytes(gpu)[0]
+
+
+def _connect(network: Network, sender: int, receiver: int) -> tuple[socket.socket, socket.socket]:
+    with _socket(network.gpus[receiver]) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((network.addresses[receiver], _PORT))
+        listener.listen(1)
+        source = _socket(network.gpus[sender])
+        source.connect((network.addresses[receiver], _PORT))
+        sink, _ = listener.accept()
+    return source, sink
+
+
+def _socket(namespace: Namespace) -> socket.socket:
+    with inside(namespace):
+        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    connection.setsockopt(*CUBIC)
+    return connection
+
+
+def _send(source: socket.socket, done: threading.Event) -> None:
+    payload = bytes(1 << 16)
+    with source:
+        while not done.is_set():
+            source.sendall(payload)
+
+
+def _drain(sink: socket.socket) -> None:
+    buffer = bytearray(1 << 18)
+    with sink:
+        while sink.recv_into(buffer):
+            pass

@@ -1,0 +1,65 @@
+"""Save a training run through megatron.core.dist_checkpointing."""
+
+import queue
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.strategies import filesystem_async
+from megatron.core.optimizer import MegatronOptimizer
+
+
+def save_checkpoint(
+    folder: Path, model: torch.nn.Module, optimizer: MegatronOptimizer, iteration: int
+) -> None:
+    """Write model and optimizer state of all ranks; it replaces what the folder held.
+
+    Collective: every rank of the run calls it, and returns when the checkpoint is complete.
+    """
+    if dist.get_rank() == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    dist.barrier()
+    weights = model.sharded_state_dict()
+    state = {
+        "model": weights,
+        "optimizer": optimizer.sharded_state_dict(weights),
+        "iteration": iteration,
+    }
+    with _results_in_this_process():
+        dist_checkpointing.save(state, str(folder))
+    dist.barrier()
+
+
+@contextmanager
+def _results_in_this_process() -> Iterator[None]:
+    """Spare a synchronous save the server process that only asynchronous ones need.
+
+    Megatron-Core starts a queue server per rank, which takes seconds and outlives a killed rank.
+    """
+    if not hasattr(filesystem_async, "_get_write_results_queue"):
+        yield
+        return
+    results: queue.Queue[object] = queue.Queue()
+    with mock.patch.object(filesystem_async, "_get_write_results_queue", lambda: results):
+        yield
+
+
+def load_checkpoint(
+    folder: Path, model: torch.nn.Module, optimizer: MegatronOptimizer
+) -> int:
+    """Restore what `save_checkpoint` wrote, and return the iteration it was written at."""
+    weights = model.sharded_state_dict()
+    template = {
+        "model": weights,
+        "optimizer": optimizer.sharded_state_dict(weights, is_loading=True),
+    }
+    state = dist_checkpointing.load(template, str(folder))
+    model.load_state_dict(state["model"], strict=False)
+    optimizer.load_state_dict(state["optimizer"])
+    return int(state["iteration"])

@@ -1,0 +1,46 @@
+"""Let Megatron-Core, which names CUDA devices literally, run on CPU tensors inside one scope.
+
+Used by rank processes on machines without a GPU only; with a GPU nothing is patched.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+_CPU = torch.device("cpu")
+
+
+class _CudaMeansCpu(TorchFunctionMode):
+    """Turn `device="cuda"` into the CPU, and CUDA copies and type names into their CPU twins."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        device = kwargs.get("device")
+        if device is not None and str(device).startswith("cuda"):
+            kwargs = {**kwargs, "device": _CPU}
+        if func is torch.Tensor.cuda:
+            return args[0]
+        if func is torch.Tensor.type and len(args) == 1 and not kwargs:
+            # Megatron's optimizer sorts parameters by CUDA tensor type names.
+            return func(*args).replace("torch.", "torch.cuda.", 1)
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def cpu_as_cuda() -> Iterator[None]:
+    """Make the parts of `torch.cuda` that Megatron-Core calls mean the CPU, within this scope."""
+    with ExitStack() as stack:
+        for name, replacement in (
+            ("current_device", lambda: _CPU),
+            ("synchronize", lambda *args, **kwargs: None),
+            ("current_stream", lambda *args: None),
+        ):
+            stack.enter_context(mock.patch.object(torch.cuda, name, replacement))
+        stack.enter_context(_CudaMeansCpu())
+        yield

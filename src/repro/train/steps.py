@@ -1,0 +1,73 @@
+"""The forward step of each family: a batch in, the loss function of its output out."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as functional
+
+from repro.catalog.models import Family
+
+Batch = dict[str, torch.Tensor]
+LossFunction = Callable[[Any], tuple[torch.Tensor, dict[str, torch.Tensor]]]
+ForwardStep = Callable[[Iterator[Batch], torch.nn.Module], tuple[Any, LossFunction]]
+
+
+def forward_step(family: Family) -> ForwardStep:
+    """Megatron-Core's `forward_step_func` for a family."""
+    return {"gpt": _gpt_step, "bert": _bert_step, "t5": _t5_step}[family]
+
+
+def _masked_mean(losses: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    mask = mask.float()
+    return (losses.float() * mask).sum() / mask.sum().clamp(min=1)
+
+
+def _reported(loss: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    # The schedule divides the loss by the number of micro batches in place.
+    return loss, {"loss": loss.detach().clone()}
+
+
+def _gpt_step(batches: Iterator[Batch], model: torch.nn.Module) -> tuple[Any, LossFunction]:
+    batch = next(batches)
+    length = batch["tokens"].shape[1]
+    future = torch.ones(length, length, dtype=torch.bool, device=batch["tokens"].device).triu(1)
+    output = model(
+        batch["tokens"], batch["position_ids"], future[None, None], labels=batch["labels"]
+    )
+    return output, lambda losses: _reported(_masked_mean(losses, batch["loss_mask"]))
+
+
+def _bert_step(batches: Iterator[Batch], model: torch.nn.Module) -> tuple[Any, LossFunction]:
+    batch = next(batches)
+    output = model(
+        batch["text"], batch["padding_mask"], tokentype_ids=batch["types"], lm_labels=batch["labels"]
+    )
+
+    def loss(outputs: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, Batch]:
+        masked, order = outputs
+        sentence_order = functional.cross_entropy(order.view(-1, 2).float(), batch["is_random"])
+        return _reported(_masked_mean(masked, batch["loss_mask"]) + sentence_order)
+
+    return output, loss
+
+
+def _t5_step(batches: Iterator[Batch], model: torch.nn.Module) -> tuple[Any, LossFunction]:
+    batch = next(batches)
+    encoder, decoder = batch["enc_mask"].bool(), batch["dec_mask"].bool()
+    length = decoder.shape[1]
+    past = torch.ones(length, length, dtype=torch.bool, device=decoder.device).tril()
+    output = model(
+        batch["text_enc"],
+        batch["text_dec"],
+        _hidden(encoder, encoder),
+        ~(~_hidden(decoder, decoder) & past),
+        _hidden(decoder, encoder),
+        lm_labels=batch["labels"],
+    )
+    return output, lambda losses: _reported(_masked_mean(losses, batch["loss_mask"]))
+
+
+def _hidden(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """Attention mask (batch, 1, query, key): true where padding hides a key from a query."""
+    return ~(queries[:, None, :, None] & keys[:, None, None, :])

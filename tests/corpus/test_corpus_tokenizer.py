@@ -1,0 +1,96 @@
+"""Tokenizers: lossless where they should be, reproducible, and what Megatron asks for."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+from synthetic_corpus import Corpus, prose
+
+from repro.corpus.config import FAMILIES, Family
+from repro.corpus.tokenizer import LocalTokenizer
+from repro.corpus.vocabulary import train_tokenizer
+from repro.errors import ReproError
+
+
+def test_gpt_loses_nothing(corpus: Corpus) -> None:
+    tokenizer = LocalTokenizer(corpus.tokenizer("gpt"))
+    for text in [
+        *(article.text for article in corpus.articles),
+        "  Spaces,\ttabs\n\n and \u65e5\u672c\u8a9e \U0001f600 never seen.",
+        "<|endoftext|>",
+    ]:
+        ids = tokenizer.tokenize(text)
+        assert tokenizer.detokenize(ids) == text
+        assert tokenizer.eod not in ids
+        assert len(ids) < len(text.encode()) or text == "<|endoftext|>"
+
+
+@pytest.mark.parametrize("family", ["bert", "t5"])
+def test_wordpiece_loses_only_case_accents_and_spacing(corpus: Corpus, family: Family) -> None:
+    tokenizer = LocalTokenizer(corpus.tokenizer(family))
+    for article in corpus.articles:
+        ids = tokenizer.tokenize(article.text)
+        decoded = tokenizer.detokenize(ids)
+        wanted = article.text.lower().replace("\u00e9", "e")
+        assert "".join(decoded.split()) == "".join(wanted.split())
+        assert tokenizer.tokenize(decoded) == ids
+        assert not {tokenizer.mask, tokenizer.eod} & set(ids)  # "[MASK]" in an article is text
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_training_twice_gives_the_same_bytes(
+    corpus: Corpus, articles_file: Path, tmp_path: Path, family: Family
+) -> None:
+    for number in range(3):
+        again = tmp_path / f"{number}.json"
+        made = train_tokenizer(family, articles_file, again, vocabulary_size=1024)
+        assert again.read_bytes() == corpus.tokenizer(family).read_bytes()
+        assert made.vocabulary_size == 1024
+        assert made.sha256 == LocalTokenizer(again).sha256
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ids_are_dense_and_special_tokens_come_first(corpus: Corpus, family: Family) -> None:
+    tokenizer = LocalTokenizer(corpus.tokenizer(family))
+    assert list(tokenizer.inv_vocab) == list(range(tokenizer.vocab_size)) == list(range(1024))
+    if family == "gpt":
+        assert tokenizer.inv_vocab[tokenizer.eod] == "<|endoftext|>"
+        assert tokenizer.additional_special_tokens_ids == []
+        for name in ("pad", "cls", "sep", "mask", "bos", "eos"):
+            assert not hasattr(tokenizer, name)
+        return
+    names = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
+    assert [getattr(tokenizer, name) for name in names] == list(range(7))
+    assert [tokenizer.inv_vocab[i] for i in range(7)] == [f"[{n.upper()}]" for n in names]
+    assert tokenizer.eod == tokenizer.eos
+    sentinels = [tokenizer.inv_vocab[i] for i in tokenizer.additional_special_tokens_ids]
+    assert sentinels == ([f"<extra_id_{i}>" for i in range(100)] if family == "t5" else [])
+    assert tokenizer._tokenizer.decode([2, 3], skip_special_tokens=True) == ""
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_tokenizer_can_be_sent_to_a_worker(corpus: Corpus, family: Family) -> None:
+    tokenizer = LocalTokenizer(corpus.tokenizer(family))
+    copy = pickle.loads(pickle.dumps(tokenizer))
+    text = prose(7)
+    assert copy.tokenize(text) == tokenizer.tokenize(text) == tokenizer.tokenize_batch([text])[0]
+    assert copy.unique_identifiers == tokenizer.unique_identifiers
+
+
+def test_a_corpus_too_small_for_the_vocabulary_is_refused(tmp_path: Path) -> None:
+    articles = tmp_path / "articles.jsonl"
+    articles.write_text('{"id": 1, "title": "a", "text": "so it is"}\n')
+    tokenizer = tmp_path / "gpt.json"
+    with pytest.raises(ReproError, match=r"gives only \d+ tokens for gpt, not 1024"):
+        train_tokenizer("gpt", articles, tokenizer, vocabulary_size=1024)
+    assert not tokenizer.exists()
+
+
+def test_missing_or_damaged_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ReproError, match=r"nowhere\.jsonl: no such file.*repro corpus extract"):
+        train_tokenizer("t5", tmp_path / "nowhere.jsonl", tmp_path / "x", vocabulary_size=1024)
+    with pytest.raises(ReproError, match=r"x: no such file.*repro corpus tokenizers"):
+        LocalTokenizer(tmp_path / "x")
+    (tmp_path / "x").write_text("{}")
+    with pytest.raises(ReproError, match="x: no tokenizer"):
+        LocalTokenizer(tmp_path / "x")
