@@ -1,1 +1,1 @@
-"""A wind tunnel for LLM interconnects: published, predicted and measured network cost side by side."""
+"""A wind tunnel for LLM interconnects: what the network costs when language models train."""

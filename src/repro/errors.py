@@ -4,6 +4,10 @@
 class ReproError(Exception):
     """An error the user can mend: one line that names the thing, its value and the mend."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What Jupyter and papermill show instead of a traceback."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class NotRunHere(ReproError):
     """This machine cannot run a source at all; others can. The message is the reason."""

@@ -39,7 +39,7 @@ def test_articles_in_order_and_nothing_else(make_dump: MakeDump, tmp_path: Path)
     pages = many(20)
     odd = [
         FakePage(101, "A talk page, long enough.", namespace=1),
-        FakePage(102, "#REDIRECT [[Page 1]] of today", redirect=True),
+        FakePage(102, "#WEITERLEITUNG [[Page 1]] of today", redirect=True),
         FakePage(103, " #redirect [[Page 1]] as old dumps have them"),
         FakePage(104, "Short."),
         FakePage(105, ""),

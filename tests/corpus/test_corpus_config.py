@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.corpus.config import EXCERPT, read_corpus_config
+from repro.corpus.config import EXCERPT, FAMILIES, check_family, read_corpus_config
 from repro.errors import ReproError
 
 PARAMS = Path(__file__).parents[2] / "params" / "corpus.yaml"
@@ -60,3 +60,9 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str, expecte
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ReproError, match=r"nowhere\.yaml: no such file"):
         read_corpus_config(tmp_path / "nowhere.yaml")
+
+
+def test_families_are_told_by_name() -> None:
+    assert [check_family(name) for name in ("gpt", "bert", "t5")] == list(FAMILIES)
+    with pytest.raises(ReproError, match="family is 'gtp'; choose from: gpt, bert, t5"):
+        check_family("gtp")

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch.distributed as dist
-from megatron.core.datasets.indexed_dataset import IndexedDataset  # type: ignore[import-untyped]
-from megatron.core.datasets.t5_dataset import (  # type: ignore[import-untyped]
+from megatron.core.datasets.indexed_dataset import IndexedDataset
+from megatron.core.datasets.t5_dataset import (
     T5MaskedWordPieceDataset,
 )
 from synthetic_corpus import Corpus
@@ -285,6 +285,7 @@ def test_two_ranks_share_one_cache(corpus: Corpus, tmp_path: Path) -> None:
         ("gpt", {"sequence_length": 8}, "sequence_length is 8; it must be from 16"),
         ("gpt", {"train_samples": 0}, "train_samples is 0"),
         ("gpt", {"seed": 0}, "seed is 0"),
+        ("gpt", {"split": "949,50,1"}, "split is '949,50,1'; it must be two weights"),
         ("gpt", {"decoder_sequence_length": 20}, "gpt has no decoder"),
         ("t5", {"decoder_sequence_length": None}, "decoder_sequence_length is None"),
         ("t5", {"decoder_sequence_length": 12}, "t5 needs 13 or more"),

@@ -1,11 +1,12 @@
 """The .bin and .idx hold the tokenizer's tokens of every article, in order."""
 
+import os
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from megatron.core.datasets.indexed_dataset import IndexedDataset  # type: ignore[import-untyped]
+from megatron.core.datasets.indexed_dataset import IndexedDataset
 from synthetic_corpus import Corpus, words
 
 from repro.corpus.config import FAMILIES, Family
@@ -94,3 +95,21 @@ def test_a_failure_leaves_the_earlier_files(corpus: Corpus, tmp_path: Path) -> N
     with pytest.raises(ReproError, match="line 4"):
         write_indexed("gpt", articles, corpus.tokenizer("gpt"), prefix)
     assert {path.name: path.read_bytes() for path in prefix.parent.iterdir()} == before
+
+
+def test_a_crash_between_the_two_files_leaves_no_pair_of_different_age(
+    corpus: Corpus, articles_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix = tmp_path / "gpt"
+    write_indexed("gpt", articles_file, corpus.tokenizer("gpt"), prefix)
+    original = os.replace
+
+    def crashing(source: Path, target: Path) -> None:
+        if target.suffix == ".idx":
+            raise KeyboardInterrupt
+        original(source, target)
+
+    monkeypatch.setattr(os, "replace", crashing)
+    with pytest.raises(KeyboardInterrupt):
+        write_indexed("gpt", articles_file, corpus.tokenizer("gpt"), prefix)
+    assert [path.name for path in tmp_path.iterdir()] == ["gpt.bin"]

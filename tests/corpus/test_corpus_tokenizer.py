@@ -1,12 +1,16 @@
 """Tokenizers: lossless where they should be, reproducible, and what Megatron asks for."""
 
+import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from synthetic_corpus import Corpus, prose
 
 from repro.corpus.config import FAMILIES, Family
+from repro.corpus.records import Article, to_line
 from repro.corpus.tokenizer import LocalTokenizer
 from repro.corpus.vocabulary import train_tokenizer
 from repro.errors import ReproError
@@ -49,6 +53,25 @@ def test_training_twice_gives_the_same_bytes(
         assert made.sha256 == LocalTokenizer(again).sha256
 
 
+def test_another_process_gives_the_same_bytes(tmp_path: Path) -> None:
+    # Far more characters than the alphabet may have, all equally rare: a tie to be broken.
+    rare = " ".join(chr(0x0430 + i) + chr(0x10D0 + i) for i in range(32))
+    articles = tmp_path / "articles.jsonl"
+    lines = [to_line(Article(i, "", f"{prose(i)} {rare}")) for i in range(20)]
+    articles.write_text("".join(lines), encoding="utf-8")
+    for seed in ("1", "2"):
+        code = (
+            "import sys; from pathlib import Path; from repro.corpus import vocabulary as v; "
+            "v.train_tokenizer('t5', *map(Path, sys.argv[1:]), vocabulary_size=512)"
+        )
+        subprocess.run(
+            [sys.executable, "-c", code, str(articles), str(tmp_path / seed)],
+            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            check=True,
+        )
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_ids_are_dense_and_special_tokens_come_first(corpus: Corpus, family: Family) -> None:
     tokenizer = LocalTokenizer(corpus.tokenizer(family))
@@ -89,7 +112,7 @@ def test_a_corpus_too_small_for_the_vocabulary_is_refused(tmp_path: Path) -> Non
 def test_missing_or_damaged_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ReproError, match=r"nowhere\.jsonl: no such file.*repro corpus extract"):
         train_tokenizer("t5", tmp_path / "nowhere.jsonl", tmp_path / "x", vocabulary_size=1024)
-    with pytest.raises(ReproError, match=r"x: no such file.*repro corpus tokenizers"):
+    with pytest.raises(ReproError, match=r"x: no such file.*repro corpus tokenizer x"):
         LocalTokenizer(tmp_path / "x")
     (tmp_path / "x").write_text("{}")
     with pytest.raises(ReproError, match="x: no tokenizer"):

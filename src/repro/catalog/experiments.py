@@ -1,6 +1,6 @@
 """The experiments: what is trained on which cluster, and how thoroughly (`params/<name>.yaml`)."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
@@ -69,3 +69,11 @@ def experiment(name: str) -> Experiment:
     """Read one experiment by its name."""
     value: Experiment = read_yaml(PARAMS / f"{name}.yaml", Experiment)
     return value
+
+
+def most_gpus() -> int:
+    """The largest number of GPUs in any profile of any experiment: it sets the CPU quota of all."""
+    experiments = [experiment(name) for name in get_args(ExperimentName)]
+    return max(
+        count for e in experiments for profile in e.profiles.values() for count in profile.gpus
+    )

@@ -11,8 +11,8 @@ class Protocol(Entry):
     """A transport of the collectives between nodes.
 
     `effective_gbps` is the payload rate one NIC sustains in each direction while a collective runs,
-    in Gbit/s; `latency_us` is the one-way time of a small message. `input_claims` are the published claims the rate was computed from: they are inputs
-    of every experiment, and can therefore never be reproduced by one.
+    in Gbit/s; `latency_us` is the one-way time of a small message. `input_claims` are the published
+    claims the rate was computed from: inputs of every experiment, which none can reproduce.
     """
 
     label: str

@@ -72,9 +72,7 @@ def select(
     )
 
 
-def _pick(
-    kind: str, value: str | int | Sequence[object], among: dict[str, T]
-) -> tuple[T, ...]:
+def _pick(kind: str, value: str | int | Sequence[object], among: dict[str, T]) -> tuple[T, ...]:
     if value == "all":
         return tuple(among.values())
     if isinstance(value, str):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mwparserfromhell.parser import ParserError
 
-from repro.corpus.atomic import replacing
+from repro.atomic import replacing
 from repro.corpus.bounded import map_in_order, process_pool
 from repro.corpus.pages import Page, iterate_pages
 from repro.corpus.records import Article, to_line

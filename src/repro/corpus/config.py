@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal, NoReturn, get_args
 
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from repro.errors import ReproError
 
@@ -53,6 +53,30 @@ class CorpusConfig:
     pages_per_shard: int
     vocabulary_sizes: Mapping[Family, int]
     split: str
+
+
+def check_family(name: str) -> Family:
+    """Tell a model family by its name.
+
+    Parameters
+    ----------
+    name
+        What the user wrote.
+
+    Returns
+    -------
+    Family
+        The same.
+
+    Raises
+    ------
+    ReproError
+        There is no such family.
+    """
+    for family in FAMILIES:
+        if name == family:
+            return family
+    raise ReproError(f"family is {name!r}; choose from: {', '.join(FAMILIES)}")
 
 
 def read_corpus_config(path: Path) -> CorpusConfig:

@@ -5,22 +5,22 @@ from typing import Any
 
 import numpy as np
 import torch.distributed as dist
-from megatron.core.datasets.bert_dataset import (  # type: ignore[import-untyped]
+from megatron.core.datasets.bert_dataset import (
     BERTMaskedWordPieceDataset,
     BERTMaskedWordPieceDatasetConfig,
 )
-from megatron.core.datasets.blended_megatron_dataset_builder import (  # type: ignore[import-untyped]
+from megatron.core.datasets.blended_megatron_dataset_builder import (
     BlendedMegatronDatasetBuilder,
 )
-from megatron.core.datasets.gpt_dataset import (  # type: ignore[import-untyped]
+from megatron.core.datasets.gpt_dataset import (
     GPTDataset,
     GPTDatasetConfig,
 )
-from megatron.core.datasets.megatron_dataset import MegatronDataset  # type: ignore[import-untyped]
-from megatron.core.datasets.t5_dataset import (  # type: ignore[import-untyped]
+from megatron.core.datasets.megatron_dataset import MegatronDataset
+from megatron.core.datasets.t5_dataset import (
     T5MaskedWordPieceDatasetConfig,
 )
-from megatron.core.datasets.utils import Split  # type: ignore[import-untyped]
+from megatron.core.datasets.utils import Split
 
 from repro.corpus.config import Family
 from repro.corpus.indices import Documents, build_indices, cache_key
@@ -120,6 +120,9 @@ def build_datasets(
     _check_range("train_samples", train_samples, 1)
     _check_range("valid_samples", valid_samples, 1)
     _check_range("seed", seed, 1)
+    if split.count(",") != 1:
+        # Megatron would build a test split, and without end if it gets no document.
+        raise ReproError(f"split is {split!r}; it must be two weights (training, validation)")
     prefix = _existing_prefix(family, data_dir)
     tokenizer = LocalTokenizer(data_dir / "tokenizers" / f"{family}.json")
     lengths = {} if family != "t5" else {"sequence_length_decoder": decoder_sequence_length}
@@ -127,8 +130,7 @@ def build_datasets(
         "random_seed": seed,
         "sequence_length": sequence_length,
         "blend": ([str(prefix)], None),
-        # A test split is never read; weight 0 keeps Megatron from building one.
-        "split": f"{split},0",
+        "split": split,
         **lengths,
         **_SETTINGS[family],
     }
@@ -168,7 +170,7 @@ def _existing_prefix(family: Family, data_dir: Path) -> Path:
     for suffix in (".bin", ".idx"):
         path = prefix.with_name(family + suffix)
         if not path.is_file():
-            raise ReproError(f"{path}: no such file; make it with `repro corpus datasets {family}`")
+            raise ReproError(f"{path}: no such file; make it with `repro corpus dataset {family}`")
     return prefix
 
 
@@ -187,7 +189,7 @@ def _documents(
         low, high = (round(bound * float(total)) for bound in config.split_matrix[split.value])
         if not (sentences[low:high] >= _MIN_SENTENCES[family]).any():
             raise ReproError(
-                f"{prefix}: split {config.split.removesuffix(',0')} of {total} documents leaves "
+                f"{prefix}: split {config.split} of {total} documents leaves "
                 f"none that {family} can use for {split.name}; change split in params/corpus.yaml "
                 f"or use a larger dump"
             )

@@ -9,7 +9,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from repro.corpus.atomic import replacing
+from repro.atomic import replacing
 from repro.corpus.config import EXCERPT, CorpusConfig
 from repro.corpus.download import download
 from repro.errors import ReproError

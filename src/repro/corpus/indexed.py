@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from megatron.core.datasets.indexed_dataset import (  # type: ignore[import-untyped]
+from megatron.core.datasets.indexed_dataset import (
     DType,
     IndexedDatasetBuilder,
 )
 
-from repro.corpus.atomic import replacing
+from repro.atomic import replacing
 from repro.corpus.config import Family
 from repro.corpus.records import read_articles
 from repro.corpus.sentences import split_sentences

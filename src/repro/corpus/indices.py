@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import megatron.core  # type: ignore[import-untyped]
+import megatron.core
 import numpy as np
 import torch.distributed as dist
-from megatron.core.datasets.megatron_dataset import MegatronDataset  # type: ignore[import-untyped]
-from megatron.core.datasets.utils import Split  # type: ignore[import-untyped]
+from megatron.core.datasets.megatron_dataset import MegatronDataset
+from megatron.core.datasets.utils import Split
 
-from repro.corpus.atomic import temporary_sibling
+from repro.atomic import temporary_sibling
 from repro.corpus.tokenizer import LocalTokenizer
 
 Documents = np.ndarray[Any, np.dtype[np.int32]]

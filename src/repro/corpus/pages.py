@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree.ElementTree import ParseError
 
-import mwxml  # type: ignore[import-untyped]
-from mwxml.element_iterator import ElementIterator  # type: ignore[import-untyped]
-from mwxml.errors import MalformedXML  # type: ignore[import-untyped]
-from tqdm import tqdm  # type: ignore[import-untyped]
+import mwxml
+from mwxml.element_iterator import ElementIterator
+from mwxml.errors import MalformedXML
+from tqdm import tqdm
 
 from repro.errors import ReproError
 

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from megatron.core.datasets.t5_dataset import (  # type: ignore[import-untyped]
+from megatron.core.datasets.t5_dataset import (
     T5MaskedWordPieceDataset,
 )
 

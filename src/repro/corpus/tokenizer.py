@@ -57,12 +57,14 @@ class LocalTokenizer:
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
-            raise ReproError(f"{path}: no such file; make it with `repro corpus tokenizers`")
+            raise ReproError(
+                f"{path}: no such file; make it with `repro corpus tokenizer {path.stem}`"
+            )
         try:
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises nothing narrower
             raise ReproError(
-                f"{path}: no tokenizer ({error}); make it with `repro corpus tokenizers`"
+                f"{path}: no tokenizer ({error}); make it with `repro corpus tokenizer {path.stem}`"
             ) from None
         # "<|endoftext|>" in an article is text, not the end of the document.
         self._tokenizer.encode_special_tokens = True

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from repro.corpus.atomic import replacing
+from repro.atomic import replacing
 from repro.corpus.config import Family
 from repro.corpus.records import read_articles
 from repro.corpus.tokenizer import END_OF_TEXT, SENTINELS, WORDPIECE_SPECIALS

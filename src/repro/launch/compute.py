@@ -80,4 +80,3 @@ def measure_compute(models: Sequence[str], ranks: int, corpus: Path, split: str)
             ),
         },
     )
-

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import xarray as xr
 
+from repro.observe.environment import source_commit
 from repro.results.store import read_dataset, write_dataset
 
 
 class Journal:
     """Datasets of finished configurations beside an experiment's output, named by their inputs.
 
-    A configuration is found again only if nothing that went into it has changed.
+    A configuration is found again only if nothing that went into it has changed, the sources
+    included.
     """
 
     def __init__(self, output: Path):
@@ -34,5 +36,5 @@ class Journal:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _path(self, inputs: Mapping[str, object]) -> Path:
-        text = json.dumps(inputs, sort_keys=True, default=str)
+        text = json.dumps({**inputs, "commit": source_commit()}, sort_keys=True, default=str)
         return self._folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.nc"

@@ -47,7 +47,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Join:
-    """Supervisor to rank: meet `ranks` others at this address, then train; write below `scratch`."""
+    """Supervisor to rank: meet `ranks` ranks at this address, then train; `scratch` is theirs."""
 
     ranks: int
     address: str

@@ -71,7 +71,9 @@ def _obey(rank: int, supervisor: Connection) -> None:
                         leave_groups()
                     join_groups(rank, message.ranks, message.address, message.port)
                 joined = meeting
-            report = (lambda done: supervisor.send(Progress(done))) if rank == 0 else (lambda _: None)
+            report = (
+                (lambda done: supervisor.send(Progress(done))) if rank == 0 else (lambda _: None)
+            )
             supervisor.send(train(message.run, message.scratch, report))
 
 

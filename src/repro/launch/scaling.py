@@ -5,11 +5,13 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import xarray as xr
 from tqdm.auto import tqdm
 
 from repro.catalog.clusters import Cluster, cluster
+from repro.catalog.experiments import most_gpus
 from repro.catalog.models import model
 from repro.catalog.protocols import protocol
 from repro.catalog.selection import Selection
@@ -20,7 +22,7 @@ from repro.launch.messages import Order, Site
 from repro.launch.sites import Session, open_site
 from repro.observe.environment import provenance
 from repro.results.schema import configuration_dataset, merge
-from repro.results.store import read_dataset, write_dataset
+from repro.results.store import read_dataset
 from repro.testbed.quota import usable_cores
 from repro.testbed.similarity import Similarity, derive
 from repro.train.records import TrainingRun
@@ -51,12 +53,14 @@ class _Configuration:
 
 
 def measure_scaling(
-    selection: Selection, compute: Path, corpus: Path, split: str, output: Path, mfu: float | None = None
+    selection: Selection,
+    compute: Path,
+    corpus: Path,
+    split: str,
+    journal: Journal,
+    mfu: float | None = None,
 ) -> xr.Dataset:
-    """Measure a selection on the testbed and write it to `output`.
-
-    Finished configurations are kept beside the output until all are done, so that an interrupted
-    run goes on where it stopped.
+    """Measure a selection on the testbed.
 
     Parameters
     ----------
@@ -66,8 +70,8 @@ def measure_scaling(
         The result of `repro.launch.compute.measure_compute`.
     corpus, split
         The folder of the enwiki artefacts, and its weights of training and validation data.
-    output : Path
-        The netCDF file to write.
+    journal : Journal
+        Finished configurations, so that an interrupted run goes on where it stopped.
     mfu : float, optional
         Assume this fraction of the peak at full scale instead of the cluster's.
 
@@ -80,15 +84,14 @@ def measure_scaling(
     Raises
     ------
     ReproError
-        A run failed, or the output cannot be written.
+        A run failed, or the journal cannot be written.
     """
     entry = cluster(selection.experiment.cluster)
-    site = Site(entry.topology, entry.topology.gpus, emulated_cores(max(selection.profile.gpus)))
+    site = Site(entry.topology, entry.topology.gpus, emulated_cores(most_gpus()))
     similarities = {
         name: _similarity(name, entry, compute, mfu or entry.gpu.mfu) for name in selection.models
     }
     configurations, not_run = _plan(selection, entry, site, similarities, corpus, split)
-    journal = Journal(output)
     datasets: list[xr.Dataset] = []
     try:
         datasets = _measure(configurations, site, journal, selection.name)
@@ -112,8 +115,6 @@ def measure_scaling(
             }
         ),
     }
-    write_dataset(dataset, output)
-    journal.clear()
     return dataset
 
 
@@ -198,7 +199,7 @@ def _measure(
             dataset = journal.find(inputs)
             if dataset is None:
                 session = session or stack.enter_context(open_site(site))
-                outcome = session.train(configuration.order, lambda _: bar.update())
+                outcome = session.train(configuration.order, report=lambda _: _advance(bar))
                 dataset = configuration_dataset(
                     "testbed",
                     configuration.protocol,
@@ -211,3 +212,7 @@ def _measure(
                 bar.update(configuration.order.run.warmup + configuration.order.run.iterations)
             datasets.append(dataset)
     return datasets
+
+
+def _advance(bar: "tqdm[NoReturn]") -> None:
+    bar.update()

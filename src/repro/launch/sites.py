@@ -1,4 +1,4 @@
-"""Open a set of ranks from the user's process, and have it train one configuration after another."""
+"""Open a set of ranks from the user's process, and have it train configurations."""
 
 import multiprocessing
 import subprocess

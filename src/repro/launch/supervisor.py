@@ -22,8 +22,15 @@ from repro.errors import NotRunHere, ReproError
 from repro.launch.messages import Failure, Join, MeasureShare, Order, Outcome, Progress, Ready, Site
 from repro.launch.rank import Place, serve
 from repro.observe.nic import sample_counters
-from repro.testbed.links import UPLINK, Network, build_network, read_uplink_bytes, set_fabric_latency, set_rates
-from repro.testbed.namespaces import become_network_admin
+from repro.testbed.links import (
+    UPLINK,
+    Network,
+    build_network,
+    read_uplink_bytes,
+    set_fabric_latency,
+    set_rates,
+)
+from repro.testbed.namespaces import Namespace, become_network_admin
 from repro.testbed.ownership import GLOB, is_leftover, owned_name
 from repro.testbed.quota import Quotas, create_quotas
 from repro.testbed.verify import LinkCheck, verify_links, verify_quotas
@@ -70,7 +77,7 @@ class _Ranks:
         """
         answers: dict[int, object] = {}
         sentinels = {process.sentinel: rank for rank, process in enumerate(self.processes)}
-        pipes: dict[object, int] = {self.pipes[rank]: rank for rank in range(ranks)}
+        pipes: dict[Connection, int] = {self.pipes[rank]: rank for rank in range(ranks)}
         while len(answers) < ranks:
             ready = wait([*pipes, *sentinels, user])
             for source in ready:
@@ -157,7 +164,7 @@ def _carry_out(
 ) -> Outcome:
     checks: tuple[LinkCheck, ...] = ()
     latency_s = 0.0
-    nodes = ()
+    nodes: tuple[Namespace, ...] = ()
     if network is not None:
         set_rates(network, order.rates_gbps)
         latency_s = set_fabric_latency(network, order.fabric_latency_s)

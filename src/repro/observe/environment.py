@@ -19,7 +19,7 @@ def provenance(parameters: Mapping[str, object]) -> str:
     return json.dumps(
         {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
-            "commit": _commit(),
+            "commit": source_commit(),
             "versions": {
                 "python": platform.python_version(),
                 **{name: _version(name) for name in _PACKAGES},
@@ -36,18 +36,23 @@ def provenance(parameters: Mapping[str, object]) -> str:
     )
 
 
-def _commit() -> str:
-    """The sources' git commit, marked where the working tree differs; `unknown` without git."""
+def source_commit() -> str:
+    """The sources' git commit, with `-dirty` where code or parameters differ from it.
+
+    `unknown` without git.
+    """
     try:
-        return subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
+        commit = _git("rev-parse", "HEAD")
+        changed = _git("status", "--porcelain", "--", "src", "params", "notebooks")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+    return f"{commit}-dirty" if changed else commit
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return result.stdout.strip()
 
 
 def _version(package: str) -> str:

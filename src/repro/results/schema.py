@@ -66,7 +66,9 @@ def configuration_dataset(
         "protocol": protocol,
         "gpus": gpus,
     }
-    return dataset.assign_coords(configuration).expand_dims(list(_CONFIGURATION))
+    # Numbered, so that configurations with fewer samples can be joined with those with more.
+    counted = {dim: range(dataset.sizes[dim]) for dim in ("iteration", "node", "sample", "span")}
+    return dataset.assign_coords(counted | configuration).expand_dims(list(_CONFIGURATION))
 
 
 _Variable = tuple[tuple[str, ...], object, str, str]
@@ -137,9 +139,9 @@ def _rates_over_iterations(
     """What each NIC carried in each iteration, over the iteration's time."""
     times = np.array(outcome.nics.time_s)
     starts = np.array([record.start_s for record in records]).min(axis=0)
-    ends = np.array(
-        [np.add(record.start_s, record.iteration_time_s) for record in records]
-    ).max(axis=0)
+    ends = np.array([np.add(record.start_s, record.iteration_time_s) for record in records]).max(
+        axis=0
+    )
     variables: dict[str, _Variable] = {}
     for name, counters in (("rx", outcome.nics.rx_bytes), ("tx", outcome.nics.tx_bytes)):
         counted = np.array(counters, dtype=float).reshape(len(times), -1)

@@ -1,11 +1,16 @@
 """Results on disk: netCDF files that exist whole or not at all, with their provenance."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import get_args
 
 import xarray as xr
 
 from repro.atomic import replacing
+from repro.catalog.experiments import ExperimentName
 from repro.errors import ReproError
+from repro.paths import RESULTS
 
 
 def write_dataset(dataset: xr.Dataset, path: Path) -> None:
@@ -39,8 +44,27 @@ def read_dataset(path: Path) -> xr.Dataset:
         The file is missing or no netCDF file.
     """
     try:
-        return xr.load_dataset(path, engine="netcdf4")
+        # The file's encoding would truncate longer names when the dataset is joined and rewritten.
+        return xr.load_dataset(path, engine="netcdf4").drop_encoding()
     except FileNotFoundError:
         raise ReproError(f"{path}: no such result; `dvc repro` produces it") from None
     except OSError as error:
         raise ReproError(f"{path}: not a readable netCDF file ({error})") from None
+
+
+def not_run(reasons: Mapping[str, str], **attributes: str) -> xr.Dataset:
+    """A dataset without variables, which says why: a JSON object from what to the reason."""
+    return xr.Dataset(attrs={**attributes, "not_run": json.dumps(reasons)})
+
+
+def read_experiments() -> dict[str, xr.Dataset]:
+    """Every experiment's dataset in `results/`, by name; one that is missing says so."""
+    datasets = {}
+    for name in get_args(ExperimentName):
+        path = RESULTS / f"{name}.nc"
+        datasets[name] = (
+            read_dataset(path)
+            if path.exists()
+            else not_run({name: "no results yet; `dvc repro` makes them"})
+        )
+    return datasets

@@ -61,7 +61,7 @@ class Network:
 
 @contextmanager
 def build_network(topology: Topology) -> Iterator[Network]:
-    """Create the namespaces and links of a topology; on exit they are gone.
+    """Create the namespaces and links of a topology, not shaped yet; on exit they are gone.
 
     Raises
     ------
@@ -107,9 +107,7 @@ def _build(topology: Topology, created: list[Namespace]) -> Network:
             switches.append(switch)
         nodes, below = tuple(below), switches
     addresses = tuple(_address(gpu, rank) for rank, gpu in enumerate(gpus))
-    network = Network(topology, gpus, addresses, nodes, tuple(links), _has_netem(below[0]))
-    set_rates(network, {level.name: level.link_gbps for level in topology.levels})
-    return network
+    return Network(topology, gpus, addresses, nodes, tuple(links), _has_netem(below[0]))
 
 
 def _connect(name: str, level: str, child: Namespace, parent: Namespace, port: str) -> Link:
@@ -139,7 +137,12 @@ def _address(gpu: Namespace, rank: int) -> str:
     # The machine's default may be a pacing algorithm (bbr), which estimates the token bucket
     # instead of filling it; cubic is what the kernel always has.
     gpu.netlink.route(
-        "replace", dst=SUBNET, oif=index, scope="link", prefsrc=address, metrics={"cc_algo": "cubic"}
+        "replace",
+        dst=SUBNET,
+        oif=index,
+        scope="link",
+        prefsrc=address,
+        metrics={"cc_algo": "cubic"},
     )
     return address
 

@@ -104,9 +104,7 @@ def verify_links(network: Network, rates_gbps: dict[str, float]) -> tuple[LinkCh
     return tuple(checks)
 
 
-def _carried_gbps(
-    network: Network, flows: list[tuple[int, int]], window_s: float
-) -> list[float]:
+def _carried_gbps(network: Network, flows: list[tuple[int, int]], window_s: float) -> list[float]:
     """What simultaneous flows between GPUs deliver after their ramp, in Gbit/s.
 
     Read from the receivers' interface counters, which no late thread can distort. They count one

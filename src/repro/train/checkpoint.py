@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
-import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.optimizer import MegatronOptimizer
+from megatron.core.transformer.module import MegatronModule
 
 
 def save_checkpoint(
-    folder: Path, model: torch.nn.Module, optimizer: MegatronOptimizer, iteration: int
+    folder: Path, model: MegatronModule, optimizer: MegatronOptimizer, iteration: int
 ) -> None:
     """Write model and optimizer state of all ranks; it replaces what the folder held.
 
@@ -50,9 +50,7 @@ def _results_in_this_process() -> Iterator[None]:
         yield
 
 
-def load_checkpoint(
-    folder: Path, model: torch.nn.Module, optimizer: MegatronOptimizer
-) -> int:
+def load_checkpoint(folder: Path, model: MegatronModule, optimizer: MegatronOptimizer) -> int:
     """Restore what `save_checkpoint` wrote, and return the iteration it was written at."""
     weights = model.sharded_state_dict()
     template = {

@@ -11,6 +11,7 @@ from megatron.core.models.T5.t5_spec import (
     get_t5_encoder_with_local_block_spec,
 )
 from megatron.core.timers import Timers
+from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from repro.catalog.models import Family, Shape
@@ -37,7 +38,7 @@ def transformer_config(shape: Shape, precision: Precision, timers: Timers) -> Tr
     )
 
 
-def build_model(family: Family, shape: Shape, config: TransformerConfig) -> torch.nn.Module:
+def build_model(family: Family, shape: Shape, config: TransformerConfig) -> MegatronModule:
     """The model of one data-parallel rank, all layers of it; embedding and output share weights."""
     common = {
         "vocab_size": shape.vocabulary_size,

@@ -20,7 +20,7 @@ from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_mega
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.timers import Timers
-from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.module import Float16Module, MegatronModule
 
 from repro.corpus.datasets import build_datasets
 from repro.train.batches import batches
@@ -41,7 +41,7 @@ class Training:
 
     run: TrainingRun
     scratch: Path
-    module: torch.nn.Module
+    module: MegatronModule
     model: DistributedDataParallel
     optimizer: MegatronOptimizer
     timers: Timers

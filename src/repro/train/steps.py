@@ -41,7 +41,10 @@ def _gpt_step(batches: Iterator[Batch], model: torch.nn.Module) -> tuple[Any, Lo
 def _bert_step(batches: Iterator[Batch], model: torch.nn.Module) -> tuple[Any, LossFunction]:
     batch = next(batches)
     output = model(
-        batch["text"], batch["padding_mask"], tokentype_ids=batch["types"], lm_labels=batch["labels"]
+        batch["text"],
+        batch["padding_mask"],
+        tokentype_ids=batch["types"],
+        lm_labels=batch["labels"],
     )
 
     def loss(outputs: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, Batch]:

@@ -1,0 +1,1 @@
+"""The published claims, and what the results say about them."""

@@ -1,0 +1,45 @@
+"""Published claims as they stand in `data/published/claims.csv`."""
+
+import csv
+from dataclasses import dataclass
+
+from repro.paths import PUBLISHED
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim of one document.
+
+    Attributes
+    ----------
+    id, source, section, statement
+        Its number, its document (a key of `sources.csv`), where it stands there and what it says.
+    value, unit, comparator
+        The number claimed (None where an order or a trend is), its unit, and how it is meant:
+        eq, ratio, le ("up to"), ge, range_lo and range_hi, ordering, trend.
+    """
+
+    id: str
+    source: str
+    section: str
+    statement: str
+    value: float | None
+    unit: str
+    comparator: str
+
+
+def read_claims() -> list[Claim]:
+    """All published claims, in the order of their ids."""
+    with (PUBLISHED / "claims.csv").open(newline="", encoding="utf-8") as file:
+        return [
+            Claim(
+                id=row["id"],
+                source=row["source"],
+                section=row["section"],
+                statement=row["statement"],
+                value=float(row["value"]) if row["value"] else None,
+                unit=row["unit"],
+                comparator=row["comparator"],
+            )
+            for row in csv.DictReader(file)
+        ]

@@ -1,0 +1,147 @@
+"""The command line: one short function per stage of the pipeline, and the questions users ask."""
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from repro.errors import ReproError
+from repro.paths import ENWIKI, PARAMS, RESULTS
+
+app = typer.Typer(
+    help="The wind tunnel for LLM interconnects.", no_args_is_help=True, add_completion=False
+)
+corpus_app = typer.Typer(help="From an English Wikipedia dump to Megatron's datasets.")
+app.add_typer(corpus_app, name="corpus", no_args_is_help=True)
+
+_DUMP = ENWIKI / "dump.xml.bz2"
+_ARTICLES = ENWIKI / "articles.jsonl"
+
+
+@corpus_app.command("dump")
+def corpus_dump() -> None:
+    """Obtain the dump that params/corpus.yaml names."""
+    from repro.corpus.config import read_corpus_config
+    from repro.corpus.dump import fetch_dump
+
+    typer.echo(fetch_dump(read_corpus_config(PARAMS / "corpus.yaml"), _DUMP))
+
+
+@corpus_app.command("extract")
+def corpus_extract() -> None:
+    """Extract the plain text of the dump's articles."""
+    from repro.corpus.articles import extract_articles
+    from repro.corpus.config import read_corpus_config
+
+    config = read_corpus_config(PARAMS / "corpus.yaml")
+    extraction = extract_articles(
+        _DUMP,
+        _ARTICLES,
+        min_article_characters=config.min_article_characters,
+        workers=config.workers,
+        pages_per_shard=config.pages_per_shard,
+    )
+    typer.echo(extraction)
+
+
+@corpus_app.command("tokenizer")
+def corpus_tokenizer(family: str) -> None:
+    """Train the tokenizer of a model family (gpt, bert, t5)."""
+    from repro.corpus.config import check_family, read_corpus_config
+    from repro.corpus.vocabulary import train_tokenizer
+
+    name = check_family(family)
+    config = read_corpus_config(PARAMS / "corpus.yaml")
+    trained = train_tokenizer(
+        name,
+        _ARTICLES,
+        ENWIKI / "tokenizers" / f"{name}.json",
+        vocabulary_size=config.vocabulary_sizes[name],
+    )
+    typer.echo(trained)
+
+
+@corpus_app.command("dataset")
+def corpus_dataset(family: str) -> None:
+    """Tokenize the articles into the indexed dataset of a model family (gpt, bert, t5)."""
+    from repro.corpus.config import check_family
+    from repro.corpus.indexed import write_indexed
+
+    name = check_family(family)
+    tokenizer = ENWIKI / "tokenizers" / f"{name}.json"
+    typer.echo(write_indexed(name, _ARTICLES, tokenizer, ENWIKI / "datasets" / name))
+
+
+@app.command()
+def compute() -> None:
+    """Measure how fast one emulated GPU computes every model (for the similarity rule)."""
+    from repro.catalog.experiments import most_gpus
+    from repro.catalog.models import read_models
+    from repro.corpus.config import read_corpus_config
+    from repro.launch.compute import measure_compute
+    from repro.results.store import write_dataset
+
+    split = read_corpus_config(PARAMS / "corpus.yaml").split
+    measured = measure_compute(list(read_models()), most_gpus(), ENWIKI, split)
+    write_dataset(measured, RESULTS / "compute.nc")
+
+
+@app.command()
+def merge(experiment: str) -> None:
+    """Join an experiment's measured protocols into results/EXPERIMENT.nc."""
+    from repro.catalog.protocols import read_protocols
+    from repro.results.schema import merge as merge_datasets
+    from repro.results.store import read_dataset, write_dataset
+
+    parts = [read_dataset(RESULTS / "measured" / f"{experiment}-{p}.nc") for p in read_protocols()]
+    write_dataset(merge_datasets(parts), RESULTS / f"{experiment}.nc")
+
+
+@app.command()
+def figures() -> None:
+    """Draw every figure as SVG and PNG into results/figures/, and write the metrics."""
+    from repro.figures.every import draw_every_figure
+    from repro.results.store import read_experiments
+    from repro.results.summary import write_metrics
+
+    results = read_experiments()
+    write_metrics(results, RESULTS / "metrics.json")
+    for path in draw_every_figure(results, RESULTS / "figures"):
+        typer.echo(path)
+
+
+@app.command()
+def claims(
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
+) -> None:
+    """Print every tested claim: published and measured value, interval and verdict."""
+    from repro.claims.table import table
+    from repro.claims.verdicts import judge_claims
+    from repro.results.store import read_experiments
+
+    judgements = judge_claims(read_experiments())
+    if as_json:
+        typer.echo(json.dumps([asdict(judgement) for judgement in judgements], indent=1))
+    else:
+        typer.echo(table(judgements))
+
+
+@app.command()
+def doctor() -> None:
+    """Say what this machine can do, one line each, with the mend where it cannot."""
+    from repro.observe.doctor import examine
+
+    for finding in examine():
+        typer.echo(finding)
+
+
+def main() -> None:
+    """Run a command; what the user can mend is one line on stderr and exit status 1."""
+    try:
+        app(standalone_mode=True)
+    except ReproError as error:
+        sys.exit(f"repro: {error}")
+    except KeyboardInterrupt:
+        sys.exit("repro: interrupted; the same command goes on from here")

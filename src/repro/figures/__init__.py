@@ -1,0 +1,1 @@
+"""The papers' figures, drawn from results: interactive in a notebook, SVG and PNG on disk."""

@@ -1,0 +1,102 @@
+"""Get an experiment's results from the source that a notebook asks for."""
+
+from pathlib import Path
+
+import xarray as xr
+
+from repro.catalog.clusters import cluster
+from repro.catalog.selection import Selection
+from repro.corpus.config import read_corpus_config
+from repro.launch.journal import Journal
+from repro.launch.scaling import measure_scaling
+from repro.paths import ENWIKI, PARAMS, RESULTS
+from repro.results.store import not_run, write_dataset
+
+_NOT_YET = {
+    "paper": "published values are claims, not series; the table below has them",
+    "predicted": "this version has no performance model",
+    "cluster": "this version starts no runs on GPU nodes",
+}
+
+
+def obtain(selection: Selection, output: str = "") -> xr.Dataset:
+    """Run a selection and write its dataset.
+
+    Parameters
+    ----------
+    selection : Selection
+        What to run.
+    output : str
+        The netCDF file to write, relative to the project's root; by default one below
+        `results/adhoc/` that is named by the selection.
+
+    Returns
+    -------
+    Dataset
+        By the schema; without variables, and with the reason in attribute `not_run`, if the source
+        cannot run here.
+
+    Raises
+    ------
+    ReproError
+        A run failed.
+    """
+    path = _path(selection, output)
+    if selection.source == "testbed":
+        journal = Journal(path)
+        dataset = _measure(selection, journal)
+        write_dataset(dataset, path)
+        journal.clear()
+        return dataset
+    dataset = not_run(
+        {selection.source: _NOT_YET[selection.source]},
+        experiment=selection.name,
+        title=selection.experiment.title,
+    )
+    write_dataset(dataset, path)
+    return dataset
+
+
+def obtain_sensitivity(selection: Selection, output: str = "") -> xr.Dataset:
+    """Measure a selection at both ends of the range of its cluster's MFU.
+
+    Returns
+    -------
+    Dataset
+        As `obtain` does, with one more dimension `mfu`.
+    """
+    path = _path(selection, output)
+    journal = Journal(path)
+    assumed = cluster(selection.experiment.cluster).gpu.mfu_range
+    datasets = [_measure(selection, journal, mfu) for mfu in assumed]
+    dataset = xr.concat(
+        [part.expand_dims(mfu=[mfu]) for part, mfu in zip(datasets, assumed, strict=True)],
+        dim="mfu",
+        join="outer",
+        combine_attrs="drop_conflicts",
+    )
+    dataset["mfu"].attrs = {"long_name": "assumed fraction of the GPU's peak", "units": "1"}
+    write_dataset(dataset, path)
+    journal.clear()
+    return dataset
+
+
+def _measure(selection: Selection, journal: Journal, mfu: float | None = None) -> xr.Dataset:
+    split = read_corpus_config(PARAMS / "corpus.yaml").split
+    return measure_scaling(selection, RESULTS / "compute.nc", ENWIKI, split, journal, mfu)
+
+
+def _path(selection: Selection, output: str) -> Path:
+    return RESULTS.parent / (output or f"results/adhoc/{_name(selection)}.nc")
+
+
+def _name(selection: Selection) -> str:
+    parts = [
+        selection.name,
+        selection.source,
+        selection.profile_name,
+        "+".join(selection.protocols),
+        "+".join(selection.models),
+        "+".join(str(count) for count in selection.gpus),
+    ]
+    return "-".join(parts)
