@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import xarray as xr
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from repro.figures.disk import save_figure
 from repro.figures.scaling import breakdown, received_over_time

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import xarray as xr
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from repro.catalog.clusters import Cluster, cluster
 from repro.catalog.experiments import most_gpus

@@ -33,7 +33,7 @@ from repro.testbed.links import (
 from repro.testbed.namespaces import Namespace, become_network_admin
 from repro.testbed.ownership import GLOB, is_leftover, owned_name
 from repro.testbed.quota import Quotas, create_quotas
-from repro.testbed.verify import LinkCheck, verify_links, verify_quotas
+from repro.testbed.verify import ATTEMPTS, LinkCheck, verify_links, verify_quotas
 from repro.train.records import RankRecord
 
 _FIRST_PORT = 29500
@@ -142,9 +142,7 @@ def supervise(user: Connection) -> None:
         os.environ.update(_environment(network is not None))
         ranks = _Ranks(site, network, quotas, scratch)
         stack.callback(ranks.bury)
-        shares = _cpu_shares(site, ranks, user)
-        if site.cores is not None:
-            verify_quotas(site.cores, shares)
+        shares = _verified_shares(site, ranks, user)
         user.send(Ready(shares))
         port, previous = _FIRST_PORT, 0
         while True:
@@ -179,12 +177,21 @@ def _carry_out(
     return Outcome(records, nics, checks, latency_s)
 
 
-def _cpu_shares(site: Site, ranks: _Ranks, user: Connection) -> tuple[float, ...]:
+def _verified_shares(site: Site, ranks: _Ranks, user: Connection) -> tuple[float, ...]:
     """The cores each rank gets when all compute at once; also shows that all of them are up."""
-    for pipe in ranks.pipes:
-        pipe.send(MeasureShare())
-    answers = ranks.collect(site.ranks, user)
-    return tuple(answer for answer in answers if isinstance(answer, float))
+    for attempt in range(1, ATTEMPTS + 1):
+        for pipe in ranks.pipes:
+            pipe.send(MeasureShare())
+        answers = ranks.collect(site.ranks, user)
+        shares = tuple(answer for answer in answers if isinstance(answer, float))
+        try:
+            if site.cores is not None:
+                verify_quotas(site.cores, shares)
+            break
+        except ReproError:
+            if attempt == ATTEMPTS:
+                raise
+    return shares
 
 
 def _environment(networked: bool) -> dict[str, str]:

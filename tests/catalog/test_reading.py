@@ -1,0 +1,54 @@
+"""Parameter files are refused in one line that names file, key and value."""
+
+from pathlib import Path
+
+import pytest
+
+from repro.catalog.clusters import Cluster
+from repro.catalog.models import Model
+from repro.catalog.reading import read_yaml
+from repro.errors import ReproError
+
+_MODEL = """
+m:
+  label: M
+  family: gpt
+  published_parameters: 1
+  source: s
+  full: {layers: 1, hidden_size: 8, attention_heads: 2, sequence_length: 4, vocabulary_size: 9}
+  testbed: {layers: 1, hidden_size: 8, attention_heads: 2, sequence_length: 4, vocabulary_size: 9}
+"""
+
+
+def _read(folder: Path, text: str) -> dict[str, Model]:
+    path = folder / "models.yaml"
+    path.write_text(text)
+    models: dict[str, Model] = read_yaml(path, dict[str, Model])
+    return models
+
+
+def test_a_valid_file_is_read(tmp_path: Path) -> None:
+    assert _read(tmp_path, _MODEL)["m"].full.hidden_size == 8
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("layers: 1", "layers: 0"), r"m\.full\.layers: .*greater than 0.*\(got 0\)"),
+        (("layers: 1", "depth: 1"), r"m\.full\.(depth|layers)"),
+        (("family: gpt", "family: rnn"), r"m\.family: .*'gpt', 'bert' or 't5'.*'rnn'"),
+        (("family: gpt", "family: t5"), r"decoder_sequence_length belongs to family t5"),
+        (("attention_heads: 2", "attention_heads: 3"), r"hidden_size 8 is no multiple of"),
+        (("label: M", "label: [M"), r"not valid YAML"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    with pytest.raises(ReproError, match=message) as raised:
+        _read(tmp_path, _MODEL.replace(*change))
+    assert "models.yaml" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ReproError, match=r"none\.yaml: no such file"):
+        read_yaml(tmp_path / "none.yaml", dict[str, Cluster])

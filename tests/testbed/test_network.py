@@ -1,0 +1,109 @@
+"""The emulated network: what its links carry, and that nothing of it stays."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from repro.catalog.topology import Level, Topology
+
+pytestmark = pytest.mark.testbed
+
+_TOPOLOGY = Topology(
+    levels=(
+        Level(name="node", members=2, link_gbps=0.4),
+        Level(name="fabric", members=2, link_gbps=0.1),
+    )
+)
+
+
+def _in_a_process_of_its_own(code: str) -> "subprocess.CompletedProcess[str]":
+    """Entering namespaces cannot be undone, so the test's own process does not."""
+    header = (
+        "from repro.catalog.topology import *\nfrom repro.testbed.links import *\n"
+        "from repro.testbed.namespaces import *\nfrom repro.testbed.verify import *\n"
+        "become_network_admin()\n"
+        f"topology = Topology.model_validate({_TOPOLOGY.model_dump()!r})\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", header + code], capture_output=True, text=True, timeout=60
+    )
+
+
+def test_links_carry_what_they_are_set_to_and_one_that_does_not_is_named() -> None:
+    result = _in_a_process_of_its_own(
+        "with build_network(topology) as network:\n"
+        "    rates = {'node': 0.4, 'fabric': 0.1}\n"
+        "    set_rates(network, rates)\n"
+        "    for check in verify_links(network, rates):\n"
+        "        print(check.level, *check.carried_gbps)\n"
+        "    set_rates(network, {'node': 0.4, 'fabric': 0.05})\n"
+        "    verify_links(network, rates)\n"
+    )
+    lines = dict(line.split(" ", 1) for line in result.stdout.splitlines())
+    for level, rate, flows in (("node", 0.4, 4), ("fabric", 0.1, 2)):
+        carried = [float(value) for value in lines[level].split()]
+        assert len(carried) == flows
+        assert carried == pytest.approx([rate] * flows, rel=0.05)
+    assert "fabric link between GPU" in result.stderr
+    assert "100.0 Mbit/s it is set to" in result.stderr
+
+
+def test_traffic_between_gpus_of_a_node_stays_off_its_nic() -> None:
+    result = _in_a_process_of_its_own(
+        "import socket\n"
+        "with build_network(topology) as network:\n"
+        "    set_rates(network, {'node': 1.0, 'fabric': 1.0})\n"
+        "    before = [read_uplink_bytes(node) for node in network.nodes]\n"
+        "    with inside(network.gpus[1]):\n"
+        "        server = socket.create_server((network.addresses[1], 5000))\n"
+        "    with inside(network.gpus[0]):\n"
+        "        client = socket.create_connection((network.addresses[1], 5000))\n"
+        "    client.sendall(bytes(50_000)); client.close()\n"
+        "    peer, _ = server.accept(); got = 0\n"
+        "    while data := peer.recv(65536): got += len(data)\n"
+        "    after = [read_uplink_bytes(node) for node in network.nodes]\n"
+        "    print(got, max(b - a for x, y in zip(before, after) for a, b in zip(x, y)))\n"
+    )
+    received, on_the_nics = map(int, result.stdout.split())
+    assert received == 50_000
+    # Address resolution is broadcast to all; the 50 kB are not.
+    assert on_the_nics < 2_000
+
+
+def test_two_networks_at_once_do_not_see_each_other() -> None:
+    result = _in_a_process_of_its_own(
+        "import socket\n"
+        "with build_network(topology) as one, build_network(topology) as two:\n"
+        "    with inside(one.gpus[3]):\n"
+        "        server = socket.create_server((one.addresses[3], 5000))\n"
+        "    with inside(two.gpus[0]):\n"
+        "        probe = socket.socket(); probe.settimeout(2)\n"
+        "        print(probe.connect_ex((two.addresses[3], 5000)))\n"
+        "    with inside(one.gpus[0]):\n"
+        "        print(socket.create_connection((one.addresses[3], 5000)).fileno() > 0)\n"
+    )
+    refused, reached = result.stdout.split()
+    assert refused != "0"
+    assert reached == "True", result.stderr
+
+
+def test_an_ordinary_user_can_build_one_too() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("the other tests ran as an ordinary user already")
+    probe = Path("/proc/sys/user/max_user_namespaces")
+    if probe.exists() and probe.read_text().strip() == "0":
+        pytest.skip("this kernel forbids user namespaces")
+    code = (
+        "import os; os.setgid(65534); os.setuid(65534)\n"
+        "from repro.catalog.topology import *\nfrom repro.testbed.links import *\n"
+        "from repro.testbed.namespaces import *\nbecome_network_admin()\n"
+        f"topology = Topology.model_validate({_TOPOLOGY.model_dump()!r})\n"
+        "with build_network(topology) as network:\n"
+        "    set_rates(network, {'node': 0.4, 'fabric': 0.1})\n"
+        "    print(len(network.gpus), os.geteuid())\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout.split() == ["4", "0"], result.stderr
