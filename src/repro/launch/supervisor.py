@@ -166,7 +166,7 @@ def _carry_out(
     if network is not None:
         set_rates(network, order.rates_gbps)
         latency_s = set_fabric_latency(network, order.fabric_latency_s)
-        checks = verify_links(network, order.rates_gbps)
+        checks = verify_links(network, order.rates_gbps, order.ranks)
         nodes = network.nodes[: network.topology.node_of(order.ranks - 1) + 1]
     address = network.addresses[0] if network else "127.0.0.1"
     with sample_counters(lambda: [read_uplink_bytes(node) for node in nodes]) as nics:

@@ -54,12 +54,14 @@ class LinkCheck:
     carried_gbps: tuple[float, ...]
 
 
-def verify_links(network: Network, rates_gbps: dict[str, float]) -> tuple[LinkCheck, ...]:
-    """Fill the links of every level, and compare the payload rates with those set.
+def verify_links(
+    network: Network, rates_gbps: dict[str, float], gpus: int
+) -> tuple[LinkCheck, ...]:
+    """Fill the links between the first GPUs, and compare the payload rates with those set.
 
     Level by level, every vertex sends to its neighbour at the same time, so that each link carries
-    one flow in each direction and is the slowest link on that flow's way. A level with a single
-    vertex per switch has no flow of its own and is not checked.
+    one flow in each direction and is the slowest link on that flow's way. A level that these GPUs
+    do not cross has no flow and is not checked.
 
     Parameters
     ----------
@@ -67,6 +69,8 @@ def verify_links(network: Network, rates_gbps: dict[str, float]) -> tuple[LinkCh
         The emulated network, otherwise idle.
     rates_gbps : dict
         The rates in force, by level name, in Gbit/s.
+    gpus : int
+        How many GPUs a run will use; they fill the nodes in order.
 
     Raises
     ------
@@ -77,12 +81,8 @@ def verify_links(network: Network, rates_gbps: dict[str, float]) -> tuple[LinkCh
     checks = []
     below = 1
     for level in network.topology.levels:
-        if level.members > 1:
-            size = below * level.members
-            flows = []
-            for rank in range(0, network.topology.gpus, below):
-                base = rank - rank % size
-                flows.append((rank, base + (rank - base + below) % size))
+        flows = _neighbours(below, level.members, gpus)
+        if flows:
             crossed = network.topology.levels[: network.topology.levels.index(level) + 1]
             limit = min(rates_gbps[lower.name] for lower in crossed)
             window_s = _WINDOW_S + _WINDOW_BUCKETS * BUCKET_BYTES * 8e-9 / limit
@@ -102,6 +102,19 @@ def verify_links(network: Network, rates_gbps: dict[str, float]) -> tuple[LinkCh
             checks.append(LinkCheck(level.name, limit, tuple(carried)))
         below *= level.members
     return tuple(checks)
+
+
+def _neighbours(below: int, members: int, gpus: int) -> list[tuple[int, int]]:
+    """Flows between GPUs: each vertex of `below` GPUs sends to the next on the same switch."""
+    flows = []
+    for base in range(0, gpus, below * members):
+        vertices = range(base, min(base + below * members, gpus), below)
+        if len(vertices) > 1:
+            flows += [
+                (sender, vertices[(number + 1) % len(vertices)])
+                for number, sender in enumerate(vertices)
+            ]
+    return flows
 
 
 def _carried_gbps(network: Network, flows: list[tuple[int, int]], window_s: float) -> list[float]:

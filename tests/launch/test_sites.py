@@ -1,0 +1,262 @@
+"""Ranks on emulated nodes: what they exchange, how they fail and what they leave behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from repro.catalog.models import model
+from repro.catalog.topology import Level, Topology
+from repro.errors import ReproError
+from repro.launch.compute import emulated_cores
+from repro.launch.messages import Order, Outcome, Site
+from repro.launch.sites import open_site
+from repro.predict.volumes import ring_all_reduce_bytes
+from repro.testbed.ownership import GLOB
+from repro.testbed.quota import quota_parent
+from repro.train.records import PHASES, TrainingRun
+
+pytestmark = [pytest.mark.testbed, pytest.mark.slow]
+
+_TOPOLOGY = Topology(
+    levels=(
+        Level(name="node", members=2, link_gbps=1),
+        Level(name="fabric", members=2, link_gbps=1),
+    )
+)
+_RATES = {"node": 0.5, "fabric": 0.05}
+_ITERATIONS = 4
+
+
+def _site() -> Site:
+    return Site(_TOPOLOGY, 4, emulated_cores(4))
+
+
+def _run(corpus: Path, iterations: int = _ITERATIONS, save_every: int = 2) -> TrainingRun:
+    return TrainingRun(
+        family="gpt",
+        shape=model("gpt2-medium").testbed,
+        precision="fp32",
+        micro_batch_size=2,
+        microbatches=1,
+        warmup=1,
+        iterations=iterations,
+        save_every=save_every,
+        validate_every=2 if save_every else 0,
+        validation_batches=1,
+        corpus=corpus,
+        split="90,10",
+    )
+
+
+@pytest.fixture(scope="module")
+def outcome(enwiki: Path) -> Outcome:
+    """Four ranks on two nodes, with checkpoints and validations."""
+    with open_site(_site()) as session:
+        return session.train(Order(_run(enwiki), 4, _RATES))
+
+
+def test_every_rank_records_every_iteration(outcome: Outcome) -> None:
+    assert [record.rank for record in outcome.records] == [0, 1, 2, 3]
+    for record in outcome.records:
+        assert len(record.iteration_time_s) == _ITERATIONS
+        assert set(record.phase_time_s) == set(PHASES)
+        assert len(record.loss) == _ITERATIONS
+        assert len(record.validation_loss) == 2
+        assert record.gradient_bytes == 4 * record.parameters
+    assert len({record.loss for record in outcome.records}) == 4, "ranks saw the same data"
+    assert len({record.validation_loss for record in outcome.records}) == 1
+
+
+def test_phases_explain_the_iteration(outcome: Outcome) -> None:
+    for record in outcome.records:
+        explained = sum(
+            np.array(record.phase_time_s[phase]) for phase in PHASES if phase != "other"
+        )
+        assert (explained >= 0.97 * np.array(record.iteration_time_s)).all()
+        assert (np.array(record.phase_time_s["other"]) >= 0).all()
+
+
+def test_nics_carry_the_bytes_of_a_ring_all_reduce(outcome: Outcome) -> None:
+    records = outcome.records
+    expected = ring_all_reduce_bytes(records[0].gradient_bytes, 4)
+    times = np.array(outcome.nics.time_s)
+    # Iterations 0 and 2: nothing but training between their starts and those of the next.
+    for iteration in (0, 2):
+        start = min(record.start_s[iteration] for record in records)
+        end = min(record.start_s[iteration + 1] for record in records)
+        for counters in (outcome.nics.rx_bytes, outcome.nics.tx_bytes):
+            for node in np.array(counters, dtype=float).T:
+                carried = np.interp(end, times, node) - np.interp(start, times, node)
+                # Headers, acknowledgements and barriers add about a percent.
+                assert carried == pytest.approx(expected, rel=0.03)
+
+
+def test_gradient_sync_takes_the_time_of_the_slowest_link(outcome: Outcome) -> None:
+    bits = 8 * ring_all_reduce_bytes(outcome.records[0].gradient_bytes, 4)
+    ideal = bits / (_RATES["fabric"] * 1e9)
+    for record in outcome.records:
+        sync = np.median(record.phase_time_s["gradient sync"])
+        # The token bucket lends 70 kB once per collective; nothing else can make it faster.
+        assert 0.93 * ideal < sync < 1.25 * ideal
+
+
+def test_checkpoints_and_validations_share_the_counters_clock(outcome: Outcome) -> None:
+    times = np.array(outcome.nics.time_s)
+    for record in outcome.records:
+        assert [span.name for span in record.spans] == [
+            "validation",
+            "checkpoint",
+            "validation",
+            "checkpoint",
+        ]
+        for span in record.spans:
+            assert times[0] < span.start_s < span.end_s < times[-1] + 0.1
+    # Each begins when the iteration before it is over, and the next when it is.
+    record = outcome.records[0]
+    assert record.spans[0].start_s >= record.start_s[1] + record.iteration_time_s[1]
+    assert record.spans[1].end_s <= record.start_s[2]
+
+
+def test_links_were_checked_before(outcome: Outcome) -> None:
+    assert [check.level for check in outcome.links] == ["node", "fabric"]
+    for check in outcome.links:
+        rate = _RATES[check.level]
+        assert check.carried_gbps == pytest.approx([rate] * len(check.carried_gbps), rel=0.05)
+
+
+def _descendants(pid: int) -> list[int]:
+    listing = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False
+    )
+    children = [int(child) for child in listing.stdout.split()]
+    return children + [grandchild for child in children for grandchild in _descendants(child)]
+
+
+def _left_behind() -> set[str]:
+    """Everything a set of ranks creates that can outlive it: processes, cgroups, folders."""
+    commands = {
+        process.parent.name + " " + process.read_text().replace("\0", " ")[:200]
+        for process in Path("/proc").glob("[0-9]*/cmdline")
+        if _readable(process)
+    }
+    found = {c for c in commands if "repro.launch.supervisor" in c or "repro.train.run" in c}
+    parent = quota_parent()
+    for folder in filter(None, (parent, Path(tempfile.gettempdir()))):
+        found |= {str(path) for path in folder.glob(GLOB)}
+    return found
+
+
+def _readable(path: Path) -> bool:
+    try:
+        return bool(path.read_text())
+    except OSError:
+        return False
+
+
+def _wait_until_clean(before: set[str], seconds: float) -> set[str]:
+    deadline = time.monotonic() + seconds
+    while (left := _left_behind() - before) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return left
+
+
+def test_a_killed_rank_is_named_and_everything_is_cleaned_up(enwiki: Path) -> None:
+    before = _left_behind()
+    killed_at = 0.0
+
+    def kill_rank_3(iterations: int) -> None:
+        nonlocal killed_at
+        if not killed_at:
+            killed_at = time.monotonic()
+            os.kill(_rank_pids()[3], signal.SIGKILL)
+
+    with (
+        pytest.raises(ReproError, match=r"rank 3 on node 1 was killed by SIGKILL.*last log lines"),
+        open_site(_site()) as session,
+    ):
+        session.train(Order(_run(enwiki, iterations=50, save_every=0), 4, _RATES), kill_rank_3)
+    assert time.monotonic() - killed_at < 30
+    assert not _wait_until_clean(before, 10)
+
+
+def _rank_pids() -> list[int]:
+    """Ranks in order of start: the children of the fork server, below the supervisor."""
+    (supervisor,) = [
+        pid
+        for pid in _descendants(os.getpid())
+        if b"repro.launch.supervisor" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    ranks = []
+    for server in _descendants(supervisor):
+        children = _descendants(server)
+        if len(children) >= 4:
+            ranks = sorted(children)
+    return ranks
+
+
+_MEASURE = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_sites import _run, _site, _RATES
+from repro.launch.messages import Order
+from repro.launch.sites import open_site
+from repro.errors import ReproError
+try:
+    with open_site(_site()) as session:
+        session.train(
+            Order(_run(Path({corpus!r}), iterations=200), 4, _RATES),
+            lambda done: print(done, flush=True),
+        )
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
+def test_nothing_is_left_when_the_user_stops_it(enwiki: Path, number: signal.Signals) -> None:
+    before = _left_behind()
+    code = _MEASURE.format(tests=str(Path(__file__).parent), corpus=str(enwiki))
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "1\n"
+    assert _left_behind() - before, "the test looks in the wrong places"
+    process.send_signal(number)
+    process.wait(30)
+    assert process.returncode != 0
+    assert not _wait_until_clean(before, 15)
+
+
+def test_stopping_while_ranks_start_leaves_nothing_either(enwiki: Path) -> None:
+    before = _left_behind()
+    code = _MEASURE.format(tests=str(Path(__file__).parent), corpus=str(enwiki))
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    deadline = time.monotonic() + 30
+    while not _left_behind() - before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    process.wait(30)
+    assert not _wait_until_clean(before, 15)
+
+
+def test_a_rank_that_raises_says_what(enwiki: Path, tmp_path: Path) -> None:
+    with (
+        pytest.raises(ReproError, match=r"rank \d on node \d failed: ReproError: .*gpt\.json"),
+        open_site(_site()) as session,
+    ):
+        session.train(Order(_run(tmp_path), 2, _RATES))
+
+
+def test_more_ranks_than_the_site_has_are_refused(enwiki: Path) -> None:
+    with (
+        pytest.raises(ReproError, match="8 ranks wanted, but the site has 4"),
+        open_site(_site()) as session,
+    ):
+        session.train(Order(_run(enwiki), 8, _RATES))

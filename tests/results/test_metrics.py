@@ -1,0 +1,72 @@
+"""The papers' quantities on a made-up experiment whose answers are known in closed form."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from repro.results.metrics import (
+    communication_fraction,
+    estimate,
+    iteration_time_s,
+    phase_time_s,
+    speed_up,
+    strong_efficiency,
+    support,
+    utilisation_gbps,
+    weak_efficiency,
+)
+
+# The made-up experiment computes for 0.1 s and syncs 2(n-1)/n x 10 Gbit at 100, 25 and 10 Gbit/s.
+_SYNC = {"rdma": 0.175, "ipoib": 0.7, "tcp": 1.75}
+
+
+def test_communication_fraction(made_up_results: xr.Dataset) -> None:
+    fraction = communication_fraction(made_up_results).sel(gpus=8, model="bert-large").squeeze()
+    for protocol, sync in _SYNC.items():
+        assert float(fraction.sel(protocol=protocol)) == pytest.approx(sync / (sync + 0.1))
+
+
+def test_speed_ups(made_up_results: xr.Dataset) -> None:
+    sync = phase_time_s(made_up_results, "gradient sync").sel(gpus=8)
+    assert speed_up(sync, "tcp", "rdma").values == pytest.approx(10)
+    iteration = iteration_time_s(made_up_results).sel(gpus=8)
+    assert speed_up(iteration, "ipoib", "rdma").values == pytest.approx(0.8 / 0.275)
+
+
+def test_efficiencies() -> None:
+    times = xr.DataArray([4.0, 2.0, 2.0], coords={"gpus": [2, 4, 8]}, dims="gpus")
+    assert float(strong_efficiency(times, 2, 4)) == 1.0
+    assert float(strong_efficiency(times, 2, 8)) == 0.5
+    assert float(weak_efficiency(times, 2, 8)) == 2.0
+
+
+def test_utilisation(made_up_results: xr.Dataset) -> None:
+    rate = utilisation_gbps(made_up_results).sel(gpus=8, model="bert-large", protocol="tcp")
+    assert float(rate.squeeze()) == pytest.approx(20 * 0.5 / 1.85, rel=0.01)
+
+
+def test_the_interval_covers_the_mean_of_noisy_samples(made_up_results: xr.Dataset) -> None:
+    generator = np.random.default_rng(3)
+    covered = 0
+    for _ in range(40):
+        noise = xr.DataArray(generator.normal(1.0, 0.1, 30), dims="iteration")
+        sample = made_up_results.isel(iteration=[0] * 30).drop_vars("iteration")
+        sample["iteration_time_s"] = sample["iteration_time_s"] * 0 + noise
+        result = estimate(
+            sample, lambda r: float(iteration_time_s(r).sel(gpus=2, protocol="tcp").mean())
+        )
+        assert result.low <= result.value <= result.high
+        covered += result.low <= 1.0 <= result.high
+    # A percentile bootstrap of 30 samples covers about 93 % of the time.
+    assert 32 <= covered <= 40
+
+
+def test_support_is_the_share_of_resamples_in_which_a_statement_holds(
+    made_up_results: xr.Dataset,
+) -> None:
+    assert support(made_up_results, lambda r: True) == 1.0
+    assert support(made_up_results, lambda r: False) == 0.0
+    sometimes = support(
+        made_up_results, lambda r: float(r["iteration_start_s"].isel(iteration=0).max()) > 1.0
+    )
+    assert 0.0 < sometimes < 1.0

@@ -1,0 +1,55 @@
+"""The command line: bad input is one line and a non-zero exit."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_REPRO = Path(sys.executable).with_name("repro")
+
+
+def _repro(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([_REPRO, *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("corpus", "dataset", "rnn"), "rnn"),
+        (("merge", "medium_scaling"), "medium_scaling"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: tuple[str, ...], message: str) -> None:
+    result = _repro(*arguments)
+    assert result.returncode == 1
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_doctor_names_every_ability() -> None:
+    result = _repro("doctor")
+    assert result.returncode == 0
+    for what in ("emulated network", "CPU quotas", "memory", "disk", "GPUs", "NICs", "Slurm"):
+        assert what in result.stdout
+
+
+def test_claims_as_json() -> None:
+    claims = json.loads(_repro("claims", "--json").stdout)
+    assert {claim["id"] for claim in claims} >= {"C001", "C003", "C017", "C072"}
+    verdicts = {"reproduced", "same direction", "not reproduced", "not run", "input"}
+    assert {claim["verdict"] for claim in claims} <= verdicts
+
+
+def test_a_notebook_refuses_an_unknown_protocol_in_one_line(tmp_path: Path) -> None:
+    papermill = Path(sys.executable).with_name("papermill")
+    notebook = Path(__file__).parents[1] / "notebooks" / "weak_scaling.ipynb"
+    command = [papermill, notebook, tmp_path / "out.ipynb", "-k", "python3", "-l", "python"]
+    result = subprocess.run(
+        [*command, "-p", "protocol", "quic"], capture_output=True, text=True, check=False
+    )
+    assert result.returncode != 0
+    last = result.stderr.strip().splitlines()[-1]
+    assert last == ("ReproError: unknown protocol 'quic'; choose from: rdma, ipoib, tcp, all")
