@@ -9,7 +9,8 @@ import xarray as xr
 
 from repro.launch.messages import Outcome
 from repro.observe.nic import NicSeries
-from repro.results.schema import configuration_dataset, merge
+from repro.results.merging import merge
+from repro.results.schema import configuration_dataset
 from repro.testbed.similarity import Similarity
 from repro.testbed.verify import LinkCheck
 from repro.train.records import PHASES, RankRecord, Span
@@ -65,7 +66,9 @@ def enwiki(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from repro.corpus.vocabulary import train_tokenizer
 
     folder = tmp_path_factory.mktemp("enwiki")
-    words = [f"{stem}{ending}" for stem in "network model rate link".split() for ending in _ENDINGS]
+    words = [
+        f"{stem}{ending}" for stem in ["network", "model", "rate", "link"] for ending in _ENDINGS
+    ]
     generator = np.random.default_rng(1)
     with (folder / "articles.jsonl").open("w", encoding="utf-8") as file:
         for number in range(60):

@@ -92,7 +92,7 @@ def compute() -> None:
 def merge(experiment: str) -> None:
     """Join an experiment's measured protocols into results/EXPERIMENT.nc."""
     from repro.catalog.protocols import read_protocols
-    from repro.results.schema import merge as merge_datasets
+    from repro.results.merging import merge as merge_datasets
     from repro.results.store import read_dataset, write_dataset
 
     parts = [read_dataset(RESULTS / "measured" / f"{experiment}-{p}.nc") for p in read_protocols()]

@@ -8,7 +8,7 @@ import xarray as xr
 from conftest import TIME_SCALE, made_up_configuration
 
 from repro.errors import ReproError
-from repro.results.schema import merge
+from repro.results.merging import merge
 from repro.results.store import read_dataset, write_dataset
 from repro.train.records import PHASES
 

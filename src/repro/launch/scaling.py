@@ -21,7 +21,8 @@ from repro.launch.journal import Journal
 from repro.launch.messages import Order, Site
 from repro.launch.sites import Session, open_site
 from repro.observe.environment import provenance
-from repro.results.schema import configuration_dataset, merge
+from repro.results.merging import merge
+from repro.results.schema import configuration_dataset
 from repro.results.store import read_dataset
 from repro.testbed.quota import usable_cores
 from repro.testbed.similarity import Similarity, derive

@@ -15,25 +15,26 @@ _PACKAGES = ("repro", "torch", "megatron-core", "numpy", "xarray", "tokenizers",
 
 
 def provenance(parameters: Mapping[str, object]) -> str:
-    """A JSON object with the versions, the machine, the commit, the time and the parameters."""
-    return json.dumps(
-        {
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
-            "commit": source_commit(),
-            "versions": {
-                "python": platform.python_version(),
-                **{name: _version(name) for name in _PACKAGES},
-            },
-            "machine": {
-                "kernel": platform.release(),
-                "processor": _processor(),
-                "cores": os.cpu_count(),
-                "memory_gib": round(_memory_bytes() / 2**30, 1),
-            },
-            "parameters": parameters,
+    """A JSON list of one object: time, commit, versions, machine and parameters.
+
+    A list, because a dataset that was joined from several has that of each.
+    """
+    entry = {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": source_commit(),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: _version(name) for name in _PACKAGES},
         },
-        default=str,
-    )
+        "machine": {
+            "kernel": platform.release(),
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "memory_gib": round(_memory_bytes() / 2**30, 1),
+        },
+        "parameters": parameters,
+    }
+    return json.dumps([entry], default=str)
 
 
 def source_commit() -> str:

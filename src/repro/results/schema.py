@@ -203,21 +203,3 @@ def _links(outcome: Outcome) -> dict[str, _Variable]:
             "Gbit/s",
         ),
     }
-
-
-def merge(datasets: Sequence[xr.Dataset]) -> xr.Dataset:
-    """The union of datasets of the schema; configurations in none of them are NaN.
-
-    The order of models and protocols is that of their first appearance; GPU counts ascend.
-    """
-    merged = xr.merge(
-        [dataset.drop_attrs(deep=False) for dataset in datasets],
-        join="outer",
-        compat="no_conflicts",
-    )
-    order = {
-        name: list(dict.fromkeys(value for d in datasets for value in d[name].values.tolist()))
-        for name in ("source", "model", "protocol", "level")
-    }
-    order["phase"] = list(PHASES)
-    return merged.sel(order).sortby(["gpus", "rank"])

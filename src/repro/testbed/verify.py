@@ -16,6 +16,9 @@ _BURN_S = 0.5
 # Other work on the machine may starve one check; what is off every time is off.
 ATTEMPTS = 3
 _RAMP_S = 0.15
+# Less than a link's queue holds, so that the check does not measure TCP's recovery from the losses
+# of its own slow start, and enough to keep the link busy while a thread waits for the processor.
+_IN_FLIGHT_BYTES = 100_000
 _WINDOW_S = 0.3
 # Slow links pass few of the 70 kB packets in that time; this many more make the rate exact to 2 %.
 _WINDOW_BUCKETS = 25
@@ -164,6 +167,7 @@ def _socket(namespace: Namespace) -> socket.socket:
     with inside(namespace):
         connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     connection.setsockopt(*CUBIC)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _IN_FLIGHT_BYTES)
     return connection
 
 

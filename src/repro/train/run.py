@@ -134,7 +134,7 @@ def set_up(run: TrainingRun, scratch: Path) -> Training:
 
 
 def _fuse(optimizer: MegatronOptimizer) -> None:
-    """Step all parameters in one kernel, as Apex's Adam does, where torch's Adam stands in for it."""
+    """Step all parameters in one kernel, as Apex does, where torch stands in for it."""
     if isinstance(optimizer.optimizer, torch.optim.Adam | torch.optim.AdamW):
         for group in optimizer.optimizer.param_groups:
             group.update(fused=True, foreach=False)

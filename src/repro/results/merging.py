@@ -1,0 +1,44 @@
+"""Join datasets of the schema, values and attributes."""
+
+import json
+from collections.abc import Sequence
+
+import xarray as xr
+
+from repro.train.records import PHASES
+
+
+def merge(datasets: Sequence[xr.Dataset]) -> xr.Dataset:
+    """The union of datasets of the schema; configurations in none of them are NaN.
+
+    The order of models and protocols is that of their first appearance; GPU counts ascend. Of the
+    attributes, `provenance` lists that of every part, `not_run` is the union, and the others are
+    the first part's. Parts without variables add attributes only.
+    """
+    parts = [dataset for dataset in datasets if dataset.sizes]
+    attributes = _merged_attributes(datasets)
+    if not parts:
+        return xr.Dataset(attrs=attributes)
+    merged = xr.merge(
+        [part.drop_attrs(deep=False) for part in parts], join="outer", compat="no_conflicts"
+    )
+    order = {
+        name: list(dict.fromkeys(value for part in parts for value in part[name].values.tolist()))
+        for name in ("source", "model", "protocol", "level")
+    }
+    order["phase"] = list(PHASES)
+    return merged.sel(order).sortby(["gpus", "rank"]).assign_attrs(attributes)
+
+
+def _merged_attributes(datasets: Sequence[xr.Dataset]) -> dict[str, object]:
+    attributes = dict(datasets[0].attrs)
+    described = [dataset.attrs for dataset in datasets if "provenance" in dataset.attrs]
+    if described:
+        entries = [entry for part in described for entry in json.loads(part["provenance"])]
+        attributes["provenance"] = json.dumps(entries)
+    reasons = [json.loads(dataset.attrs.get("not_run", "{}")) for dataset in datasets]
+    if any("not_run" in dataset.attrs for dataset in datasets):
+        attributes["not_run"] = json.dumps(
+            {what: why for part in reasons for what, why in part.items()}
+        )
+    return attributes
