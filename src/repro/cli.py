@@ -58,7 +58,7 @@ def corpus_tokenizer(family: str) -> None:
         name,
         _ARTICLES,
         ENWIKI / "tokenizers" / f"{name}.json",
-        vocabulary_size=config.vocabulary_sizes[name],
+        vocabulary_size=config.vocabulary_sizes.of(name),
     )
     typer.echo(trained)
 

@@ -34,7 +34,7 @@ def test_bars_are_milliseconds_at_full_scale(made_up_results: xr.Dataset, backen
 
 
 def test_rates_are_gigabits_at_full_scale(made_up_results: xr.Dataset, backend: str) -> None:
-    panel = list(received_over_time(made_up_results, 8))[0]
+    panel = next(iter(received_over_time(made_up_results, 8)))
     curves = panel.traverse(lambda element: element, [hv.Curve])
     assert len(curves) == 3
     highest = max(float(np.nanmax(curve.dimension_values("received"))) for curve in curves)

@@ -8,6 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import nbformat
 import numpy as np
 import pytest
 
@@ -232,6 +233,33 @@ def test_nothing_is_left_when_the_user_stops_it(enwiki: Path, number: signal.Sig
     process.wait(30)
     assert process.returncode != 0
     assert not _wait_until_clean(before, 15)
+
+
+def test_nothing_is_left_when_a_notebook_is_interrupted(enwiki: Path, tmp_path: Path) -> None:
+    before = _left_behind()
+    progress = tmp_path / "progress"
+    code = _MEASURE.format(tests=str(Path(__file__).parent), corpus=str(enwiki)).replace(
+        "print(done, flush=True)", f"Path({str(progress)!r}).write_text(str(done))"
+    )
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    nbformat.write(notebook, tmp_path / "in.ipynb")
+    process = subprocess.Popen(
+        [Path(sys.executable).with_name("papermill"), "in.ipynb", "out.ipynb"]
+        + ["-k", "python3", "-l", "python"],
+        cwd=tmp_path,
+        start_new_session=True,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 60
+    while not progress.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert progress.exists(), "the notebook did not train"
+    # As a terminal does: every process of the foreground group gets it; the kernel is in no group
+    # of papermill's.
+    os.killpg(process.pid, signal.SIGINT)
+    process.wait(60)
+    assert process.returncode != 0
+    assert not _wait_until_clean(before, 30)
 
 
 def test_stopping_while_ranks_start_leaves_nothing_either(enwiki: Path) -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
+from conftest import TIME_SCALE
 
 from repro.results.metrics import (
     communication_fraction,
@@ -16,7 +17,7 @@ from repro.results.metrics import (
     weak_efficiency,
 )
 
-# The made-up experiment computes for 0.1 s and syncs 2(n-1)/n x 10 Gbit at 100, 25 and 10 Gbit/s.
+# Before scaling, the made-up experiment computes for 0.1 s and syncs 2(n-1)/n x 10 Gbit at 100, 25 and 10 Gbit/s.
 _SYNC = {"rdma": 0.175, "ipoib": 0.7, "tcp": 1.75}
 
 
@@ -53,7 +54,8 @@ def test_the_interval_covers_the_mean_of_noisy_samples(made_up_results: xr.Datas
         sample = made_up_results.isel(iteration=[0] * 30).drop_vars("iteration")
         sample["iteration_time_s"] = sample["iteration_time_s"] * 0 + noise
         result = estimate(
-            sample, lambda r: float(iteration_time_s(r).sel(gpus=2, protocol="tcp").mean())
+            sample,
+            lambda r: TIME_SCALE * float(iteration_time_s(r).sel(gpus=2, protocol="tcp").mean()),
         )
         assert result.low <= result.value <= result.high
         covered += result.low <= 1.0 <= result.high

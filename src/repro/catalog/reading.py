@@ -10,6 +10,8 @@ from repro.errors import ReproError
 
 T = TypeVar("T")
 
+_PROBLEMS = {"missing": "this key is missing", "extra_forbidden": "unknown key"}
+
 
 class Entry(BaseModel):
     """Base of everything read from `params/`: immutable, and unknown keys are errors."""
@@ -46,9 +48,11 @@ def read_yaml(path: Path, schema: Any) -> Any:
     try:
         value = TypeAdapter(schema).validate_python(raw)
     except ValidationError as error:
-        first = error.errors()[0]
+        # A misspelt key is two errors, and the unknown key is the one that says what to mend.
+        first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
         key = ".".join(str(part) for part in first["loc"]) or "(top)"
-        raise ReproError(f"{path}: {key}: {first['msg']} (got {first['input']!r})") from None
+        problem = _PROBLEMS.get(first["type"], f"{first['msg']} (got {first['input']!r})")
+        raise ReproError(f"{path}: {key}: {problem}") from None
     return value
 
 

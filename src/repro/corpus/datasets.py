@@ -22,7 +22,7 @@ from megatron.core.datasets.t5_dataset import (
 )
 from megatron.core.datasets.utils import Split
 
-from repro.corpus.config import Family
+from repro.catalog.models import Family
 from repro.corpus.indices import Documents, build_indices, cache_key
 from repro.corpus.t5 import MASKING_PROBABILITY, T5SpanDataset, decoder_tokens_needed
 from repro.corpus.tokenizer import LocalTokenizer

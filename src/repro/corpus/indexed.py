@@ -11,7 +11,7 @@ from megatron.core.datasets.indexed_dataset import (
 )
 
 from repro.atomic import replacing
-from repro.corpus.config import Family
+from repro.catalog.models import Family
 from repro.corpus.records import read_articles
 from repro.corpus.sentences import split_sentences
 from repro.corpus.tokenizer import LocalTokenizer

@@ -1,5 +1,6 @@
 """One rank's process: take its place, then train what it is told until the pipe closes."""
 
+import gc
 import os
 import signal
 import sys
@@ -58,6 +59,8 @@ def _obey(rank: int, supervisor: Connection) -> None:
     from repro.train.run import device_scope, train
 
     torch.set_num_threads(1)
+    # What was loaded before the fork is never garbage; walking it would stop a rank for seconds.
+    gc.freeze()
     joined: tuple[str, int] | None = None
     while True:
         message = supervisor.recv()

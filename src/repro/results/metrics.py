@@ -26,14 +26,17 @@ class Estimate:
 
 
 def iteration_time_s(results: xr.Dataset) -> xr.DataArray:
-    """Mean iteration time."""
-    return results["iteration_time_s"].mean(["iteration", "rank"])
+    """Mean iteration time at full scale."""
+    return results["iteration_time_s"].mean(["iteration", "rank"]) / results["time_scale"]
 
 
 def phase_time_s(results: xr.Dataset, *phases: str) -> xr.DataArray:
-    """Mean time per iteration in some phases together."""
+    """Mean time per iteration in some phases together, at full scale."""
     chosen = results["phase_time_s"].sel(phase=list(phases))
-    return chosen.mean(["iteration", "rank"]).sum("phase", min_count=len(phases))
+    return (
+        chosen.mean(["iteration", "rank"]).sum("phase", min_count=len(phases))
+        / results["time_scale"]
+    )
 
 
 def communication_fraction(results: xr.Dataset) -> xr.DataArray:
@@ -86,7 +89,8 @@ def support(results: xr.Dataset, statement: Callable[[xr.Dataset], bool]) -> flo
 def _resample(results: xr.Dataset, statistic: Callable[[xr.Dataset], float]) -> np.ndarray:
     generator = np.random.default_rng(0)
     count = results.sizes["iteration"]
-    needed = results[[name for name in results if "iteration" in results[name].dims]]
+    # Series that no quantity uses are large; copying them for every resample would take minutes.
+    needed = results.drop_dims(["sample", "span"])
     return np.array(
         [
             statistic(needed.isel(iteration=generator.integers(0, count, count)))

@@ -19,7 +19,7 @@ def write_metrics(results: Mapping[str, xr.Dataset], path: Path) -> None:
 
 def _summary(dataset: xr.Dataset) -> dict[str, dict[str, dict[str, float]]]:
     quantities = {
-        "full_scale_iteration_time_s": iteration_time_s(dataset) / dataset["time_scale"],
+        "full_scale_iteration_time_s": iteration_time_s(dataset),
         "communication_fraction": communication_fraction(dataset),
         "utilisation_full_scale_gbps": utilisation_gbps(dataset),
     }

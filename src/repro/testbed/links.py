@@ -25,10 +25,12 @@ MTU = 9000
 # Bytes the token bucket counts (Ethernet header included) per byte of TCP payload in a full-sized
 # frame: IPv4 20 + TCP 20 + timestamps 12 are in the MTU, 14 of Ethernet are outside.
 FRAMING = (MTU + 14) / (MTU - 52)
-# A bucket must hold what arrives between two timer ticks at the highest rate used, and not so much
-# that a short transfer goes by unshaped; 70 kB is one maximal segmentation-offload packet.
-BUCKET_BYTES = 70_000
-QUEUE_LATENCY = "20ms"
+# A bucket must hold what arrives between two timer ticks, and so little that a short transfer does
+# not go by unshaped: ten milliseconds of the link, at most one maximal segmentation-offload packet.
+BUCKET_S = 0.01
+_LARGEST_BUCKET_BYTES = 70_000
+# How long the queue behind the bucket takes to drain.
+QUEUE_S = 0.05
 _BUCKET_HANDLE = "1:"
 _BUCKET_CLASS = "1:1"
 
@@ -147,6 +149,11 @@ def _address(gpu: Namespace, rank: int) -> str:
     return address
 
 
+def bucket_bytes(link_gbps: float) -> int:
+    """Bytes that a link may send at once after a pause."""
+    return min(_LARGEST_BUCKET_BYTES, max(2 * MTU, int(link_gbps * 1e9 / 8 * BUCKET_S)))
+
+
 def set_rates(network: Network, rates_gbps: dict[str, float]) -> None:
     """Set the payload rate of every link, by level name, in Gbit/s in each direction."""
     for link in network.links:
@@ -159,8 +166,8 @@ def set_rates(network: Network, rates_gbps: dict[str, float]) -> None:
                 index=index,
                 handle=_BUCKET_HANDLE,
                 rate=bytes_per_second,
-                burst=BUCKET_BYTES,
-                latency=QUEUE_LATENCY,
+                burst=bucket_bytes(rates_gbps[link.level]),
+                latency=f"{1e3 * QUEUE_S:g}ms",
             )
 
 

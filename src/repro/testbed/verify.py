@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repro.errors import ReproError
-from repro.testbed.links import BUCKET_BYTES, CUBIC, Network, read_uplink_bytes
+from repro.testbed.links import CUBIC, Network, bucket_bytes, read_uplink_bytes
 from repro.testbed.namespaces import Namespace, inside
 
 TOLERANCE = 0.05
@@ -16,11 +16,10 @@ _BURN_S = 0.5
 # Other work on the machine may starve one check; what is off every time is off.
 ATTEMPTS = 3
 _RAMP_S = 0.15
-# Less than a link's queue holds, so that the check does not measure TCP's recovery from the losses
-# of its own slow start, and enough to keep the link busy while a thread waits for the processor.
-_IN_FLIGHT_BYTES = 100_000
+_IN_FLIGHT_S = 0.014
+_MOST_IN_FLIGHT_BYTES = 100_000
 _WINDOW_S = 0.3
-# Slow links pass few of the 70 kB packets in that time; this many more make the rate exact to 2 %.
+# Slow links empty few buckets in that time; this many more make the rate exact to 2 %.
 _WINDOW_BUCKETS = 25
 
 
@@ -88,9 +87,9 @@ def verify_links(
         if flows:
             crossed = network.topology.levels[: network.topology.levels.index(level) + 1]
             limit = min(rates_gbps[lower.name] for lower in crossed)
-            window_s = _WINDOW_S + _WINDOW_BUCKETS * BUCKET_BYTES * 8e-9 / limit
+            window_s = _WINDOW_S + _WINDOW_BUCKETS * bucket_bytes(limit) * 8e-9 / limit
             for attempt in range(1, ATTEMPTS + 1):
-                carried = _carried_gbps(network, flows, window_s)
+                carried = _carried_gbps(network, flows, limit, window_s)
                 worst = max(range(len(flows)), key=lambda flow: abs(carried[flow] / limit - 1))
                 if abs(carried[worst] / limit - 1) <= TOLERANCE:
                     break
@@ -120,17 +119,23 @@ def _neighbours(below: int, members: int, gpus: int) -> list[tuple[int, int]]:
     return flows
 
 
-def _carried_gbps(network: Network, flows: list[tuple[int, int]], window_s: float) -> list[float]:
+def _carried_gbps(
+    network: Network, flows: list[tuple[int, int]], link_gbps: float, window_s: float
+) -> list[float]:
     """What simultaneous flows between GPUs deliver after their ramp, in Gbit/s.
 
     Read from the receivers' interface counters, which no late thread can distort. They count one
     header per offloaded packet of up to 64 kB, and the acknowledgements of the flow that the
     receiver sends itself: together less than 0.5 %.
     """
+    # Less in flight than a link's queue holds, so that the check does not measure TCP's recovery from
+    # losses of its own, and enough to keep the link busy while a thread waits for the processor.
+    in_flight = min(_MOST_IN_FLIGHT_BYTES, int(link_gbps * 1e9 / 8 * _IN_FLIGHT_S))
     done = threading.Event()
     threads = []
     for sender, receiver in flows:
         source, sink = _connect(network, sender, receiver)
+        source.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, in_flight)
         threads.append(threading.Thread(target=_send, args=(source, done), daemon=True))
         threads.append(threading.Thread(target=_drain, args=(sink,), daemon=True))
     for thread in threads:
@@ -167,7 +172,6 @@ def _socket(namespace: Namespace) -> socket.socket:
     with inside(namespace):
         connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     connection.setsockopt(*CUBIC)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _IN_FLIGHT_BYTES)
     return connection
 
 

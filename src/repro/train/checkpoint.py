@@ -10,6 +10,7 @@ from unittest import mock
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.strategies import filesystem_async
+from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 from megatron.core.optimizer import MegatronOptimizer
 from megatron.core.transformer.module import MegatronModule
 
@@ -31,8 +32,10 @@ def save_checkpoint(
         "optimizer": optimizer.sharded_state_dict(weights),
         "iteration": iteration,
     }
+    # One writer per rank: its file is small, and each writer is one more process.
+    strategy = TorchDistSaveShardedStrategy("torch_dist", 1, thread_count=1)
     with _results_in_this_process():
-        dist_checkpointing.save(state, str(folder))
+        dist_checkpointing.save(state, str(folder), strategy)
     dist.barrier()
 
 

@@ -190,7 +190,7 @@ def _loop(state: Training, report: Callable[[int], None]) -> RankRecord:
         data = iter([next(state.training) for _ in range(run.microbatches)])
         dist.barrier()
         start = time.monotonic()
-        loss = _iterate(state, data)
+        loss = iterate(state, data)
         duration = time.monotonic() - start
         times = read_phases(state.timers, duration)
         report(iteration)
@@ -227,7 +227,8 @@ def _loop(state: Training, report: Callable[[int], None]) -> RankRecord:
     )
 
 
-def _iterate(state: Training, data: Iterator[Batch]) -> float:
+def iterate(state: Training, data: Iterator[Batch]) -> float:
+    """One iteration, with the phases under their timers; the rank's mean loss."""
     state.model.zero_grad_buffer()
     state.optimizer.zero_grad()
     loss = forward_backward(state, data, microbatches=state.run.microbatches)
