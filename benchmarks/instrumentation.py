@@ -98,7 +98,7 @@ def main() -> None:
         ]
         for process in ranks:
             process.start()
-        times = [pipe.recv() for pipe in ours][0]
+        times = ours[0].recv()
         for process in ranks:
             process.join()
     blocks = {

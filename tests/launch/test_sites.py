@@ -31,6 +31,7 @@ _TOPOLOGY = Topology(
         Level(name="fabric", members=2, link_gbps=1),
     )
 )
+_PAPERMILL = Path(sys.executable).with_name("papermill")
 _RATES = {"node": 0.5, "fabric": 0.05}
 _ITERATIONS = 4
 
@@ -244,8 +245,7 @@ def test_nothing_is_left_when_a_notebook_is_interrupted(enwiki: Path, tmp_path: 
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
     nbformat.write(notebook, tmp_path / "in.ipynb")
     process = subprocess.Popen(
-        [Path(sys.executable).with_name("papermill"), "in.ipynb", "out.ipynb"]
-        + ["-k", "python3", "-l", "python"],
+        [_PAPERMILL, "in.ipynb", "out.ipynb", "-k", "python3", "-l", "python"],
         cwd=tmp_path,
         start_new_session=True,
         stderr=subprocess.DEVNULL,

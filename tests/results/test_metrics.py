@@ -17,7 +17,8 @@ from repro.results.metrics import (
     weak_efficiency,
 )
 
-# Before scaling, the made-up experiment computes for 0.1 s and syncs 2(n-1)/n x 10 Gbit at 100, 25 and 10 Gbit/s.
+# Before scaling, the made-up experiment computes for 0.1 s and syncs 2(n-1)/n x 10 Gbit at 100, 25
+# and 10 Gbit/s.
 _SYNC = {"rdma": 0.175, "ipoib": 0.7, "tcp": 1.75}
 
 

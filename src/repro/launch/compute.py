@@ -15,8 +15,10 @@ from repro.testbed.quota import cores_per_rank, quota_parent
 from repro.testbed.similarity import REFERENCE_MICRO_BATCH
 from repro.train.records import TrainingRun
 
-_WARMUP = 3
-_ITERATIONS = 15
+# Models take turns, because a machine's speed drifts over seconds with what else runs on it.
+_ROUNDS = 4
+_WARMUP = 2
+_ITERATIONS = 8
 
 
 def emulated_cores(ranks: int) -> float | None:
@@ -39,31 +41,17 @@ def measure_compute(models: Sequence[str], ranks: int, corpus: Path, split: str)
         A run failed.
     """
     cores = emulated_cores(ranks)
-    times = []
+    times: dict[str, list[float]] = {name: [] for name in models}
+    turns = [name for _ in range(_ROUNDS) for name in models]
     with open_site(Site(topology=None, ranks=1, cores=cores)) as site:
-        for name in tqdm(models, desc="compute on one rank", unit="model"):
-            entry = model(name)
-            run = TrainingRun(
-                family=entry.family,
-                shape=entry.testbed,
-                precision="fp32",
-                micro_batch_size=REFERENCE_MICRO_BATCH,
-                microbatches=1,
-                warmup=_WARMUP,
-                iterations=_ITERATIONS,
-                save_every=0,
-                validate_every=0,
-                validation_batches=1,
-                corpus=corpus,
-                split=split,
-            )
-            outcome = site.train(Order(run, ranks=1, rates_gbps={}))
-            times.append(outcome.records[0].iteration_time_s)
+        for name in tqdm(turns, desc="compute on one rank", unit="run"):
+            outcome = site.train(Order(_alone(name, corpus, split), ranks=1, rates_gbps={}))
+            times[name] += outcome.records[0].iteration_time_s
     return xr.Dataset(
         {
             "iteration_time_s": (
                 ("model", "iteration"),
-                np.array(times),
+                np.array([times[name] for name in models]),
                 {"long_name": "iteration time on one rank", "units": "s"},
             )
         },
@@ -73,10 +61,29 @@ def measure_compute(models: Sequence[str], ranks: int, corpus: Path, split: str)
             "quota_cores": "none" if cores is None else cores,
             "provenance": provenance(
                 {
+                    "rounds": _ROUNDS,
                     "warmup": _WARMUP,
                     "micro_batch_size": REFERENCE_MICRO_BATCH,
                     "models": {name: model(name).model_dump() for name in models},
                 }
             ),
         },
+    )
+
+
+def _alone(name: str, corpus: Path, split: str) -> TrainingRun:
+    entry = model(name)
+    return TrainingRun(
+        family=entry.family,
+        shape=entry.testbed,
+        precision="fp32",
+        micro_batch_size=REFERENCE_MICRO_BATCH,
+        microbatches=1,
+        warmup=_WARMUP,
+        iterations=_ITERATIONS,
+        save_every=0,
+        validate_every=0,
+        validation_batches=1,
+        corpus=corpus,
+        split=split,
     )

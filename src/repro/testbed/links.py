@@ -29,8 +29,9 @@ FRAMING = (MTU + 14) / (MTU - 52)
 # not go by unshaped: ten milliseconds of the link, at most one maximal segmentation-offload packet.
 BUCKET_S = 0.01
 _LARGEST_BUCKET_BYTES = 70_000
-# How long the queue behind the bucket takes to drain.
-QUEUE_S = 0.05
+# The queue behind the bucket: so long in time, but no shorter than this.
+_QUEUE_S = 0.05
+_SHORTEST_QUEUE_BYTES = 150_000
 _BUCKET_HANDLE = "1:"
 _BUCKET_CLASS = "1:1"
 
@@ -167,7 +168,7 @@ def set_rates(network: Network, rates_gbps: dict[str, float]) -> None:
                 handle=_BUCKET_HANDLE,
                 rate=bytes_per_second,
                 burst=bucket_bytes(rates_gbps[link.level]),
-                latency=f"{1e3 * QUEUE_S:g}ms",
+                latency=f"{1e3 * max(_QUEUE_S, _SHORTEST_QUEUE_BYTES / bytes_per_second):.0f}ms",
             )
 
 

@@ -17,10 +17,10 @@ _BURN_S = 0.5
 ATTEMPTS = 3
 _RAMP_S = 0.15
 _IN_FLIGHT_S = 0.014
-_MOST_IN_FLIGHT_BYTES = 100_000
+_IN_FLIGHT_BYTES = (30_000, 100_000)
 _WINDOW_S = 0.3
 # Slow links empty few buckets in that time; this many more make the rate exact to 2 %.
-_WINDOW_BUCKETS = 25
+_WINDOW_BUCKETS = 40
 
 
 def measure_cpu_share() -> float:
@@ -128,9 +128,10 @@ def _carried_gbps(
     header per offloaded packet of up to 64 kB, and the acknowledgements of the flow that the
     receiver sends itself: together less than 0.5 %.
     """
-    # Less in flight than a link's queue holds, so that the check does not measure TCP's recovery from
-    # losses of its own, and enough to keep the link busy while a thread waits for the processor.
-    in_flight = min(_MOST_IN_FLIGHT_BYTES, int(link_gbps * 1e9 / 8 * _IN_FLIGHT_S))
+    # Less in flight than a link's queue holds, so that the check does not measure how TCP recovers
+    # from losses of its own, and enough to keep the link busy while a thread waits for a core.
+    least, most = _IN_FLIGHT_BYTES
+    in_flight = min(most, max(least, int(link_gbps * 1e9 / 8 * _IN_FLIGHT_S)))
     done = threading.Event()
     threads = []
     for sender, receiver in flows:
