@@ -6,14 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-
-from repro.launch.messages import Outcome
-from repro.observe.nic import NicSeries
-from repro.results.merging import merge
-from repro.results.schema import configuration_dataset
-from repro.testbed.similarity import Similarity
-from repro.testbed.verify import LinkCheck
-from repro.train.records import PHASES, RankRecord, Span
+from made_up import made_up_experiment
 
 
 def testbed_missing() -> str:
@@ -36,6 +29,9 @@ def one_rank() -> Iterator[None]:
     """Megatron's process groups with this process alone in them."""
     import socket
 
+    import torch
+    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+
     from repro.train.groups import join_groups, leave_groups
     from repro.train.run import device_scope
 
@@ -44,6 +40,7 @@ def one_rank() -> Iterator[None]:
         port = probe.getsockname()[1]
     with device_scope():
         join_groups(0, 1, "127.0.0.1", port)
+        model_parallel_cuda_manual_seed(1, inference_rng_tracker=not torch.cuda.is_available())
         yield
         leave_groups()
 
@@ -66,10 +63,8 @@ def enwiki(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from repro.corpus.vocabulary import train_tokenizer
 
     folder = tmp_path_factory.mktemp("enwiki")
-    words = [
-        f"{stem}{ending}" for stem in ["network", "model", "rate", "link"] for ending in _ENDINGS
-    ]
     generator = np.random.default_rng(1)
+    words = ["".join(generator.choice(list(_LETTERS), size=length)) for length in [3, 5, 7] * 400]
     with (folder / "articles.jsonl").open("w", encoding="utf-8") as file:
         for number in range(60):
             text = " ".join(_sentence(generator, words) for _ in range(40))
@@ -81,75 +76,17 @@ def enwiki(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-_ENDINGS = [chr(a) + chr(b) for a in range(97, 110) for b in range(97, 110)]
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def _sentence(generator: np.random.Generator, words: list[str]) -> str:
     return " ".join(generator.choice(words, size=9)).capitalize() + "."
 
 
-# A made-up experiment with round numbers: every model computes for 0.1 s, RDMA carries 100 Gbit/s.
-_RATES = {"rdma": 100.0, "ipoib": 25.0, "tcp": 10.0}
-_ITERATIONS = 6
-TIME_SCALE = 2.0
-
-
-def made_up_configuration(model: str, protocol: str, gpus: int) -> xr.Dataset:
-    """One configuration whose gradient sync is 2(n-1)/n x 10 Gbit over the protocol's rate."""
-    sync = 0.02 if gpus == 2 else 2 * (gpus - 1) / gpus * 10 / _RATES[protocol]
-    times = {
-        "forward compute": 0.03,
-        "backward compute": 0.06,
-        "straggler wait": 0.0,
-        "gradient sync": sync,
-        "optimizer": 0.01,
-        "other": 0.0,
-    }
-    iteration = sum(times.values())
-    starts = tuple(10.0 + number * iteration for number in range(_ITERATIONS))
-    records = tuple(
-        RankRecord(
-            rank=rank,
-            start_s=starts,
-            iteration_time_s=(iteration,) * _ITERATIONS,
-            phase_time_s={phase: (times[phase],) * _ITERATIONS for phase in PHASES},
-            loss=tuple(7.0 - 0.1 * number for number in range(_ITERATIONS)),
-            validation_loss=(),
-            spans=(Span("validation", starts[2], starts[2] + 0.01),),
-            parameters=10,
-            gradient_bytes=40,
-            peak_memory_bytes=1000,
-        )
-        for rank in range(gpus)
-    )
-    clock = np.arange(9.9, starts[-1] + iteration + 0.1, 0.02)
-    nodes = max(1, gpus // 2)
-    # Every NIC receives 0.5 Gbit in every iteration, evenly.
-    received = np.clip((clock - 10.0) / iteration, 0, _ITERATIONS) * 0.5e9 / 8
-    series = NicSeries(
-        time_s=clock.tolist(),
-        rx_bytes=[(int(value),) * nodes for value in received],
-        tx_bytes=[(int(value),) * nodes for value in received],
-    )
-    links = tuple(LinkCheck(level, 1.0, (0.99, 1.01)) for level in ("node", "fabric"))
-    similarity = Similarity(model, 0.3, 0.05, 0.1, 400, 40)
-    assert similarity.time_scale == TIME_SCALE
-    return configuration_dataset(
-        "testbed", protocol, gpus, similarity, Outcome(records, series, links, 0.0)
-    )
-
-
 @pytest.fixture(scope="session")
 def made_up_results() -> xr.Dataset:
     """All configurations of the made-up experiment."""
-    return merge(
-        [
-            made_up_configuration(model, protocol, gpus)
-            for model in ("gpt2-medium", "gpt2-large", "bert-large", "t5-large")
-            for protocol in _RATES
-            for gpus in (2, 4, 8)
-        ]
-    )
+    return made_up_experiment()
 
 
 @pytest.fixture

@@ -41,6 +41,11 @@ def test_no_notebook_defines_anything(path: Path) -> None:
                 assert not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda)
 
 
+@pytest.mark.parametrize("path", _NOTEBOOKS, ids=lambda path: path.stem)
+def test_papermill_finds_the_kernel_without_being_told(path: Path) -> None:
+    assert _read(path).metadata.kernelspec.name == "python3"
+
+
 @pytest.mark.parametrize("name", ["strong_scaling", "weak_scaling"])
 def test_scaling_notebooks_take_the_same_parameters(name: str) -> None:
     cells = [

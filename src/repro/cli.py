@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 from dataclasses import asdict
 from typing import Annotated
 
@@ -139,6 +140,8 @@ def doctor() -> None:
 
 def main() -> None:
     """Run a command; what the user can mend is one line on stderr and exit status 1."""
+    # Megatron-Core names every accelerated package that it does without.
+    warnings.filterwarnings("ignore", category=UserWarning, module="megatron")
     try:
         app(standalone_mode=True)
     except ReproError as error:

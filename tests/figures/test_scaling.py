@@ -34,7 +34,7 @@ def test_bars_are_milliseconds_at_full_scale(made_up_results: xr.Dataset, backen
 
 
 def test_rates_are_gigabits_at_full_scale(made_up_results: xr.Dataset, backend: str) -> None:
-    panel = next(iter(received_over_time(made_up_results, 8)))
+    panel = next(iter(received_over_time(made_up_results)))
     curves = panel.traverse(lambda element: element, [hv.Curve])
     assert len(curves) == 3
     highest = max(float(np.nanmax(curve.dimension_values("received"))) for curve in curves)
@@ -54,7 +54,11 @@ def test_sensitivity_has_a_line_per_protocol(made_up_results: xr.Dataset, backen
 
 def test_what_was_not_run_is_written_where_the_figure_would_be(backend: str) -> None:
     empty = not_run({"testbed": "no namespaces"})
-    for figure in (breakdown(empty), received_over_time(empty, 8)):
+    for figure in (
+        breakdown(empty),
+        received_over_time(empty),
+        sensitivity(empty.expand_dims(mfu=[0.2])),
+    ):
         (text,) = figure.traverse(lambda element: element, [hv.Text])
         assert text.data[2] == "not run here: testbed: no namespaces"
 

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import xarray as xr
-from conftest import TIME_SCALE
+from made_up import TIME_SCALE
 
 from repro.results.metrics import (
     communication_fraction,
     estimate,
     iteration_time_s,
     phase_time_s,
+    resample,
     speed_up,
     strong_efficiency,
     support,
@@ -47,6 +48,11 @@ def test_utilisation(made_up_results: xr.Dataset) -> None:
     assert float(rate.squeeze()) == pytest.approx(20 * 0.5 / 1.85, rel=0.01)
 
 
+def _iteration(results: xr.Dataset) -> xr.DataArray:
+    time = iteration_time_s(results).sel(gpus=2, protocol="tcp", model="bert-large")
+    return TIME_SCALE * time.squeeze("source")
+
+
 def test_the_interval_covers_the_mean_of_noisy_samples(made_up_results: xr.Dataset) -> None:
     generator = np.random.default_rng(3)
     covered = 0
@@ -54,22 +60,34 @@ def test_the_interval_covers_the_mean_of_noisy_samples(made_up_results: xr.Datas
         noise = xr.DataArray(generator.normal(1.0, 0.1, 30), dims="iteration")
         sample = made_up_results.isel(iteration=[0] * 30).drop_vars("iteration")
         sample["iteration_time_s"] = sample["iteration_time_s"] * 0 + noise
-        result = estimate(
-            sample,
-            lambda r: TIME_SCALE * float(iteration_time_s(r).sel(gpus=2, protocol="tcp").mean()),
-        )
+        sample = sample.assign_coords(iteration=range(30))
+        result = estimate(sample, _iteration)
         assert result.low <= result.value <= result.high
+        assert result.value == pytest.approx(float(noise.mean()))
         covered += result.low <= 1.0 <= result.high
     # A percentile bootstrap of 30 samples covers about 93 % of the time.
     assert 32 <= covered <= 40
 
 
+def test_resamples_are_means_of_drawn_iterations(made_up_results: xr.Dataset) -> None:
+    results = made_up_results.copy()
+    results["iteration_time_s"] = results["iteration_time_s"] * 0 + results["iteration"]
+    resampled = resample(results)["iteration_time_s"].sel(gpus=2, protocol="tcp", model="t5-large")
+    means = resampled.isel(rank=0).squeeze().values
+    count = results.sizes["iteration"]
+    assert np.allclose(means * count, np.round(means * count)), "not means of whole iterations"
+    # The bootstrap's mean and variance are the sample's (divided by its size).
+    assert means.mean() == pytest.approx((count - 1) / 2, abs=0.1)
+    assert means.var() == pytest.approx(np.var(np.arange(count)) / count, rel=0.15)
+
+
 def test_support_is_the_share_of_resamples_in_which_a_statement_holds(
     made_up_results: xr.Dataset,
 ) -> None:
-    assert support(made_up_results, lambda r: True) == 1.0
-    assert support(made_up_results, lambda r: False) == 0.0
-    sometimes = support(
-        made_up_results, lambda r: float(r["iteration_start_s"].isel(iteration=0).max()) > 1.0
-    )
-    assert 0.0 < sometimes < 1.0
+    noise = xr.DataArray([0.0, 0.0, 0.0, 1.0, 1.0, 1.0], dims="iteration")
+    results = made_up_results.copy()
+    results["iteration_time_s"] = results["iteration_time_s"] * 0 + noise
+    assert support(results, lambda r: _iteration(r) >= 0.0) == 1.0
+    assert support(results, lambda r: _iteration(r) > 1.0) == 0.0
+    # More ones than zeros in six draws: 22/64.
+    assert support(results, lambda r: _iteration(r) > 0.5) == pytest.approx(22 / 64, abs=0.05)

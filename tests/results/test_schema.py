@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-from conftest import TIME_SCALE, made_up_configuration
+from made_up import TIME_SCALE, made_up_configuration
 
 from repro.errors import ReproError
 from repro.results.merging import merge
@@ -36,7 +36,7 @@ def test_rates_over_iterations_are_their_bytes_over_their_time() -> None:
     dataset = made_up_configuration("gpt2-medium", "rdma", 8).squeeze()
     seconds = float(dataset["iteration_time_s"].isel(rank=0, iteration=0))
     expected = 20 * 0.5 / seconds
-    assert dataset["rx_iteration_full_scale_gbps"].values == pytest.approx(expected, rel=0.01)
+    assert dataset["rx_iteration_full_scale_gbps"].values == pytest.approx(expected, rel=0.03)
 
 
 def test_merging_fills_what_was_not_run_with_nan() -> None:

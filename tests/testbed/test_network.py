@@ -97,9 +97,10 @@ def test_an_ordinary_user_can_build_one_too() -> None:
     if probe.exists() and probe.read_text().strip() == "0":
         pytest.skip("this kernel forbids user namespaces")
     code = (
-        "import os; os.setgid(65534); os.setuid(65534)\n"
         "from repro.catalog.topology import *\nfrom repro.testbed.links import *\n"
-        "from repro.testbed.namespaces import *\nbecome_network_admin()\n"
+        "from repro.testbed.namespaces import *\n"
+        "import os; os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "become_network_admin()\n"
         f"topology = Topology.model_validate({_TOPOLOGY.model_dump()!r})\n"
         "with build_network(topology) as network:\n"
         "    set_rates(network, {'node': 0.4, 'fabric': 0.1})\n"

@@ -3,12 +3,13 @@
 A claim that several documents repeat is tested once; the ids are listed together.
 """
 
-from collections.abc import Callable
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import xarray as xr
 
 from repro.results.metrics import (
+    Statistic,
     communication_fraction,
     iteration_time_s,
     phase_time_s,
@@ -32,7 +33,7 @@ class Quantity:
     """
 
     experiment: str
-    compute: Callable[[xr.Dataset], float]
+    compute: Statistic
     neutral: float | None
 
 
@@ -41,11 +42,19 @@ class Statement:
     """A claimed order or trend: whether it holds."""
 
     experiment: str
-    holds: Callable[[xr.Dataset], bool]
+    holds: Statistic
 
 
-def _mean(values: xr.DataArray) -> float:
-    return float(values.mean(skipna=False))
+def _mean(values: xr.DataArray) -> xr.DataArray:
+    return values.mean(_all_but_resample(values), skipna=False)
+
+
+def _all(values: xr.DataArray) -> xr.DataArray:
+    return values.all(_all_but_resample(values))
+
+
+def _all_but_resample(values: xr.DataArray) -> list[Hashable]:
+    return [dim for dim in values.dims if dim != "resample"]
 
 
 def _efficiency(phase: str, kind: str) -> Quantity:
@@ -58,7 +67,9 @@ def _share(experiment: str, protocol: str) -> Quantity:
 
 
 def _largest_share(experiment: str, protocol: str) -> Quantity:
-    return Quantity(experiment, lambda r: 100 * float(_shares(r, protocol).max(skipna=False)), 50.0)
+    return Quantity(
+        experiment, lambda r: 100 * _shares(r, protocol).max("model", skipna=False), 50.0
+    )
 
 
 def _shares(results: xr.Dataset, protocol: str) -> xr.DataArray:
@@ -72,7 +83,7 @@ def _utilisation(results: xr.Dataset, gpus: int = 8) -> xr.DataArray:
 def _lowest_rate(experiment: str, protocol: str) -> Quantity:
     return Quantity(
         experiment,
-        lambda r: float(_utilisation(r).sel(protocol=protocol).min(skipna=False)),
+        lambda r: _utilisation(r).sel(protocol=protocol).min("model", skipna=False),
         None,
     )
 
@@ -80,7 +91,7 @@ def _lowest_rate(experiment: str, protocol: str) -> Quantity:
 def _highest_rate(experiment: str, protocol: str) -> Quantity:
     return Quantity(
         experiment,
-        lambda r: float(_utilisation(r).sel(protocol=protocol).max(skipna=False)),
+        lambda r: _utilisation(r).sel(protocol=protocol).max("model", skipna=False),
         None,
     )
 
@@ -113,85 +124,85 @@ def _rate_gains(results: xr.Dataset) -> xr.DataArray:
     return _utilisation(results, 8) / _utilisation(results, 4)
 
 
-def _sync_growth(results: xr.Dataset) -> float:
+def _sync_growth(results: xr.Dataset) -> xr.DataArray:
     sync = phase_time_s(results, "gradient sync")
     return _mean(sync.sel(gpus=8) / sync.sel(gpus=2))
 
 
-def _sent_per_received(results: xr.Dataset) -> float:
+def _sent_per_received(results: xr.Dataset) -> xr.DataArray:
     rates = [utilisation_gbps(results, direction).sel(gpus=8) for direction in ("tx", "rx")]
     return _mean(rates[0] / rates[1])
 
 
-def _rates_ordered(results: xr.Dataset) -> bool:
+def _rates_ordered(results: xr.Dataset) -> xr.DataArray:
     rate = _utilisation(results).mean("model", skipna=False)
     return _falls(rate, "protocol", ("rdma", "ipoib", "tcp"))
 
 
-def _gains_ordered(results: xr.Dataset) -> bool:
+def _gains_ordered(results: xr.Dataset) -> xr.DataArray:
     gain = _rate_gains(results).mean("model", skipna=False)
     return _falls(gain, "protocol", ("rdma", "ipoib", "tcp"))
 
 
-def _times_ordered(results: xr.Dataset) -> bool:
+def _times_ordered(results: xr.Dataset) -> xr.DataArray:
     time = iteration_time_s(results).sel(gpus=8).mean("model", skipna=False)
     return _falls(time, "protocol", ("tcp", "ipoib", "rdma"))
 
 
-def _compute_falls(phase: str) -> Callable[[xr.Dataset], bool]:
-    def holds(results: xr.Dataset) -> bool:
+def _compute_falls(phase: str) -> Statistic:
+    def holds(results: xr.Dataset) -> xr.DataArray:
         time = phase_time_s(results, phase).mean(["model", "protocol"], skipna=False)
         return _falls(time, "gpus", (2, 4, 8))
 
     return holds
 
 
-def _falls(values: xr.DataArray, dim: str, order: tuple[object, ...]) -> bool:
+def _falls(values: xr.DataArray, dim: str, order: tuple[object, ...]) -> xr.DataArray:
     ordered = values.sel({dim: list(order)})
-    return bool((ordered.diff(dim) < 0).all())
+    return _all(ordered.diff(dim) < 0)
 
 
-def _sync_is_largest(results: xr.Dataset) -> bool:
+def _sync_is_largest(results: xr.Dataset) -> xr.DataArray:
     at8 = results.sel(gpus=8)
     sync = phase_time_s(at8, "straggler wait", "gradient sync").mean("model", skipna=False)
     others = [
-        phase_time_s(at8, p).mean("model", skipna=False)
-        for p in ("forward compute", "backward compute", "optimizer")
+        phase_time_s(at8, phase).mean("model", skipna=False)
+        for phase in ("forward compute", "backward compute", "optimizer")
     ]
-    return all(bool((sync > other).all()) for other in others)
+    return _all(xr.concat([sync > other for other in others], dim="phase"))
 
 
-def _rate_highest_at_8(results: xr.Dataset) -> bool:
+def _rate_highest_at_8(results: xr.Dataset) -> xr.DataArray:
     means = [_utilisation(results, gpus).mean("model", skipna=False) for gpus in (8, 4)]
-    return bool((means[0] > means[1]).all())
+    return _all(means[0] > means[1])
 
 
-def _rate_highest_of(model: str) -> Callable[[xr.Dataset], bool]:
-    def holds(results: xr.Dataset) -> bool:
+def _rate_highest_of(model: str) -> Statistic:
+    def holds(results: xr.Dataset) -> xr.DataArray:
         rate = _utilisation(results).mean("protocol", skipna=False)
-        return bool((rate.sel(model=model) > rate.drop_sel(model=model)).all())
+        return _all(rate.sel(model=model, drop=True) > rate.drop_sel(model=model))
 
     return holds
 
 
-def _order_of_rates(results: xr.Dataset) -> bool:
+def _order_of_rates(results: xr.Dataset) -> xr.DataArray:
     rate = _utilisation(results).mean("protocol", skipna=False)
     return _falls(rate, "model", ("gpt2-large", "bert-large", "t5-large", "gpt2-medium"))
 
 
-def _larger_models_sync_longer(results: xr.Dataset) -> bool:
+def _larger_models_sync_longer(results: xr.Dataset) -> xr.DataArray:
     sync = phase_time_s(results, "gradient sync")
     larger = sync.sel(model=["gpt2-large", "t5-large"]).min("model", skipna=False)
     smaller = sync.sel(model=["gpt2-medium", "bert-large"]).max("model", skipna=False)
-    return bool((larger > smaller).all())
+    return _all(larger > smaller)
 
 
-def _compute_is_flat(results: xr.Dataset) -> bool:
+def _compute_is_flat(results: xr.Dataset) -> xr.DataArray:
     efficiencies = [
-        weak_efficiency(phase_time_s(results, phase), 2, 8).mean(["model", "protocol"])
+        _mean(weak_efficiency(phase_time_s(results, phase), 2, 8))
         for phase in ("forward compute", "backward compute")
     ]
-    return all(abs(float(efficiency) - 1) < _FLAT for efficiency in efficiencies)
+    return _all(abs(xr.concat(efficiencies, dim="phase") - 1) < _FLAT)
 
 
 _GROUPS: dict[tuple[str, ...], Quantity | Statement] = {

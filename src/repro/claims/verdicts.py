@@ -76,10 +76,10 @@ def _judge(
     reason = _why_not(test.experiment, dataset)
     if reason:
         return _judgement(claim, None, None, "input" if input_reason else "not run", reason)
-    measured = dataset.sel(source="testbed")
+    measured = dataset.sel(source="testbed", drop=True)
     if isinstance(test, Statement):
         share = support(measured, test.holds)
-        verdict = _verdict_of_statement(share, test.holds(measured))
+        verdict = _verdict_of_statement(share, bool(test.holds(measured)))
         return _judgement(claim, share, None, verdict, "")
     result = estimate(measured, test.compute)
     if np.isnan(result.value):

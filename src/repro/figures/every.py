@@ -8,18 +8,17 @@ import xarray as xr
 from tqdm import tqdm
 
 from repro.figures.disk import save_figure
-from repro.figures.scaling import breakdown, received_over_time
+from repro.figures.scaling import breakdown, has_runs, received_over_time
 
 
 def draw_every_figure(results: Mapping[str, xr.Dataset], folder: Path) -> list[Path]:
     """Draw breakdowns and NIC series of every experiment that has been run; return the files."""
+    folder.mkdir(parents=True, exist_ok=True)
     drawings = {}
     for name, dataset in results.items():
-        if dataset.sizes:
+        if has_runs(dataset):
             drawings[f"{name}_breakdown"] = partial(breakdown, dataset)
-            drawings[f"{name}_received"] = partial(
-                received_over_time, dataset, int(dataset["gpus"].max())
-            )
+            drawings[f"{name}_received"] = partial(received_over_time, dataset)
     return [
         path
         for name, draw in tqdm(drawings.items(), desc="figures", unit="figure")

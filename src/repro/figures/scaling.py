@@ -34,8 +34,8 @@ _WINDOW = 5
 
 def breakdown(results: xr.Dataset) -> hv.Layout:
     """Stacked phases of the mean iteration by GPUs and protocol, a panel per model (3a-d, 4a-d)."""
-    if not results.sizes:
-        return _not_run(results)
+    if not has_runs(results):
+        return not_run_here(results)
     return _panels(
         [
             # The first panel's legend serves all.
@@ -67,14 +67,14 @@ def _breakdown_of(results: xr.Dataset, *, legend: bool) -> hv.Element:
     )
 
 
-def received_over_time(results: xr.Dataset, gpus: int) -> hv.Layout:
-    """Rate received by the first node's NIC, a panel per model (3e-h, 4e-h).
+def received_over_time(results: xr.Dataset) -> hv.Layout:
+    """Rate received by the first node's NIC at the most GPUs, a panel per model (3e-h, 4e-h).
 
     Below the axis, a lane per protocol marks that run's checkpoints and validations.
     """
-    if not results.sizes:
-        return _not_run(results)
-    chosen = results.sel(gpus=gpus).squeeze("source", drop=True)
+    if not has_runs(results):
+        return not_run_here(results)
+    chosen = results.isel(gpus=-1).squeeze("source", drop=True)
     return _panels(
         [
             _received_of(chosen.sel(model=name), legend=number == 0)
@@ -146,7 +146,13 @@ def _panels(panels: list[hv.Element]) -> hv.Layout:
     return layout
 
 
-def _not_run(results: xr.Dataset) -> hv.Layout:
+def has_runs(results: xr.Dataset) -> bool:
+    """Whether anything of an experiment was run."""
+    return "iteration_time_s" in results
+
+
+def not_run_here(results: xr.Dataset) -> hv.Layout:
+    """The reasons why nothing was, in the figure's place."""
     reasons = "; ".join(f"{what}: {why}" for what, why in json.loads(results.not_run).items())
     return hv.Layout([hv.Text(0.5, 0.5, f"not run here: {reasons}")])
 

@@ -6,7 +6,7 @@ import pandas as pd
 import xarray as xr
 
 from repro.catalog.protocols import read_protocols
-from repro.figures.scaling import PROTOCOL_COLOURS
+from repro.figures.scaling import PROTOCOL_COLOURS, has_runs, not_run_here
 from repro.results.metrics import communication_fraction
 
 
@@ -18,6 +18,8 @@ def sensitivity(results: xr.Dataset) -> hv.Element:
     results : Dataset
         One model and one number of GPUs, with the dimension `mfu`.
     """
+    if not has_runs(results):
+        return not_run_here(results)
     fraction = 100 * communication_fraction(results).squeeze(drop=True)
     labels = {name: entry.label for name, entry in read_protocols().items()}
     frame = pd.DataFrame(

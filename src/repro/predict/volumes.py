@@ -26,8 +26,9 @@ def parameters(family: Family, shape: Shape) -> int:
         masked_head = h * h + h + norm + vocabulary
         sentence_head = h * h + h + 2 * h + 2
         return embeddings + token_types + shape.layers * layer + norm + masked_head + sentence_head
+    # Megatron-Core's T5 blocks have no final norm; its head has a bias.
     decoder_layer = 2 * attention + mlp + 3 * norm
-    return embeddings + shape.layers * (layer + decoder_layer) + 2 * norm + vocabulary
+    return embeddings + shape.layers * (layer + decoder_layer) + vocabulary
 
 
 def forward_flops(family: Family, shape: Shape) -> int:

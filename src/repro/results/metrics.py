@@ -13,7 +13,10 @@ import xarray as xr
 
 COMMUNICATION = ("straggler wait", "gradient sync")
 CONFIDENCE = 0.95
-_RESAMPLES = 400
+_RESAMPLES = 1000
+
+# A scalar of a dataset; with the dimension `resample`, one of each resample.
+Statistic = Callable[[xr.Dataset], xr.DataArray]
 
 
 @dataclass(frozen=True)
@@ -69,31 +72,34 @@ def utilisation_gbps(results: xr.Dataset, direction: str = "rx") -> xr.DataArray
     return results[f"{direction}_iteration_full_scale_gbps"].mean(["iteration", "node"])
 
 
-def estimate(results: xr.Dataset, statistic: Callable[[xr.Dataset], float]) -> Estimate:
-    """A statistic of the results and its bootstrap interval over iterations.
+def resample(results: xr.Dataset) -> xr.Dataset:
+    """Bootstrap resamples of the iterations (Efron): means of draws with replacement.
 
-    Iterations are drawn with replacement (Efron's percentile bootstrap), for every configuration
-    together; the generator is seeded, so that the same data give the same interval.
+    Iterations are drawn for every configuration together; the generator is seeded, so that the same
+    data give the same intervals. Dimension `iteration` shrinks to one, the mean of the draw, and
+    `resample` is new, so that every quantity above can be computed for all resamples at once.
     """
-    resampled = _resample(results, statistic)
+    count = results.sizes["iteration"]
+    draws = np.random.default_rng(0).multinomial(count, [1 / count] * count, size=_RESAMPLES)
+    weights = xr.DataArray(draws / count, dims=("resample", "iteration"))
+    needed = results.drop_dims(["sample", "span"], errors="ignore").drop_vars("iteration")
+    return needed.map(
+        lambda values: (
+            xr.dot(values, weights, dim="iteration").expand_dims("iteration")
+            if "iteration" in values.dims
+            else values
+        )
+    )
+
+
+def estimate(results: xr.Dataset, statistic: Statistic) -> Estimate:
+    """A statistic of the results and its bootstrap interval."""
+    resampled = statistic(resample(results))
     tail = 100 * (1 - CONFIDENCE) / 2
     low, high = np.nanpercentile(resampled, [tail, 100 - tail])
     return Estimate(float(statistic(results)), float(low), float(high))
 
 
-def support(results: xr.Dataset, statement: Callable[[xr.Dataset], bool]) -> float:
-    """The share of bootstrap resamples in which a statement holds."""
-    return float(np.mean(_resample(results, lambda sample: float(statement(sample)))))
-
-
-def _resample(results: xr.Dataset, statistic: Callable[[xr.Dataset], float]) -> np.ndarray:
-    generator = np.random.default_rng(0)
-    count = results.sizes["iteration"]
-    # Series that no quantity uses are large; copying them for every resample would take minutes.
-    needed = results.drop_dims(["sample", "span"])
-    return np.array(
-        [
-            statistic(needed.isel(iteration=generator.integers(0, count, count)))
-            for _ in range(_RESAMPLES)
-        ]
-    )
+def support(results: xr.Dataset, statement: Statistic) -> float:
+    """The share of bootstrap resamples in which a statement (a true or false value) holds."""
+    return float(statement(resample(results)).mean())

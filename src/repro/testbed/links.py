@@ -8,7 +8,6 @@ crosses their bus links only.
 
 import errno
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -209,6 +208,3 @@ def read_uplink_bytes(namespace: Namespace) -> tuple[int, int]:
             counters = fields.split()
             return int(counters[0]), int(counters[8])
     raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), UPLINK)
-
-
-CUBIC = (socket.IPPROTO_TCP, getattr(socket, "TCP_CONGESTION", 13), b"cubic")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import xarray as xr
-from conftest import made_up_configuration
+from made_up import made_up_configuration
 
 from repro.catalog.selection import Selection, select
 from repro.errors import NotRunHere
