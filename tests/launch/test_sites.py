@@ -134,32 +134,33 @@ def test_links_were_checked_before(outcome: Outcome) -> None:
 
 
 def _descendants(pid: int) -> list[int]:
-    listing = subprocess.run(
-        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False
-    )
-    children = [int(child) for child in listing.stdout.split()]
-    return children + [grandchild for child in children for grandchild in _descendants(child)]
+    children = [
+        int(child)
+        for task in Path(f"/proc/{pid}/task").glob("*/children")
+        for child in _read(task).split()
+    ]
+    return children + [descendant for child in children for descendant in _descendants(child)]
+
+
+def _read(path: Path) -> str:
+    """A file of /proc; nothing if its process has ended."""
+    try:
+        return path.read_text().replace("\0", " ")
+    except OSError:
+        return ""
 
 
 def _left_behind() -> set[str]:
     """Everything a set of ranks creates that can outlive it: processes, cgroups, folders."""
     commands = {
-        process.parent.name + " " + process.read_text().replace("\0", " ")[:200]
+        f"{process.parent.name} {_read(process)[:200]}"
         for process in Path("/proc").glob("[0-9]*/cmdline")
-        if _readable(process)
     }
     found = {c for c in commands if "repro.launch.supervisor" in c or "repro.train.run" in c}
     parent = quota_parent()
     for folder in filter(None, (parent, Path(tempfile.gettempdir()))):
         found |= {str(path) for path in folder.glob(GLOB)}
     return found
-
-
-def _readable(path: Path) -> bool:
-    try:
-        return bool(path.read_text())
-    except OSError:
-        return False
 
 
 def _wait_until_clean(before: set[str], seconds: float) -> set[str]:
@@ -193,7 +194,7 @@ def _rank_pids() -> list[int]:
     (supervisor,) = [
         pid
         for pid in _descendants(os.getpid())
-        if b"repro.launch.supervisor" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if "repro.launch.supervisor" in _read(Path(f"/proc/{pid}/cmdline"))
     ]
     ranks = []
     for server in _descendants(supervisor):
@@ -276,7 +277,9 @@ def test_stopping_while_ranks_start_leaves_nothing_either(enwiki: Path) -> None:
 
 def test_a_rank_that_raises_says_what(enwiki: Path, tmp_path: Path) -> None:
     with (
-        pytest.raises(ReproError, match=r"rank \d on node \d failed: ReproError: .*gpt\.json"),
+        pytest.raises(
+            ReproError, match=r"rank \d on node \d failed: ReproError: .*gpt\.bin: no such file"
+        ),
         open_site(_site()) as session,
     ):
         session.train(Order(_run(tmp_path), 2, _RATES))

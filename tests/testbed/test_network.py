@@ -100,6 +100,8 @@ def test_an_ordinary_user_can_build_one_too() -> None:
         "from repro.catalog.topology import *\nfrom repro.testbed.links import *\n"
         "from repro.testbed.namespaces import *\n"
         "import os; os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        # Who changes user without an exec may not write to its own /proc: PR_SET_DUMPABLE.
+        "import ctypes; ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)\n"
         "become_network_admin()\n"
         f"topology = Topology.model_validate({_TOPOLOGY.model_dump()!r})\n"
         "with build_network(topology) as network:\n"
