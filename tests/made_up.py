@@ -1,15 +1,18 @@
-"""A made-up experiment with round numbers, whose answers are known in closed form."""
+"""What tests run on: a made-up experiment with known answers, and small training runs."""
+
+from pathlib import Path
 
 import numpy as np
 import xarray as xr
 
+from repro.catalog.models import Family, model
 from repro.launch.messages import Outcome
 from repro.observe.nic import NicSeries
 from repro.results.merging import merge
 from repro.results.schema import configuration_dataset
 from repro.testbed.similarity import Similarity
 from repro.testbed.verify import LinkCheck
-from repro.train.records import PHASES, RankRecord, Span
+from repro.train.records import PHASES, RankRecord, Span, TrainingRun
 
 # Every model computes for 0.1 s.
 _RATES = {"rdma": 100.0, "ipoib": 25.0, "tcp": 10.0}
@@ -71,4 +74,33 @@ def made_up_experiment() -> xr.Dataset:
             for protocol in _RATES
             for gpus in (2, 4, 8)
         ]
+    )
+
+
+_SMALL: dict[Family, str] = {"gpt": "gpt2-medium", "bert": "bert-large", "t5": "t5-large"}
+
+
+def small_run(
+    family: Family,
+    corpus: Path,
+    *,
+    micro_batch_size: int = 2,
+    microbatches: int = 1,
+    iterations: int = 1,
+    every: int = 0,
+) -> TrainingRun:
+    """A run of a family's testbed model that saves and validates `every` so many iterations."""
+    return TrainingRun(
+        family=family,
+        shape=model(_SMALL[family]).testbed,
+        precision="fp32",
+        micro_batch_size=micro_batch_size,
+        microbatches=microbatches,
+        warmup=1,
+        iterations=iterations,
+        save_every=every,
+        validate_every=every,
+        validation_batches=1,
+        corpus=corpus,
+        split="90,10",
     )

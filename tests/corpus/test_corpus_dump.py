@@ -7,7 +7,7 @@ import sys
 import threading
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -27,7 +27,7 @@ EXCERPT = bz2.compress(b"<mediawiki/>")
 @pytest.fixture
 def config() -> CorpusConfig:
     digest = hashlib.sha256(EXCERPT).hexdigest()
-    return replace(read_corpus_config(PARAMS), excerpt_sha256=digest)
+    return read_corpus_config(PARAMS).model_copy(update={"excerpt_sha256": digest})
 
 
 def leftovers(dump: Path) -> list[str]:
@@ -74,7 +74,7 @@ def test_a_changed_excerpt_is_refused(
 ) -> None:
     dump = tmp_path / "data" / "dump.xml.bz2"
     with pytest.raises(ReproError, match=f"not {'0' * 64}"):
-        fetch_dump(replace(config, excerpt_sha256="0" * 64), dump)
+        fetch_dump(config.model_copy(update={"excerpt_sha256": "0" * 64}), dump)
     assert not dump.exists() and leftovers(dump) == []
 
 
@@ -110,7 +110,7 @@ def test_a_local_dump_is_linked_not_copied(config: CorpusConfig, tmp_path: Path)
     source.parent.mkdir()
     source.write_bytes(EXCERPT)
     dump = tmp_path / "data" / "dump.xml.bz2"
-    local = replace(config, dump=str(source))
+    local = config.model_copy(update={"dump": str(source)})
     for _ in range(2):
         assert fetch_dump(local, dump) == source
         assert dump.is_symlink() and os.path.samefile(source, dump)
@@ -120,7 +120,7 @@ def test_a_local_dump_is_linked_not_copied(config: CorpusConfig, tmp_path: Path)
 def test_a_dump_in_its_place_is_left_alone(config: CorpusConfig, tmp_path: Path) -> None:
     dump = tmp_path / "dump.xml.bz2"
     dump.write_bytes(EXCERPT)
-    assert fetch_dump(replace(config, dump=str(dump)), dump) == dump
+    assert fetch_dump(config.model_copy(update={"dump": str(dump)}), dump) == dump
     assert not dump.is_symlink() and dump.read_bytes() == EXCERPT
 
 
@@ -128,10 +128,10 @@ def test_a_bad_local_dump_is_refused(config: CorpusConfig, tmp_path: Path) -> No
     dump = tmp_path / "data" / "dump.xml.bz2"
     missing = tmp_path / "nowhere.bz2"
     with pytest.raises(ReproError, match=r"nowhere\.bz2: no such file"):
-        fetch_dump(replace(config, dump=str(missing)), dump)
+        fetch_dump(config.model_copy(update={"dump": str(missing)}), dump)
     missing.write_text("<mediawiki/>")
     with pytest.raises(ReproError, match=r"nowhere\.bz2: not bzip2"):
-        fetch_dump(replace(config, dump=str(missing)), dump)
+        fetch_dump(config.model_copy(update={"dump": str(missing)}), dump)
     assert not os.path.lexists(dump)
 
 
@@ -191,11 +191,11 @@ def site() -> Iterator[Site]:
 
 def test_a_url_is_fetched_once(config: CorpusConfig, site: Site, tmp_path: Path) -> None:
     dump = tmp_path / "data" / "dump.xml.bz2"
-    assert fetch_dump(replace(config, dump=site.url), dump) == dump
+    assert fetch_dump(config.model_copy(update={"dump": site.url}), dump) == dump
     assert dump.read_bytes() == site.content
     assert leftovers(dump) == []
     written = dump.stat().st_mtime_ns
-    fetch_dump(replace(config, dump=site.url), dump)
+    fetch_dump(config.model_copy(update={"dump": site.url}), dump)
     assert dump.stat().st_mtime_ns == written
 
 
@@ -203,10 +203,10 @@ def test_an_interrupted_download_resumes(config: CorpusConfig, site: Site, tmp_p
     dump = tmp_path / "data" / "dump.xml.bz2"
     site.hang_up_after = 1_200_000
     with pytest.raises(ReproError, match=r"1200000 of 3000003 bytes.*run again"):
-        fetch_dump(replace(config, dump=site.url), dump)
+        fetch_dump(config.model_copy(update={"dump": site.url}), dump)
     assert not dump.exists()
     site.hang_up_after = None
-    fetch_dump(replace(config, dump=site.url), dump)
+    fetch_dump(config.model_copy(update={"dump": site.url}), dump)
     assert dump.read_bytes() == site.content
     assert site.sent[1:] == [("bytes=1200000-", 1_800_003)]
     assert leftovers(dump) == []
@@ -218,9 +218,9 @@ def test_a_dump_that_changed_meanwhile_is_fetched_anew(
     dump = tmp_path / "data" / "dump.xml.bz2"
     site.hang_up_after = 1_200_000
     with pytest.raises(ReproError):
-        fetch_dump(replace(config, dump=site.url), dump)
+        fetch_dump(config.model_copy(update={"dump": site.url}), dump)
     site.hang_up_after, site.etag, site.content = None, '"two"', b"BZh" + os.urandom(2_000_000)
-    fetch_dump(replace(config, dump=site.url), dump)
+    fetch_dump(config.model_copy(update={"dump": site.url}), dump)
     assert dump.read_bytes() == site.content
 
 
@@ -230,7 +230,7 @@ def test_a_download_that_only_lacked_its_name_is_finished(
     dump = tmp_path / "dump.xml.bz2"
     dump.with_name("dump.xml.bz2.part").write_bytes(site.content)
     dump.with_name("dump.xml.bz2.part.version").write_text(site.etag)
-    fetch_dump(replace(config, dump=site.url), dump)
+    fetch_dump(config.model_copy(update={"dump": site.url}), dump)
     assert dump.read_bytes() == site.content and site.sent == []
     assert leftovers(dump) == []
 
@@ -239,7 +239,7 @@ def test_what_is_not_bzip2_is_removed(config: CorpusConfig, site: Site, tmp_path
     site.content = b"<html>Sorry</html>"
     dump = tmp_path / "dump.xml.bz2"
     with pytest.raises(ReproError, match="not bzip2"):
-        fetch_dump(replace(config, dump=site.url), dump)
+        fetch_dump(config.model_copy(update={"dump": site.url}), dump)
     assert not dump.exists() and leftovers(dump) == []
 
 
@@ -247,6 +247,6 @@ def test_server_errors_are_named(config: CorpusConfig, site: Site, tmp_path: Pat
     dump = tmp_path / "dump.xml.bz2"
     site.status = 404
     with pytest.raises(ReproError, match="404 Not Found"):
-        fetch_dump(replace(config, dump=site.url), dump)
+        fetch_dump(config.model_copy(update={"dump": site.url}), dump)
     with pytest.raises(ReproError, match="run again to resume"):
-        fetch_dump(replace(config, dump="http://127.0.0.1:1/dump.xml.bz2"), dump)
+        fetch_dump(config.model_copy(update={"dump": "http://127.0.0.1:1/dump.xml.bz2"}), dump)

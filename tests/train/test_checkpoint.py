@@ -3,29 +3,15 @@
 from pathlib import Path
 
 import torch
+from made_up import small_run
 
-from repro.catalog.models import model
 from repro.train.checkpoint import load_checkpoint, save_checkpoint
-from repro.train.records import TrainingRun
 
 
 def test_weights_and_optimizer_state_survive(one_rank: None, enwiki: Path, tmp_path: Path) -> None:
     from repro.train.run import forward_backward, set_up
 
-    run = TrainingRun(
-        family="gpt",
-        shape=model("gpt2-medium").testbed,
-        precision="fp32",
-        micro_batch_size=1,
-        microbatches=1,
-        warmup=0,
-        iterations=1,
-        save_every=0,
-        validate_every=0,
-        validation_batches=1,
-        corpus=enwiki,
-        split="90,10",
-    )
+    run = small_run("gpt", enwiki)
     state = set_up(run, tmp_path)
     forward_backward(state, state.training, microbatches=1)
     state.optimizer.step()

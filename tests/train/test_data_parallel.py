@@ -6,29 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_up import small_run
 
-from repro.catalog.models import Family, model
-from repro.train.records import TrainingRun
+from repro.catalog.models import Family
+from repro.corpus.config import FAMILIES
 
-_MODELS: dict[Family, str] = {"gpt": "gpt2-medium", "bert": "bert-large", "t5": "t5-large"}
 _MICRO_BATCH = 3
-
-
-def _run(family: Family, microbatches: int, corpus: Path) -> TrainingRun:
-    return TrainingRun(
-        family=family,
-        shape=model(_MODELS[family]).testbed,
-        precision="fp32",
-        micro_batch_size=_MICRO_BATCH,
-        microbatches=microbatches,
-        warmup=0,
-        iterations=1,
-        save_every=0,
-        validate_every=0,
-        validation_batches=1,
-        corpus=corpus,
-        split="90,10",
-    )
 
 
 def _rank(
@@ -49,9 +32,10 @@ def _rank(
     torch.set_num_threads(1)
     # Two ranks see in one micro batch each what one rank sees in two.
     microbatches = 2 // ranks
+    run = small_run(family, corpus, micro_batch_size=_MICRO_BATCH, microbatches=microbatches)
     with device_scope():
         join_groups(rank, ranks, "127.0.0.1", port)
-        state = set_up(_run(family, microbatches, corpus), scratch)
+        state = set_up(run, scratch)
         state.model.zero_grad_buffer()
         loss = forward_backward(state, state.training, microbatches=microbatches)
         gradients = {
@@ -85,7 +69,7 @@ def _train(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", list(_MODELS))
+@pytest.mark.parametrize("family", FAMILIES)
 def test_gradients_of_two_ranks_equal_those_of_one(
     family: Family, enwiki: Path, tmp_path: Path, free_ports: list[int]
 ) -> None:

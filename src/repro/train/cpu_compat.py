@@ -28,7 +28,9 @@ class _CudaMeansCpu(TorchFunctionMode):
             return args[0]
         if func is torch.Tensor.type and len(args) == 1 and not kwargs:
             # Megatron's optimizer sorts parameters by CUDA tensor type names.
-            return func(*args).replace("torch.", "torch.cuda.", 1)
+            name = str(func(*args))
+            # Scopes may be nested.
+            return name if "cuda" in name else name.replace("torch.", "torch.cuda.", 1)
         return func(*args, **kwargs)
 
 
