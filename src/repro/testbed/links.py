@@ -37,12 +37,11 @@ _BUCKET_CLASS = "1:1"
 
 @dataclass(frozen=True)
 class Link:
-    """One edge of the tree: `name` says which, `level` in which level of the topology.
+    """One edge of the tree, in a level of the topology.
 
     `child` holds the interface `UPLINK`, `parent` the other end, the interface `port`.
     """
 
-    name: str
     level: str
     child: Namespace
     parent: Namespace
@@ -104,15 +103,14 @@ def _build(topology: Topology, created: list[Namespace]) -> Network:
             _up(switch, "bridge")
             for member in range(level.members):
                 child = below[first + member]
-                name = f"{level.name} link {first + member}"
-                links.append(_connect(name, level.name, child, switch, f"port{member}"))
+                links.append(_connect(level.name, child, switch, f"port{member}"))
             switches.append(switch)
         nodes, below = tuple(below), switches
     addresses = tuple(_address(gpu, rank) for rank, gpu in enumerate(gpus))
     return Network(topology, gpus, addresses, nodes, tuple(links), _has_netem(below[0]))
 
 
-def _connect(name: str, level: str, child: Namespace, parent: Namespace, port: str) -> Link:
+def _connect(level: str, child: Namespace, parent: Namespace, port: str) -> Link:
     parent.netlink.link(
         "add",
         ifname=port,
@@ -124,7 +122,7 @@ def _connect(name: str, level: str, child: Namespace, parent: Namespace, port: s
     # A vertex that has a bridge itself hangs its uplink on it.
     own_bridge = child.netlink.link_lookup(ifname="bridge")
     _up(child, UPLINK, **({"master": own_bridge[0]} if own_bridge else {}))
-    return Link(name, level, child, parent, port)
+    return Link(level, child, parent, port)
 
 
 def _up(namespace: Namespace, interface: str, **attributes: int) -> None:
