@@ -1,49 +1,51 @@
 """What timers, barriers and NIC sampling cost: instrumented against bare Megatron-Core.
 
-Two ranks on the loopback train GPT-2-Medium's testbed model on the pipeline's corpus; blocks of
-iterations with and without instrumentation alternate in one run, so that both see the same machine.
-Prints the ratio of the medians (budget: 1.02).
+Two ranks under the quota of eight train GPT-2-Medium's testbed model on the pipeline's corpus,
+over the loopback: without shaped links, whose time would hide the cost. Blocks of iterations with
+and without instrumentation alternate in one run, so that both see the same machine. Prints the
+ratio of the medians (budget: 1.02).
 
     python benchmarks/instrumentation.py
 """
 
+import gc
 import multiprocessing
+import os
 import socket
 import tempfile
 import time
-from contextlib import nullcontext
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import numpy as np
 
+from repro.catalog.experiments import most_gpus
 from repro.catalog.models import model
+from repro.observe.nic import SAMPLES_PER_S
 from repro.paths import ENWIKI
+from repro.testbed.quota import cores_per_rank, create_quotas
 from repro.train.records import TrainingRun
 
 _RANKS = 2
-_BLOCKS = 40
+_BLOCKS = 80
 _BLOCK = 5
 _BUDGET = 1.02
 
 
-def _counters() -> list[tuple[int, int]]:
-    """Counters of four nodes, as often as the testbed reads them."""
-    with open("/proc/net/dev", encoding="ascii") as file:
-        fields = file.read().splitlines()[-1].split()
-    return [(int(fields[1]), int(fields[9]))] * 4
-
-
-def _rank(rank: int, port: int, scratch: Path, answer: Connection) -> None:
+def _rank(
+    rank: int, port: int, scratch: Path, cgroup: Path, sampling: Event, answer: Connection
+) -> None:
     import torch
     from megatron.core.distributed import finalize_model_grads
 
-    from repro.observe.nic import sample_counters
     from repro.train import run as training
     from repro.train.groups import join_groups, leave_groups
     from repro.train.phases import read_phases
 
+    (cgroup / "cgroup.procs").write_text(str(os.getpid()))
     torch.set_num_threads(1)
+    gc.freeze()
     run = TrainingRun(
         family="gpt",
         shape=model("gpt2-medium").testbed,
@@ -69,17 +71,17 @@ def _rank(rank: int, port: int, scratch: Path, answer: Connection) -> None:
             config.timers, config.finalize_model_grads_func = (
                 instrumented if block % 2 else (None, finalize_model_grads)
             )
-            sampling = sample_counters(_counters) if block % 2 and rank == 0 else nullcontext()
-            with sampling:
-                for _ in range(_BLOCK):
-                    data = iter([next(state.training)])
-                    torch.distributed.barrier()
-                    start = time.monotonic()
-                    training.iterate(state, data)
-                    if block % 2:
-                        read_phases(state.timers, time.monotonic() - start)
-                    torch.distributed.barrier()
-                    times[kind].append(time.monotonic() - start)
+            if rank == 0:
+                (sampling.set if block % 2 else sampling.clear)()
+            for _ in range(_BLOCK):
+                data = iter([next(state.training)])
+                torch.distributed.barrier()
+                start = time.monotonic()
+                training.iterate(state, data)
+                if block % 2:
+                    read_phases(state.timers, time.monotonic() - start)
+                torch.distributed.barrier()
+                times[kind].append(time.monotonic() - start)
         leave_groups()
     answer.send(times)
 
@@ -90,14 +92,27 @@ def main() -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as scratch:
+    sampling = context.Event()
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        create_quotas(_RANKS, cores_per_rank(most_gpus())) as quotas,
+    ):
         ours, theirs = zip(*(context.Pipe() for _ in range(_RANKS)), strict=True)
         ranks = [
-            context.Process(target=_rank, args=(rank, port, Path(scratch), theirs[rank]))
+            context.Process(
+                target=_rank,
+                args=(rank, port, Path(scratch), quotas.paths[rank], sampling, theirs[rank]),
+            )
             for rank in range(_RANKS)
         ]
         for process in ranks:
             process.start()
+        while not ours[0].poll():
+            # As the supervisor does: outside the ranks, the counters of four nodes.
+            if sampling.wait(1 / SAMPLES_PER_S):
+                for _ in range(4):
+                    Path("/proc/net/dev").read_text()
+                time.sleep(1 / SAMPLES_PER_S)
         times = ours[0].recv()
         for process in ranks:
             process.join()
