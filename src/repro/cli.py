@@ -12,7 +12,10 @@ from repro.errors import ReproError
 from repro.paths import ENWIKI, PARAMS, RESULTS
 
 app = typer.Typer(
-    help="The wind tunnel for LLM interconnects.", no_args_is_help=True, add_completion=False
+    help="The wind tunnel for LLM interconnects.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
 )
 corpus_app = typer.Typer(help="From an English Wikipedia dump to Megatron's datasets.")
 app.add_typer(corpus_app, name="corpus", no_args_is_help=True)

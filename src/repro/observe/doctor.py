@@ -10,7 +10,7 @@ from repro.paths import ROOT
 from repro.testbed.quota import quota_parent, usable_cores
 
 _SCALING_RANKS = 8
-_NEEDED_GIB = 8
+_NEEDED_GIB = 3
 _NEEDED_DISK_GIB = 4
 
 
