@@ -9,5 +9,10 @@ class ReproError(Exception):
         return [f"{type(self).__name__}: {self}"]
 
 
+def one_line(error: BaseException | str) -> str:
+    """An error's own words without their line breaks; empty if it has none."""
+    return " ".join(str(error).split())
+
+
 class NotRunHere(ReproError):
     """This machine cannot run a source at all; others can. The message is the reason."""

@@ -43,10 +43,10 @@ class Experiment(Entry):
     def _consistent(self) -> "Experiment":
         if (self.global_batch_size is None) == (self.micro_batch_size is None):
             raise ValueError("give either global_batch_size (strong) or micro_batch_size (weak)")
-        cluster = choose("cluster", self.cluster, read_clusters())
+        cluster, models = choose("cluster", self.cluster, read_clusters()), read_models()
         for name, profile in self.profiles.items():
             for model in profile.models:
-                choose("model", model, read_models())
+                choose("model", model, models)
             for gpus in profile.gpus:
                 if gpus > cluster.topology.gpus:
                     raise ValueError(f"profile {name}: {self.cluster} has no {gpus} GPUs")

@@ -3,7 +3,6 @@
 from pydantic import PositiveFloat
 
 from repro.catalog.reading import Entry, choose, read_yaml
-from repro.errors import ReproError
 from repro.paths import PARAMS
 
 
@@ -41,9 +40,5 @@ def select_protocols(name: str) -> tuple[str, ...]:
     ReproError
         The name is neither a protocol nor `all`.
     """
-    known = read_protocols()
-    if name == "all":
-        return tuple(known)
-    if name not in known:
-        raise ReproError(f"unknown protocol {name!r}; choose from: {', '.join(known)}, all")
-    return (name,)
+    known = tuple(read_protocols())
+    return choose("protocol", name, {**{one: (one,) for one in known}, "all": known})

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from repro.errors import ReproError
+from repro.errors import ReproError, one_line
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ def read_yaml(path: Path, schema: Any) -> Any:
     except FileNotFoundError:
         raise ReproError(f"{path}: no such file; restore it from the repository") from None
     except yaml.YAMLError as error:
-        raise ReproError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from None
+        raise ReproError(f"{path}: not valid YAML ({one_line(error)})") from None
     try:
         value = TypeAdapter(schema).validate_python(raw)
     except ValidationError as error:

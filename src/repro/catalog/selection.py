@@ -7,7 +7,6 @@ from typing import TypeVar
 from repro.catalog.experiments import Experiment, Profile, experiment
 from repro.catalog.protocols import select_protocols
 from repro.catalog.reading import choose
-from repro.errors import ReproError
 
 T = TypeVar("T")
 
@@ -58,14 +57,12 @@ def select(
     """
     chosen = experiment(name)
     wanted = choose("profile", profile, chosen.profiles)
-    if source not in SOURCES:
-        raise ReproError(f"unknown source {source!r}; choose from: {', '.join(SOURCES)}")
     return Selection(
         name,
         chosen,
         profile,
         wanted,
-        source,
+        choose("source", source, {known: known for known in SOURCES}),
         select_protocols(protocol),
         _pick("model", models, {model: model for model in wanted.models}),
         _pick("number of GPUs", gpus, {str(count): count for count in wanted.gpus}),

@@ -50,12 +50,3 @@ class Topology(Entry):
     def node_of(self, rank: int) -> int:
         """The node a rank runs on: ranks fill one node after another."""
         return rank // self.gpus_per_node
-
-    def with_rates(self, rates_gbps: dict[str, float]) -> "Topology":
-        """The same tree with other link rates, by level name."""
-        return Topology(
-            levels=tuple(
-                level.model_copy(update={"link_gbps": rates_gbps[level.name]})
-                for level in self.levels
-            )
-        )

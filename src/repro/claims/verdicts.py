@@ -1,6 +1,5 @@
 """Compare every published claim with the results, and say what became of it."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -12,7 +11,8 @@ from repro.catalog.experiments import experiment
 from repro.catalog.protocols import read_protocols
 from repro.claims.published import Claim, read_claims
 from repro.claims.quantities import TESTS, Quantity, Statement
-from repro.results.metrics import CONFIDENCE, estimate, support
+from repro.results.metrics import CONFIDENCE, Sample, draw_sample, estimate, support
+from repro.results.store import why_not_run
 
 Verdict = Literal["reproduced", "same direction", "not reproduced", "not run", "input"]
 
@@ -60,28 +60,32 @@ def judge_claims(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
         for entry in read_protocols().values()
         for claim in entry.input_claims
     }
+    samples = {name: _sample(name, dataset) for name, dataset in results.items()}
     return [
-        _judge(claim, TESTS[claim.id], results[TESTS[claim.id].experiment], inputs.get(claim.id))
+        _judge(claim, TESTS[claim.id], samples[TESTS[claim.id].experiment], inputs.get(claim.id))
         for claim in read_claims()
-        if claim.id in TESTS and TESTS[claim.id].experiment in results
+        if claim.id in TESTS and TESTS[claim.id].experiment in samples
     ]
+
+
+def _sample(name: str, dataset: xr.Dataset) -> Sample | str:
+    """An experiment's results as its claims need them, or why they cannot answer."""
+    return _why_not(name, dataset) or draw_sample(dataset.sel(source="testbed", drop=True))
 
 
 def _judge(
     claim: Claim,
     test: Quantity | Statement,
-    dataset: xr.Dataset,
+    sample: Sample | str,
     input_reason: str | None,
 ) -> Judgement:
-    reason = _why_not(test.experiment, dataset)
-    if reason:
-        return _judgement(claim, None, None, "input" if input_reason else "not run", reason)
-    measured = dataset.sel(source="testbed", drop=True)
+    if isinstance(sample, str):
+        return _judgement(claim, None, None, "input" if input_reason else "not run", sample)
     if isinstance(test, Statement):
-        share = support(measured, test.holds)
-        verdict = _verdict_of_statement(share, bool(test.holds(measured)))
+        share = support(sample, test.holds)
+        verdict = _verdict_of_statement(share, bool(test.holds(sample.results)))
         return _judgement(claim, share, None, verdict, "")
-    result = estimate(measured, test.compute)
+    result = estimate(sample, test.compute)
     if np.isnan(result.value):
         return _judgement(claim, None, None, "not run", "configurations are missing")
     interval = (result.low, result.high)
@@ -94,9 +98,8 @@ def _judge(
 
 def _why_not(name: str, dataset: xr.Dataset) -> str:
     """Why an experiment's results cannot answer its claims; empty if they can."""
-    not_run = json.loads(dataset.attrs.get("not_run", "{}"))
-    if not_run:
-        return "; ".join(f"{what}: {why}" for what, why in not_run.items())
+    if reasons := why_not_run(dataset):
+        return reasons
     full = experiment(name).profiles["default"]
     for dim, wanted in (
         ("model", full.models),

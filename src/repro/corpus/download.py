@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from repro.errors import ReproError
+from repro.errors import ReproError, one_line
 
 _BLOCK = 1 << 20
 _TIMEOUT_S = 60.0
@@ -95,4 +95,4 @@ def _has_size(path: Path, size: int) -> bool:
 
 def _reason(error: Exception) -> str:
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
-    return " ".join(str(reason).split()) or type(error).__name__
+    return one_line(reason) or type(error).__name__

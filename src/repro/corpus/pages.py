@@ -12,7 +12,7 @@ from mwxml.element_iterator import ElementIterator
 from mwxml.errors import MalformedXML
 from tqdm import tqdm
 
-from repro.errors import ReproError
+from repro.errors import ReproError, one_line
 
 # Dumps made before 2013 mark a redirect by its text alone.
 _REDIRECT = re.compile(r"\s*#redirect", re.IGNORECASE)
@@ -95,4 +95,4 @@ def _article(item: mwxml.Page) -> Page | None:
 
 def _reason(error: Exception) -> str:
     # mwxml appends what comes next in the file; the parser's own words come first.
-    return " ".join(str(error).split())[:80] or type(error).__name__
+    return one_line(error)[:80] or type(error).__name__

@@ -8,7 +8,8 @@ import xarray as xr
 from tqdm import tqdm
 
 from repro.figures.disk import save_figure
-from repro.figures.scaling import breakdown, has_runs, received_over_time
+from repro.figures.scaling import breakdown, received_over_time
+from repro.results.store import has_runs
 
 
 def draw_every_figure(results: Mapping[str, xr.Dataset], folder: Path) -> list[Path]:

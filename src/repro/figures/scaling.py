@@ -3,8 +3,6 @@
 Times are full-scale equivalents: testbed seconds divided by the model's time scale.
 """
 
-import json
-
 import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import numpy as np
@@ -13,6 +11,7 @@ import xarray as xr
 
 from repro.catalog.models import read_models
 from repro.catalog.protocols import read_protocols
+from repro.results.store import has_runs, why_not_run
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
 PHASE_COLOURS = {
@@ -51,7 +50,7 @@ def _breakdown_of(results: xr.Dataset, *, legend: bool) -> hv.Element:
     frame = (1e3 * times / results["time_scale"].squeeze("source", drop=True)).rename("ms")
     table = frame.transpose("gpus", "protocol", "phase").to_dataframe()["ms"].unstack("phase")
     table = table.dropna()[list(PHASE_COLOURS)]
-    labels = _labels(results)
+    labels = protocol_labels(results)
     table.index = [f"{gpus} {labels[protocol]}" for gpus, protocol in table.index]
     table.index.name = "GPUs and protocol"
     return table.hvplot.bar(
@@ -84,7 +83,7 @@ def received_over_time(results: xr.Dataset) -> hv.Layout:
 
 
 def _received_of(results: xr.Dataset, *, legend: bool) -> hv.Overlay:
-    labels = _labels(results)
+    labels = protocol_labels(results)
     scale = float(results["time_scale"].max())
     runs, lanes = [], []
     top = float(results["rx_full_scale_gbps"].isel(node=0).quantile(0.999))
@@ -146,21 +145,16 @@ def _panels(panels: list[hv.Element]) -> hv.Layout:
     return layout
 
 
-def has_runs(results: xr.Dataset) -> bool:
-    """Whether anything of an experiment was run."""
-    return "iteration_time_s" in results
-
-
 def not_run_here(results: xr.Dataset) -> hv.Layout:
     """The reasons why nothing was, in the figure's place."""
-    reasons = "; ".join(f"{what}: {why}" for what, why in json.loads(results.not_run).items())
-    return hv.Layout([hv.Text(0.5, 0.5, f"not run here: {reasons}")])
+    return hv.Layout([hv.Text(0.5, 0.5, f"not run here: {why_not_run(results)}")])
 
 
 def _models(results: xr.Dataset) -> list[str]:
     return [str(name) for name in results["model"].values]
 
 
-def _labels(results: xr.Dataset) -> dict[str, str]:
+def protocol_labels(results: xr.Dataset) -> dict[str, str]:
+    """The names in figures of the protocols that were run, by their names in datasets."""
     known = read_protocols()
     return {str(name): known[str(name)].label for name in results["protocol"].values}

@@ -5,9 +5,9 @@ import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.protocols import read_protocols
-from repro.figures.scaling import PROTOCOL_COLOURS, has_runs, not_run_here
+from repro.figures.scaling import PROTOCOL_COLOURS, not_run_here, protocol_labels
 from repro.results.metrics import communication_fraction
+from repro.results.store import has_runs
 
 
 def sensitivity(results: xr.Dataset) -> hv.Element:
@@ -21,9 +21,11 @@ def sensitivity(results: xr.Dataset) -> hv.Element:
     if not has_runs(results):
         return not_run_here(results)
     fraction = 100 * communication_fraction(results).squeeze(drop=True)
-    labels = {name: entry.label for name, entry in read_protocols().items()}
     frame = pd.DataFrame(
-        {labels[str(p)]: fraction.sel(protocol=p).to_series() for p in results["protocol"].values}
+        {
+            label: fraction.sel(protocol=protocol).to_series()
+            for protocol, label in protocol_labels(results).items()
+        }
     ).sort_index()
     return frame.hvplot.line(
         color=[PROTOCOL_COLOURS[label] for label in frame.columns],

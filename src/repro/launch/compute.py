@@ -7,18 +7,17 @@ import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
+from repro.catalog.experiments import Profile
 from repro.catalog.models import model
 from repro.launch.messages import Order, Site
+from repro.launch.runs import testbed_run
 from repro.launch.sites import open_site
 from repro.observe.environment import provenance
 from repro.testbed.quota import cores_per_rank, quota_parent
 from repro.testbed.similarity import REFERENCE_MICRO_BATCH
-from repro.train.records import TrainingRun
 
 # Models take turns, because a machine's speed drifts over seconds with what else runs on it.
 _ROUNDS = 4
-_WARMUP = 2
-_ITERATIONS = 8
 
 
 def emulated_cores(ranks: int) -> float | None:
@@ -42,10 +41,20 @@ def measure_compute(models: Sequence[str], ranks: int, corpus: Path, split: str)
     """
     cores = emulated_cores(ranks)
     times: dict[str, list[float]] = {name: [] for name in models}
+    alone = Profile(
+        models=tuple(models),
+        gpus=(1,),
+        warmup=2,
+        iterations=8,
+        save_every=0,
+        validate_every=0,
+        validation_batches=1,
+    )
     turns = [name for _ in range(_ROUNDS) for name in models]
     with open_site(Site(topology=None, ranks=1, cores=cores)) as site:
         for name in tqdm(turns, desc="compute on one rank", unit="run"):
-            outcome = site.train(Order(_alone(name, corpus, split), ranks=1, rates_gbps={}))
+            run = testbed_run(name, REFERENCE_MICRO_BATCH, alone, corpus, split)
+            outcome = site.train(Order(run, ranks=1, rates_gbps={}))
             times[name] += outcome.records[0].iteration_time_s
     return xr.Dataset(
         {
@@ -62,28 +71,10 @@ def measure_compute(models: Sequence[str], ranks: int, corpus: Path, split: str)
             "provenance": provenance(
                 {
                     "rounds": _ROUNDS,
-                    "warmup": _WARMUP,
+                    "warmup": alone.warmup,
                     "micro_batch_size": REFERENCE_MICRO_BATCH,
                     "models": {name: model(name).model_dump() for name in models},
                 }
             ),
         },
-    )
-
-
-def _alone(name: str, corpus: Path, split: str) -> TrainingRun:
-    entry = model(name)
-    return TrainingRun(
-        family=entry.family,
-        shape=entry.testbed,
-        precision="fp32",
-        micro_batch_size=REFERENCE_MICRO_BATCH,
-        microbatches=1,
-        warmup=_WARMUP,
-        iterations=_ITERATIONS,
-        save_every=0,
-        validate_every=0,
-        validation_batches=1,
-        corpus=corpus,
-        split=split,
     )

@@ -20,6 +20,7 @@ class Journal:
     """
 
     def __init__(self, output: Path):
+        self._commit = source_commit()
         self._folder = output.with_name(f".{output.stem}.journal")
 
     def find(self, inputs: Mapping[str, object]) -> xr.Dataset | None:
@@ -36,5 +37,5 @@ class Journal:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _path(self, inputs: Mapping[str, object]) -> Path:
-        text = json.dumps({**inputs, "commit": source_commit()}, sort_keys=True, default=str)
+        text = json.dumps({**inputs, "commit": self._commit}, sort_keys=True, default=str)
         return self._folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.nc"

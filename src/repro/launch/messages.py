@@ -27,9 +27,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Ready:
-    """All ranks are up and what could be verified is."""
-
-    cpu_shares: tuple[float, ...]
+    """All ranks are up, and compute as fast as their quota says."""
 
 
 @dataclass(frozen=True)

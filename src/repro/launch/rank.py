@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from repro.errors import one_line
 from repro.launch.messages import Failure, Join, MeasureShare, Progress
 from repro.testbed.namespaces import die_with_parent, enter_network
 from repro.testbed.verify import measure_cpu_share
+
+_LONGEST_REASON = 400
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ def serve(place: Place, supervisor: Connection) -> None:
         pass
     except BaseException as error:
         traceback.print_exc()
-        supervisor.send(Failure(f"{type(error).__name__}: {_one_line(error)}"))
+        supervisor.send(Failure(f"{type(error).__name__}: {one_line(error)[:_LONGEST_REASON]}"))
         sys.stderr.flush()
         os._exit(1)
     # Process groups and Megatron's writers have threads and children that would outlive an orderly
@@ -78,7 +81,3 @@ def _obey(rank: int, supervisor: Connection) -> None:
                 (lambda done: supervisor.send(Progress(done))) if rank == 0 else (lambda _: None)
             )
             supervisor.send(train(message.run, message.scratch, report))
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:400]

@@ -1,11 +1,10 @@
 """Run a scaling experiment on the testbed: every configuration of a selection, resumable."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import xarray as xr
 from tqdm import tqdm
@@ -19,6 +18,7 @@ from repro.errors import NotRunHere, ReproError
 from repro.launch.compute import emulated_cores
 from repro.launch.journal import Journal
 from repro.launch.messages import Order, Site
+from repro.launch.runs import testbed_run
 from repro.launch.sites import Session, open_site
 from repro.observe.environment import provenance
 from repro.results.merging import merge
@@ -26,7 +26,6 @@ from repro.results.schema import configuration_dataset
 from repro.results.store import read_dataset
 from repro.testbed.quota import usable_cores
 from repro.testbed.similarity import Similarity, derive
-from repro.train.records import TrainingRun
 
 
 @dataclass(frozen=True)
@@ -89,9 +88,7 @@ def measure_scaling(
     """
     entry = cluster(selection.experiment.cluster)
     site = Site(entry.topology, entry.topology.gpus, emulated_cores(most_gpus()))
-    similarities = {
-        name: _similarity(name, entry, compute, mfu or entry.gpu.mfu) for name in selection.models
-    }
+    similarities = _similarities(selection.models, entry, compute, mfu or entry.gpu.mfu)
     configurations, not_run = _plan(selection, entry, site, similarities, corpus, split)
     datasets: list[xr.Dataset] = []
     try:
@@ -119,12 +116,14 @@ def measure_scaling(
     return dataset
 
 
-def _similarity(name: str, entry: Cluster, compute: Path, mfu: float) -> Similarity:
-    measured = read_dataset(compute)
-    if name not in measured["model"]:
-        raise ReproError(f"{compute}: no model {name!r}; run `repro compute` for it first")
-    seconds = float(measured["iteration_time_s"].sel(model=name).median())
-    return derive(name, model(name), entry, seconds, mfu)
+def _similarities(
+    models: Sequence[str], entry: Cluster, compute: Path, mfu: float
+) -> dict[str, Similarity]:
+    seconds = read_dataset(compute)["iteration_time_s"].median("iteration").to_series()
+    for name in models:
+        if name not in seconds:
+            raise ReproError(f"{compute}: no model {name!r}; run `repro compute` for it first")
+    return {name: derive(name, model(name), entry, float(seconds[name]), mfu) for name in models}
 
 
 def _explain(similarity: Similarity) -> dict[str, object]:
@@ -146,6 +145,7 @@ def _plan(
 ) -> tuple[list[_Configuration], dict[str, str]]:
     """Configurations that can run here, fewest changes of rank groups first, and the others."""
     planned, not_run = [], {}
+    networks = {name: protocol(name) for name in selection.protocols}
     for gpus in selection.gpus:
         if site.cores is None and gpus > usable_cores():
             not_run[f"{gpus} GPUs"] = (
@@ -153,37 +153,18 @@ def _plan(
                 "run as root, or in a delegated cgroup"
             )
             continue
-        for name in selection.models:
-            for transport in selection.protocols:
-                similarity, network = similarities[name], protocol(transport)
+        micro_batch = selection.experiment.micro_batch(gpus)
+        for name, similarity in similarities.items():
+            run = testbed_run(name, micro_batch, selection.profile, corpus, split)
+            for transport, network in networks.items():
                 order = Order(
-                    run=_training_run(selection, name, gpus, corpus, split),
+                    run=run,
                     ranks=gpus,
                     rates_gbps=similarity.rates_gbps(entry, network.effective_gbps),
                     fabric_latency_s=network.latency_us * 1e-6 * similarity.time_scale,
                 )
                 planned.append(_Configuration(transport, gpus, similarity, order))
     return planned, not_run
-
-
-def _training_run(
-    selection: Selection, name: str, gpus: int, corpus: Path, split: str
-) -> TrainingRun:
-    entry, profile = model(name), selection.profile
-    return TrainingRun(
-        family=entry.family,
-        shape=entry.testbed,
-        precision="fp32",
-        micro_batch_size=selection.experiment.micro_batch(gpus),
-        microbatches=1,
-        warmup=profile.warmup,
-        iterations=profile.iterations,
-        save_every=profile.save_every,
-        validate_every=profile.validate_every,
-        validation_batches=profile.validation_batches,
-        corpus=corpus,
-        split=split,
-    )
 
 
 def _measure(
@@ -200,7 +181,7 @@ def _measure(
             dataset = journal.find(inputs)
             if dataset is None:
                 session = session or stack.enter_context(open_site(site))
-                outcome = session.train(configuration.order, report=lambda _: _advance(bar))
+                outcome = session.train(configuration.order, report=lambda _: bar.update())
                 dataset = configuration_dataset(
                     "testbed",
                     configuration.protocol,
@@ -213,7 +194,3 @@ def _measure(
                 bar.update(configuration.order.run.warmup + configuration.order.run.iterations)
             datasets.append(dataset)
     return datasets
-
-
-def _advance(bar: "tqdm[NoReturn]") -> None:
-    bar.update()

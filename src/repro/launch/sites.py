@@ -18,15 +18,14 @@ _END_S = 20
 
 @dataclass(frozen=True)
 class Session:
-    """A site whose ranks are up; `ready` says what was verified about it."""
+    """A site whose ranks are up."""
 
     site: Site
-    ready: Ready
     _pipe: Connection
     _supervisor: "subprocess.Popen[bytes]"
     _log: IO[bytes]
 
-    def train(self, order: Order, report: Callable[[int], None] = lambda _: None) -> Outcome:
+    def train(self, order: Order, report: Callable[[int], object] = lambda _: None) -> Outcome:
         """Have one configuration trained; `report` gets the iterations done so far.
 
         Raises
@@ -73,7 +72,7 @@ def open_site(site: Site) -> Iterator[Session]:
             _say(ours, site, supervisor, log)
             ready = _hear(ours, supervisor, log)
             assert isinstance(ready, Ready)
-            yield Session(site, ready, ours, supervisor, log)
+            yield Session(site, ours, supervisor, log)
         finally:
             ours.close()
             try:

@@ -42,19 +42,16 @@ def obtain(selection: Selection, output: str = "") -> xr.Dataset:
         A run failed.
     """
     path = _path(selection, output)
+    journal = Journal(path)
     if selection.source == "testbed":
-        journal = Journal(path)
         dataset = _measure(selection, journal)
-        write_dataset(dataset, path)
-        journal.clear()
-        return dataset
-    dataset = not_run(
-        {selection.source: _NOT_YET[selection.source]},
-        experiment=selection.name,
-        title=selection.experiment.title,
-    )
-    write_dataset(dataset, path)
-    return dataset
+    else:
+        dataset = not_run(
+            {selection.source: _NOT_YET[selection.source]},
+            experiment=selection.name,
+            title=selection.experiment.title,
+        )
+    return _finish(dataset, path, journal)
 
 
 def obtain_sensitivity(selection: Selection, output: str = "") -> xr.Dataset:
@@ -76,14 +73,19 @@ def obtain_sensitivity(selection: Selection, output: str = "") -> xr.Dataset:
         combine_attrs="drop_conflicts",
     )
     dataset["mfu"].attrs = {"long_name": "assumed fraction of the GPU's peak", "units": "1"}
-    write_dataset(dataset, path)
-    journal.clear()
-    return dataset
+    return _finish(dataset, path, journal)
 
 
 def _measure(selection: Selection, journal: Journal, mfu: float | None = None) -> xr.Dataset:
     split = read_corpus_config(PARAMS / "corpus.yaml").split
     return measure_scaling(selection, RESULTS / "compute.nc", ENWIKI, split, journal, mfu)
+
+
+def _finish(dataset: xr.Dataset, path: Path, journal: Journal) -> xr.Dataset:
+    """Write a complete dataset; only then may its parts be forgotten."""
+    write_dataset(dataset, path)
+    journal.clear()
+    return dataset
 
 
 def _path(selection: Selection, output: str) -> Path:

@@ -31,7 +31,7 @@ from repro.testbed.links import (
     set_rates,
 )
 from repro.testbed.namespaces import Namespace, become_network_admin
-from repro.testbed.ownership import GLOB, is_leftover, owned_name
+from repro.testbed.ownership import leftovers, owned_name
 from repro.testbed.quota import Quotas, create_quotas
 from repro.testbed.verify import ATTEMPTS, LinkCheck, verify_links, verify_quotas
 from repro.train.records import RankRecord
@@ -80,9 +80,8 @@ class _Ranks:
         pipes: dict[Connection, int] = {self.pipes[rank]: rank for rank in range(ranks)}
         while len(answers) < ranks:
             ready = wait([*pipes, *sentinels, user])
-            for source in ready:
-                if source is user:
-                    raise _UserGone
+            if user in ready:
+                raise _UserGone
             for source in ready:
                 if source in pipes:
                     self._take(pipes[source], answers, user)
@@ -142,8 +141,8 @@ def supervise(user: Connection) -> None:
         os.environ.update(_environment(network is not None))
         ranks = _Ranks(site, network, quotas, scratch)
         stack.callback(ranks.bury)
-        shares = _verified_shares(site, ranks, user)
-        user.send(Ready(shares))
+        _verify_shares(site, ranks, user)
+        user.send(Ready())
         port, previous = _FIRST_PORT, 0
         while True:
             order: Order = user.recv()
@@ -177,8 +176,8 @@ def _carry_out(
     return Outcome(records, nics, checks, latency_s)
 
 
-def _verified_shares(site: Site, ranks: _Ranks, user: Connection) -> tuple[float, ...]:
-    """The cores each rank gets when all compute at once; also shows that all of them are up."""
+def _verify_shares(site: Site, ranks: _Ranks, user: Connection) -> None:
+    """Have all ranks compute at once, and compare the cores they get; also shows they are up."""
     for attempt in range(1, ATTEMPTS + 1):
         for pipe in ranks.pipes:
             pipe.send(MeasureShare())
@@ -187,11 +186,10 @@ def _verified_shares(site: Site, ranks: _Ranks, user: Connection) -> tuple[float
         try:
             if site.cores is not None:
                 verify_quotas(site.cores, shares)
-            break
+            return
         except ReproError:
             if attempt == ATTEMPTS:
                 raise
-    return shares
 
 
 def _environment(networked: bool) -> dict[str, str]:
@@ -220,9 +218,8 @@ def _free_port(previous: int, network: Network | None) -> int:
 def _scratch() -> Iterator[Path]:
     """A folder for logs, checkpoints and indices; those of killed supervisors are removed."""
     parent = Path(tempfile.gettempdir())
-    for folder in parent.glob(GLOB):
-        if is_leftover(folder.name):
-            shutil.rmtree(folder, ignore_errors=True)
+    for folder in leftovers(parent):
+        shutil.rmtree(folder, ignore_errors=True)
     folder = parent / owned_name()
     folder.mkdir(mode=0o700)
     try:

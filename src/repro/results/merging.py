@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import xarray as xr
 
+from repro.results.store import has_runs
 from repro.train.records import PHASES
 
 
@@ -15,7 +16,7 @@ def merge(datasets: Sequence[xr.Dataset]) -> xr.Dataset:
     attributes, `provenance` lists that of every part, `not_run` is the union, and the others are
     the first part's. Parts without variables add attributes only.
     """
-    parts = [dataset for dataset in datasets if dataset.sizes]
+    parts = [dataset for dataset in datasets if has_runs(dataset)]
     attributes = _merged_attributes(datasets)
     if not parts:
         return xr.Dataset(attrs=attributes)

@@ -72,6 +72,19 @@ def utilisation_gbps(results: xr.Dataset, direction: str = "rx") -> xr.DataArray
     return results[f"{direction}_iteration_full_scale_gbps"].mean(["iteration", "node"])
 
 
+@dataclass(frozen=True)
+class Sample:
+    """Results with their bootstrap resamples, which all quantities of them share."""
+
+    results: xr.Dataset
+    resamples: xr.Dataset
+
+
+def draw_sample(results: xr.Dataset) -> Sample:
+    """Results with resamples drawn from them."""
+    return Sample(results, resample(results))
+
+
 def resample(results: xr.Dataset) -> xr.Dataset:
     """Bootstrap resamples of the iterations (Efron): means of draws with replacement.
 
@@ -92,14 +105,14 @@ def resample(results: xr.Dataset) -> xr.Dataset:
     )
 
 
-def estimate(results: xr.Dataset, statistic: Statistic) -> Estimate:
+def estimate(sample: Sample, statistic: Statistic) -> Estimate:
     """A statistic of the results and its bootstrap interval."""
-    resampled = statistic(resample(results))
+    resampled = statistic(sample.resamples)
     tail = 100 * (1 - CONFIDENCE) / 2
     low, high = np.nanpercentile(resampled, [tail, 100 - tail])
-    return Estimate(float(statistic(results)), float(low), float(high))
+    return Estimate(float(statistic(sample.results)), float(low), float(high))
 
 
-def support(results: xr.Dataset, statement: Statistic) -> float:
+def support(sample: Sample, statement: Statistic) -> float:
     """The share of bootstrap resamples in which a statement (a true or false value) holds."""
-    return float(statement(resample(results)).mean())
+    return float(statement(sample.resamples).mean())

@@ -18,7 +18,8 @@ Where configurations differ in size (ranks, samples), the rest is NaN. `docs/qua
 every variable.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -26,6 +27,8 @@ import xarray as xr
 from repro.launch.messages import Outcome
 from repro.testbed.similarity import Similarity
 from repro.train.records import PHASES, RankRecord
+
+FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 
 _CONFIGURATION = ("source", "model", "protocol", "gpus")
 _SPAN_NAME_LENGTH = "U16"
@@ -111,6 +114,13 @@ def _iterations(records: Sequence[RankRecord], origin: float) -> dict[str, _Vari
     }
 
 
+def _counters(outcome: Outcome) -> Iterator[tuple[str, str, FloatArray]]:
+    """Prefix, word and counters (sample, node) of both directions."""
+    nics = outcome.nics
+    for name, word, counters in (("rx", "received", nics.rx_bytes), ("tx", "sent", nics.tx_bytes)):
+        yield name, word, np.array(counters, dtype=float).reshape(len(nics.time_s), -1)
+
+
 def _nics(outcome: Outcome, origin: float, similarity: Similarity) -> dict[str, _Variable]:
     """Rates between samples; the time of a rate is the end of its interval."""
     times = np.array(outcome.nics.time_s) - origin
@@ -119,10 +129,8 @@ def _nics(outcome: Outcome, origin: float, similarity: Similarity) -> dict[str, 
     variables: dict[str, _Variable] = {
         "nic_time_s": (("sample",), times[1:][keep], "time of the sample", "s")
     }
-    for name, counters in (("rx", outcome.nics.rx_bytes), ("tx", outcome.nics.tx_bytes)):
-        counted = np.array(counters, dtype=float).reshape(len(times), -1)
+    for name, word, counted in _counters(outcome):
         gbps = (np.diff(counted, axis=0).T * 8e-9 / np.diff(times))[:, keep]
-        word = "received" if name == "rx" else "sent"
         variables[f"{name}_gbps"] = (per_node, gbps, f"rate {word} by the NIC", "Gbit/s")
         variables[f"{name}_full_scale_gbps"] = (
             per_node,
@@ -143,12 +151,10 @@ def _rates_over_iterations(
         axis=0
     )
     variables: dict[str, _Variable] = {}
-    for name, counters in (("rx", outcome.nics.rx_bytes), ("tx", outcome.nics.tx_bytes)):
-        counted = np.array(counters, dtype=float).reshape(len(times), -1)
+    for name, word, counted in _counters(outcome):
         carried = np.array(
             [np.interp(ends, times, node) - np.interp(starts, times, node) for node in counted.T]
         ).reshape(-1, len(starts))
-        word = "received" if name == "rx" else "sent"
         variables[f"{name}_iteration_full_scale_gbps"] = (
             ("node", "iteration"),
             carried * 8e-9 / (ends - starts) / similarity.rate_scale,

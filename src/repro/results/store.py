@@ -57,6 +57,17 @@ def not_run(reasons: Mapping[str, str], **attributes: str) -> xr.Dataset:
     return xr.Dataset(attrs={**attributes, "not_run": json.dumps(reasons)})
 
 
+def has_runs(dataset: xr.Dataset) -> bool:
+    """Whether anything of an experiment was run."""
+    return "iteration_time_s" in dataset
+
+
+def why_not_run(dataset: xr.Dataset) -> str:
+    """What was not run, and why, in one line; empty if everything was."""
+    reasons = json.loads(dataset.attrs.get("not_run", "{}"))
+    return "; ".join(f"{what}: {why}" for what, why in reasons.items())
+
+
 def read_experiments() -> dict[str, xr.Dataset]:
     """Every experiment's dataset in `results/`, by name; one that is missing says so."""
     datasets = {}

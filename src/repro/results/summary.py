@@ -8,11 +8,12 @@ import xarray as xr
 
 from repro.atomic import replacing
 from repro.results.metrics import communication_fraction, iteration_time_s, utilisation_gbps
+from repro.results.store import has_runs
 
 
 def write_metrics(results: Mapping[str, xr.Dataset], path: Path) -> None:
     """Write the mean over the models by experiment, quantity, protocol and number of GPUs."""
-    summary = {name: _summary(dataset) for name, dataset in results.items() if dataset.sizes}
+    summary = {name: _summary(dataset) for name, dataset in results.items() if has_runs(dataset)}
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
 

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from pyroute2 import IPRoute
 
@@ -55,20 +56,18 @@ def become_network_admin() -> None:
     uid, gid = os.geteuid(), os.getegid()
     try:
         unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWNS)
-        _write("/proc/self/setgroups", "deny")
-        _write("/proc/self/uid_map", f"0 {uid} 1")
-        _write("/proc/self/gid_map", f"0 {gid} 1")
+        for name, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"0 {uid} 1"),
+            ("gid_map", f"0 {gid} 1"),
+        ):
+            Path("/proc/self", name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise NotRunHere(
             f"the testbed needs network namespaces, and user {uid} may not create any ({error}); "
             "run as root, or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
             "user.max_user_namespaces>0)"
         ) from None
-
-
-def _write(path: str, text: str) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,11 @@ def is_leftover(name: str) -> bool:
         return True
 
 
+def leftovers(folder: Path) -> list[Path]:
+    """What ended processes left in a folder."""
+    return [path for path in folder.glob(GLOB) if is_leftover(path.name)]
+
+
 def _start_ticks(pid: int) -> str:
     """A process's start in clock ticks since boot."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]

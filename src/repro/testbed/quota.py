@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repro.errors import ReproError
-from repro.testbed.ownership import GLOB, is_leftover, owned_name
+from repro.testbed.ownership import leftovers, owned_name
 
 # Short periods keep a rank's progress smooth: under the kernel's default of 100 ms a rank computes
 # in bursts that are as long as a small model's whole forward pass.
@@ -60,7 +60,8 @@ def create_quotas(ranks: int, cores: float) -> Iterator[Quotas]:
             "CPU quotas cannot be set: no writable cgroup with the cpu controller; run as root, "
             "or with a delegated cgroup (systemd-run --user --scope -p Delegate=yes)"
         )
-    _remove_leftovers(parent)
+    for left in leftovers(parent):
+        _remove(left)
     group = parent / owned_name()
     paths = tuple(group / f"rank{rank}" for rank in range(ranks))
     group.mkdir()
@@ -138,12 +139,6 @@ def _own_group(version: int) -> str:
         if version == 1 and "cpu" in controllers.split(","):
             return path
     return "/"
-
-
-def _remove_leftovers(parent: Path) -> None:
-    for group in parent.glob(GLOB):
-        if is_leftover(group.name):
-            _remove(group)
 
 
 def _remove(group: Path) -> None:
