@@ -4,12 +4,13 @@ import json
 import sys
 import warnings
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from repro.errors import ReproError
-from repro.paths import ENWIKI, PARAMS, RESULTS
+from repro.paths import ENWIKI, PARAMS, PUBLISHED, RESULTS
 
 app = typer.Typer(
     help="The wind tunnel for LLM interconnects.",
@@ -130,6 +131,36 @@ def claims(
         typer.echo(json.dumps([asdict(judgement) for judgement in judgements], indent=1))
     else:
         typer.echo(table(judgements))
+
+
+@app.command()
+def validate(
+    file: Path,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
+) -> None:
+    """Predict every row of a CSV of measurements and print how far off the model is, per set."""
+    from repro.predict.validation import table, validate
+
+    scores = validate(file)
+    typer.echo(
+        json.dumps([asdict(score) for score in scores], indent=1) if as_json else table(scores)
+    )
+
+
+@app.command()
+def calibrate(name: str = "a100-megatron") -> None:
+    """Fit the performance model to data/published/ and write params/calibration/NAME.yaml."""
+    from repro.predict.calibrating import calibrate, write_calibration
+    from repro.predict.rows import read_rows
+
+    training, collectives = "training_a100_vtrain.csv", "collectives_nccl.csv"
+    value = calibrate(
+        read_rows(PUBLISHED / training),
+        read_rows(PUBLISHED / collectives),
+        f"data/published/{training}, data/published/{collectives} (their column source)",
+    )
+    write_calibration(value, PARAMS / "calibration" / f"{name}.yaml")
+    typer.echo(f"params/calibration/{name}.yaml")
 
 
 @app.command()

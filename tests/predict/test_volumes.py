@@ -91,7 +91,7 @@ def test_similarity_keeps_the_ratio_of_communication_to_computation() -> None:
 
     pinnacles = cluster("pinnacles")
     for name, entry in read_models().items():
-        similarity = derive(name, entry, pinnacles, compute_testbed_s=0.1, mfu=0.3)
+        similarity = derive(name, entry, pinnacles, compute_testbed_s=0.1, compute_full_s=0.2)
         testbed_gbps = similarity.rates_gbps(pinnacles, 80.0)["fabric"]
         full = similarity.volume_full_bytes / (80.0 * similarity.compute_full_s)
         small = similarity.volume_testbed_bytes / (testbed_gbps * similarity.compute_testbed_s)

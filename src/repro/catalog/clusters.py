@@ -1,37 +1,31 @@
 """The clusters under study (`params/clusters.yaml`)."""
 
-from typing import Annotated
-
-from pydantic import Field, PositiveFloat
-
+from repro.catalog.gpus import Gpu, gpu
 from repro.catalog.reading import Entry, choose, read_yaml
 from repro.catalog.topology import Topology
 from repro.paths import PARAMS
 
 
-class Gpu(Entry):
-    """A GPU as far as the experiments need one.
+class Cluster(Entry):
+    """GPUs on a tree of links. The fabric's rate stated here is the ports' nominal one; a protocol
+    delivers less (`params/protocols.yaml`).
 
-    `peak_flops` is the dense half-precision peak in FLOP/s. `mfu` is the fraction of it that
-    training reaches on models of this size, with its plausible range `mfu_range`.
+    `gpu` is a name of `params/gpus.yaml`, `calibration` one of `params/calibration/`.
+    `fabric_ring_sharing` says that rings with several ranks in a node were measured to share NICs
+    there (`repro.predict.collectives`).
     """
 
-    name: str
-    peak_flops: PositiveFloat
-    mfu: Annotated[float, Field(gt=0, lt=1)]
-    mfu_range: tuple[float, float]
-    gradient_bytes: Annotated[int, Field(gt=0)]
-    source: str
-
-
-class Cluster(Entry):
-    """GPUs on a tree of links. The fabric's rate stated here is the port's nominal one; a protocol
-    delivers less (`params/protocols.yaml`)."""
-
     label: str
-    gpu: Gpu
+    gpu: str
+    calibration: str
     topology: Topology
+    fabric_ring_sharing: bool = False
     source: str
+
+    @property
+    def device(self) -> Gpu:
+        """The GPU's data sheet."""
+        return gpu(self.gpu)
 
 
 def read_clusters() -> dict[str, Cluster]:

@@ -1,6 +1,6 @@
 """The language models under study, each at full size and at testbed size (`params/models.yaml`)."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import PositiveInt, model_validator
 
@@ -14,16 +14,25 @@ class Shape(Entry):
     """The dimensions of one transformer.
 
     `layers` counts decoder blocks for gpt, encoder blocks for bert, and blocks of *each* stack for
-    t5. `vocabulary_size` is the padded size of the embedding table. Sequence lengths are in tokens;
-    only t5 has a decoder sequence of its own.
+    t5. `ffn_hidden_size` is the width between the MLP's two products, four times the hidden size
+    unless stated. `vocabulary_size` is the padded size of the embedding table. Sequence lengths are
+    in tokens; only t5 has a decoder sequence of its own.
     """
 
     layers: PositiveInt
     hidden_size: PositiveInt
+    ffn_hidden_size: PositiveInt
     attention_heads: PositiveInt
     sequence_length: PositiveInt
     decoder_sequence_length: PositiveInt | None = None
     vocabulary_size: PositiveInt
+
+    @model_validator(mode="before")
+    @classmethod
+    def _usual_ffn(cls, given: dict[str, Any]) -> dict[str, Any]:
+        hidden_size = given.get("hidden_size")
+        usual = {"ffn_hidden_size": 4 * hidden_size} if isinstance(hidden_size, int) else {}
+        return {**usual, **given}
 
     @model_validator(mode="after")
     def _heads_divide_hidden(self) -> "Shape":

@@ -1,4 +1,4 @@
-"""How much the testbed's answer depends on the one number it assumes."""
+"""How much the testbed's answer depends on the predicted computing time."""
 
 import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
@@ -11,7 +11,7 @@ from repro.results.store import has_runs
 
 
 def sensitivity(results: xr.Dataset) -> hv.Element:
-    """Communication fraction against the assumed MFU, a line per protocol.
+    """Communication fraction against the MFU, a line per protocol.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def sensitivity(results: xr.Dataset) -> hv.Element:
     ).sort_index()
     return frame.hvplot.line(
         color=[PROTOCOL_COLOURS[label] for label in frame.columns],
-        xlabel="assumed MFU at full scale",
+        xlabel="MFU at full scale",
         ylabel="communication, % of iteration",
         ylim=(0, 100),
         group_label="protocol",

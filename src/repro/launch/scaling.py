@@ -21,11 +21,12 @@ from repro.launch.messages import Order, Site
 from repro.launch.runs import testbed_run
 from repro.launch.sites import Session, open_site
 from repro.observe.environment import provenance
+from repro.predict.compute import compute_time
 from repro.results.merging import merge
 from repro.results.schema import configuration_dataset
 from repro.results.store import read_dataset
 from repro.testbed.quota import usable_cores
-from repro.testbed.similarity import Similarity, derive
+from repro.testbed.similarity import REFERENCE_MICRO_BATCH, Similarity, derive
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def measure_scaling(
     corpus: Path,
     split: str,
     journal: Journal,
-    mfu: float | None = None,
+    compute_factor: float = 1.0,
 ) -> xr.Dataset:
     """Measure a selection on the testbed.
 
@@ -72,8 +73,8 @@ def measure_scaling(
         The folder of the enwiki artefacts, and its weights of training and validation data.
     journal : Journal
         Finished configurations, so that an interrupted run goes on where it stopped.
-    mfu : float, optional
-        Assume this fraction of the peak at full scale instead of the cluster's.
+    compute_factor : float
+        Take the full-scale computing time to be this many times the predicted one.
 
     Returns
     -------
@@ -88,7 +89,7 @@ def measure_scaling(
     """
     entry = cluster(selection.experiment.cluster)
     site = Site(entry.topology, entry.topology.gpus, emulated_cores(most_gpus()))
-    similarities = _similarities(selection.models, entry, compute, mfu or entry.gpu.mfu)
+    similarities = _similarities(selection.models, entry, compute, compute_factor)
     configurations, not_run = _plan(selection, entry, site, similarities, corpus, split)
     datasets: list[xr.Dataset] = []
     try:
@@ -117,13 +118,17 @@ def measure_scaling(
 
 
 def _similarities(
-    models: Sequence[str], entry: Cluster, compute: Path, mfu: float
+    models: Sequence[str], entry: Cluster, compute: Path, factor: float
 ) -> dict[str, Similarity]:
     seconds = read_dataset(compute)["iteration_time_s"].median("iteration").to_series()
     for name in models:
         if name not in seconds:
             raise ReproError(f"{compute}: no model {name!r}; run `repro compute` for it first")
-    return {name: derive(name, model(name), entry, float(seconds[name]), mfu) for name in models}
+    similarities = {}
+    for name in models:
+        full = compute_time(model(name), entry, REFERENCE_MICRO_BATCH).value_s * factor
+        similarities[name] = derive(name, model(name), entry, float(seconds[name]), full)
+    return similarities
 
 
 def _explain(similarity: Similarity) -> dict[str, object]:

@@ -5,12 +5,15 @@ from pathlib import Path
 import xarray as xr
 
 from repro.catalog.clusters import cluster
+from repro.catalog.models import model
 from repro.catalog.selection import Selection
 from repro.corpus.config import read_corpus_config
 from repro.launch.journal import Journal
 from repro.launch.scaling import measure_scaling
 from repro.paths import ENWIKI, PARAMS, RESULTS
+from repro.predict.compute import compute_time
 from repro.results.store import not_run, write_dataset
+from repro.testbed.similarity import REFERENCE_MICRO_BATCH
 
 _NOT_YET = {
     "paper": "published values are claims, not series; the table below has them",
@@ -55,30 +58,36 @@ def obtain(selection: Selection, output: str = "") -> xr.Dataset:
 
 
 def obtain_sensitivity(selection: Selection, output: str = "") -> xr.Dataset:
-    """Measure a selection at both ends of the range of its cluster's MFU.
+    """Measure one model at both ends of the interval of its predicted full-scale computing time.
 
     Returns
     -------
     Dataset
-        As `obtain` does, with one more dimension `mfu`.
+        As `obtain` does, with one more dimension `mfu`: the fraction of the GPU's peak that either
+        computing time amounts to.
     """
     path = _path(selection, output)
     journal = Journal(path)
-    assumed = cluster(selection.experiment.cluster).gpu.mfu_range
-    datasets = [_measure(selection, journal, mfu) for mfu in assumed]
+    entry = cluster(selection.experiment.cluster)
+    predicted = compute_time(model(selection.models[0]), entry, REFERENCE_MICRO_BATCH)
+    ends = (predicted.low_s, predicted.high_s)
+    datasets = [_measure(selection, journal, end / predicted.value_s) for end in ends]
+    fractions = [predicted.mfu * predicted.value_s / end for end in ends]
     dataset = xr.concat(
-        [part.expand_dims(mfu=[mfu]) for part, mfu in zip(datasets, assumed, strict=True)],
+        [part.expand_dims(mfu=[mfu]) for part, mfu in zip(datasets, fractions, strict=True)],
         dim="mfu",
         join="outer",
         combine_attrs="drop_conflicts",
     )
-    dataset["mfu"].attrs = {"long_name": "assumed fraction of the GPU's peak", "units": "1"}
+    dataset["mfu"].attrs = {"long_name": "fraction of the GPU's peak at full scale", "units": "1"}
     return _finish(dataset, path, journal)
 
 
-def _measure(selection: Selection, journal: Journal, mfu: float | None = None) -> xr.Dataset:
+def _measure(selection: Selection, journal: Journal, compute_factor: float = 1.0) -> xr.Dataset:
     split = read_corpus_config(PARAMS / "corpus.yaml").split
-    return measure_scaling(selection, RESULTS / "compute.nc", ENWIKI, split, journal, mfu)
+    return measure_scaling(
+        selection, RESULTS / "compute.nc", ENWIKI, split, journal, compute_factor
+    )
 
 
 def _finish(dataset: xr.Dataset, path: Path, journal: Journal) -> xr.Dataset:

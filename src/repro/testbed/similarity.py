@@ -13,8 +13,8 @@ from repro.predict.volumes import gradient_bytes, training_flops
 
 # Micro batch, in sequences per GPU, at which computing times are compared: that of weak scaling.
 REFERENCE_MICRO_BATCH = 4
-# The testbed trains in fp32 and reduces fp32 gradients.
-TESTBED_GRADIENT_BYTES = 4
+# The papers' Megatron-LM reduces fp16 gradients; the testbed trains in fp32.
+FULL_GRADIENT_BYTES, TESTBED_GRADIENT_BYTES = 2, 4
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class Similarity:
     """How one testbed model stands for its full-size model.
 
     Times are of forward and backward compute of `REFERENCE_MICRO_BATCH` sequences on one GPU, in
-    seconds; volumes are gradient bytes; `mfu` is the assumed fraction of the peak at full size.
+    seconds; volumes are gradient bytes. `mfu` is the fraction of the GPU's peak that
+    `compute_full_s` amounts to.
     """
 
     model: str
@@ -51,7 +52,7 @@ class Similarity:
 
 
 def derive(
-    name: str, model: Model, cluster: Cluster, compute_testbed_s: float, mfu: float
+    name: str, model: Model, cluster: Cluster, compute_testbed_s: float, compute_full_s: float
 ) -> Similarity:
     """The similarity of a model on a cluster.
 
@@ -62,15 +63,15 @@ def derive(
     compute_testbed_s : float
         Forward plus backward compute time of the testbed model, measured on one uncontended rank
         under the experiment's quota, in seconds.
-    mfu : float
-        Fraction of the GPU's peak that the full-size model reaches; C_full is FLOPs / (peak mfu).
+    compute_full_s : float
+        The same of the full-size model on one GPU of the cluster, predicted.
     """
     flops = training_flops(model.family, model.full, REFERENCE_MICRO_BATCH)
     return Similarity(
         model=name,
-        mfu=mfu,
-        compute_full_s=flops / (cluster.gpu.peak_flops * mfu),
+        mfu=flops / (cluster.device.peak_flops * compute_full_s),
+        compute_full_s=compute_full_s,
         compute_testbed_s=compute_testbed_s,
-        volume_full_bytes=gradient_bytes(model.family, model.full, cluster.gpu.gradient_bytes),
+        volume_full_bytes=gradient_bytes(model.family, model.full, FULL_GRADIENT_BYTES),
         volume_testbed_bytes=gradient_bytes(model.family, model.testbed, TESTBED_GRADIENT_BYTES),
     )

@@ -1,0 +1,123 @@
+"""Calibrate the performance model: the most probable parameters given measurements."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import least_squares
+from tqdm import tqdm
+
+from repro.predict.iteration import predict_phases
+from repro.predict.machine import machine
+from repro.predict.parameters import Parameters
+from repro.predict.rows import TrainingRows, training_rows
+from repro.predict.workload import Array
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What is known of a parameter before any measurement: its median, and the standard deviation
+    of its logarithm."""
+
+    median: float
+    deviation: float
+
+
+# Wide: a factor of 1.5 to 3 either way. Efficiencies are narrower, because they are near their
+# limit for large kernels by all published benchmarks.
+PRIORS: Mapping[str, Prior] = {
+    "gemm_efficiency": Prior(0.85, 0.1),
+    "wave_loss": Prior(0.5, 0.5),
+    "attention_gemm_efficiency": Prior(0.45, 0.2),
+    "logits_gemm_efficiency": Prior(0.75, 0.1),
+    "logits_gemm_efficiency_alone": Prior(0.5, 0.5),
+    "memory_efficiency": Prior(0.88, 0.07),
+    "attention_passes": Prior(1.4, 0.2),
+    "kernel_s": Prior(5e-6, 0.5),
+    "host_layer_s": Prior(1e-3, 0.5),
+    "host_collective_s": Prior(5e-5, 0.7),
+    "host_unfused_softmax_s": Prior(3e-4, 0.7),
+    "host_micro_batch_s": Prior(1e-3, 0.7),
+    "host_iteration_s": Prior(1e-3, 1.0),
+    "host_optimizer_layer_s": Prior(1e-4, 1.0),
+    "fabric_efficiency": Prior(0.85, 0.05),
+    "collective_latency_s": Prior(4e-5, 0.5),
+    "latency_exponent": Prior(1.0, 0.4),
+    "hop_s": Prior(5e-5, 0.7),
+    "ring_sharing_exponent": Prior(2.0, 0.4),
+    "straggler_fraction": Prior(0.01, 0.7),
+}
+# Logarithmic errors beyond this count less (soft L1): some published runs are off by themselves.
+_SCALE = 0.05
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Fitted parameters and the covariance of the logarithms of those in `names`."""
+
+    parameters: Parameters
+    names: tuple[str, ...]
+    covariance: Array
+
+
+def log_errors(parts: Sequence[TrainingRows], parameters: Parameters) -> Array:
+    """ln(predicted / measured) of all rows, in the order of the parts."""
+    errors = []
+    for part in parts:
+        phases = predict_phases(part.workload, machine(part.cluster, parameters), parameters)
+        errors.append(np.log(phases.iteration_time_s / part.iteration_time_s))
+    return np.concatenate(errors)
+
+
+def fit(rows: pd.DataFrame, start: Parameters, names: Sequence[str] = tuple(PRIORS)) -> Fit:
+    """The most probable parameters, by least squares over logarithms.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Training measurements. Each `set` weighs as the square root of its number of rows.
+    start : Parameters
+        Values of what is not fitted.
+    names : sequence of str
+        What is fitted, all of which have priors.
+    """
+    parts = list(training_rows(rows))
+    sizes = rows.groupby("set").size()
+    weight_of = (sizes.sum() / sizes) ** 0.5
+    weights = np.concatenate(
+        [weight_of[rows.set[part.index]].to_numpy(dtype=float) for part in parts]
+    )
+    medians = np.log([PRIORS[name].median for name in names])
+    deviations = np.array([PRIORS[name].deviation for name in names])
+
+    def residuals(logarithms: Array) -> Array:
+        values = dict(zip(names, np.exp(logarithms), strict=True))
+        errors = log_errors(parts, start.model_copy(update=values))
+        # least_squares's own robust loss would flatten the priors too.
+        robust = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + (errors / _SCALE) ** 2) - 1))
+        return np.concatenate([np.sqrt(weights) * robust, (logarithms - medians) / deviations])
+
+    found = least_squares(residuals, medians, method="trf", x_scale=deviations)
+    values = dict(zip(names, np.exp(found.x).tolist(), strict=True))
+    return Fit(
+        parameters=start.model_copy(update=values),
+        names=tuple(names),
+        covariance=np.linalg.inv(found.jac.T @ found.jac),
+    )
+
+
+def cross_validate(rows: pd.DataFrame, start: Parameters) -> Array:
+    """ln(predicted / measured) of every row, by fits that have seen no row of its model size.
+
+    A model size is a number of layers and a hidden size.
+    """
+    sizes = rows.layers.astype(str) + "x" + rows.hidden.astype(str)
+    errors = pd.Series(np.nan, index=rows.index)
+    for size in tqdm(sizes.unique(), desc="cross-validation", unit="size"):
+        held = rows[sizes == size]
+        fitted = fit(rows[sizes != size], start)
+        parts = list(training_rows(held))
+        index = np.concatenate([part.index.to_numpy() for part in parts])
+        errors.loc[index] = log_errors(parts, fitted.parameters)
+    return errors.to_numpy(dtype=float)

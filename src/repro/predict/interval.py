@@ -1,0 +1,55 @@
+"""How sure a prediction is: what calibration leaves open, and what the model itself gets wrong."""
+
+import numpy as np
+
+from repro.catalog.clusters import Cluster
+from repro.catalog.protocols import Protocol
+from repro.predict.machine import machine
+from repro.predict.parameters import Calibration, Parameters
+from repro.predict.quantities import iteration_times_s
+from repro.predict.workload import Array, Workload
+
+LEVEL = 0.90
+# The 5 % to 95 % quantiles of a normal distribution, in standard deviations.
+_DEVIATIONS = 1.645
+_STEP = 0.01
+
+ALONE, TENSOR_PARALLEL = "without tensor parallelism", "with tensor parallelism"
+
+
+def regime(w: Workload) -> Array:
+    """Name of the regime whose residuals hold for each row of a flat workload."""
+    return np.where(w.tensor_parallel > 1, TENSOR_PARALLEL, ALONE)
+
+
+def half_width(
+    w: Workload, cluster: Cluster, calibrated: Calibration, protocol: Protocol | None = None
+) -> Array:
+    """Half of the 90 % interval of ln(iteration time).
+
+    The quantile of the cross-validated residuals of the row's regime, and in quadrature the
+    parameters' covariance, carried through the model by differences.
+
+    Returns
+    -------
+    Array
+        x, for an interval from time / e^x to time e^x.
+    """
+    regimes = regime(w)
+    quantile = np.zeros(regimes.shape)
+    for name, residuals in calibrated.residuals.items():
+        quantile = np.where(regimes == name, residuals.half_width, quantile)
+
+    def logarithm(parameters: Parameters) -> Array:
+        return np.log(iteration_times_s(w, machine(cluster, parameters, protocol), parameters))
+
+    base = logarithm(calibrated.parameters)
+    slopes = []
+    for name in calibrated.fitted:
+        value = getattr(calibrated.parameters, name)
+        moved = calibrated.parameters.model_copy(update={name: value * np.exp(_STEP)})
+        slopes.append((logarithm(moved) - base) / _STEP)
+    slope = np.array(slopes)
+    variance = np.einsum("ir,ij,jr->r", slope, np.array(calibrated.covariance), slope)
+    width: Array = np.sqrt(quantile**2 + _DEVIATIONS**2 * variance)
+    return width

@@ -1,0 +1,132 @@
+"""How good the performance model is on published measurements, beside a constant-MFU baseline."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from repro.predict.interval import half_width
+from repro.predict.machine import machine
+from repro.predict.parameters import calibration
+from repro.predict.quantities import iteration_times_s
+from repro.predict.rows import TrainingRows, read_rows, training_rows
+from repro.predict.volumes import training_flops
+from repro.predict.workload import ARRAY_FIELDS, Array, Workload, from_columns
+
+# A configuration is predicted this often to time it: files have tens to hundreds of rows.
+_TIMED_ROWS = 200_000
+
+
+@dataclass(frozen=True)
+class Score:
+    """How predictions of one set compare with its measurements; percentages of the measured time.
+
+    `bias_pct` is the mean signed error, `coverage_90_pct` the share of rows within their 90 %
+    interval, `baseline_mape_pct` the error of the constant MFU that suits this very set best.
+    `configs_per_s` is on one core, without reading the file.
+    """
+
+    set: str
+    n: int
+    mape_pct: float
+    median_pct: float
+    p90_pct: float
+    max_pct: float
+    bias_pct: float
+    rank_correlation: float | None
+    coverage_90_pct: float
+    baseline_mape_pct: float
+    configs_per_s: float
+
+
+def validate(path: Path) -> list[Score]:
+    """Predict every row of a CSV of measurements.
+
+    Returns
+    -------
+    list of Score
+        One per value of the column `set`.
+
+    Raises
+    ------
+    ReproError
+        The file cannot be read or a row cannot be predicted.
+    """
+    rows = read_rows(path)
+    predicted = pd.concat([_predict(part) for part in training_rows(rows)])
+    return [
+        _score(str(name), predicted.loc[measured.index], measured)
+        for name, measured in rows.iteration_time_s.groupby(rows["set"], sort=False)
+    ]
+
+
+def _predict(part: TrainingRows) -> pd.DataFrame:
+    """Predicted time, half width of its interval, FLOPs over peak and configurations per second."""
+    calibrated = calibration(part.cluster.calibration)
+    device = machine(part.cluster, calibrated.parameters)
+    run = part.workload
+    many = _repeated(run, _TIMED_ROWS)
+    start = time.perf_counter()
+    iteration_times_s(many, device, calibrated.parameters)
+    rate = len(many.layers) / (time.perf_counter() - start)
+    flops = training_flops(run.family, run, run.global_batch_size)
+    return pd.DataFrame(
+        {
+            "time_s": iteration_times_s(run, device, calibrated.parameters),
+            "half_width": half_width(run, part.cluster, calibrated),
+            "work": flops / (run.gpus * device.gpu.peak_flops),
+            "rate": rate,
+        },
+        index=part.index,
+    )
+
+
+def _repeated(w: Workload, rows: int) -> Workload:
+    columns = {name: np.resize(getattr(w, name), rows) for name in ARRAY_FIELDS}
+    return from_columns(w.family, **columns)
+
+
+def _score(name: str, predicted: pd.DataFrame, measured: pd.Series) -> Score:
+    ratio = predicted.time_s / measured
+    error = 100 * (ratio - 1)
+    size = error.abs()
+    inside = np.abs(np.log(ratio)) <= predicted.half_width
+    several = len(measured) > 1
+    return Score(
+        set=name,
+        n=len(measured),
+        mape_pct=float(size.mean()),
+        median_pct=float(size.median()),
+        p90_pct=float(size.quantile(0.9)),
+        max_pct=float(size.max()),
+        bias_pct=float(error.mean()),
+        rank_correlation=(
+            float(predicted.time_s.rank().corr(measured.rank())) if several else None
+        ),
+        coverage_90_pct=float(100 * inside.mean()),
+        baseline_mape_pct=best_constant_mape_pct((predicted.work / measured).to_numpy()),
+        configs_per_s=float(predicted.rate.iloc[0]),
+    )
+
+
+def best_constant_mape_pct(work_per_second: Array) -> float:
+    """The lowest mean absolute percentage error that time = work / constant rate can have.
+
+    Parameters
+    ----------
+    work_per_second : Array
+        Work over measured time, by row; the error of a rate R is mean |x/R - 1|, whose minimum
+        stands at one of the x.
+    """
+    errors = [np.abs(work_per_second / rate - 1).mean() for rate in work_per_second]
+    return float(100 * min(errors))
+
+
+def table(scores: Sequence[Score]) -> str:
+    """Scores as text, a line per set."""
+    frame = pd.DataFrame([vars(score) for score in scores]).set_index("set")
+    rates = frame.pop("configs_per_s")
+    return frame.round(2).assign(configs_per_s=rates.map("{:,.0f}".format)).to_string()
