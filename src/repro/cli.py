@@ -121,12 +121,12 @@ def figures() -> None:
 def claims(
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
 ) -> None:
-    """Print every tested claim: published and measured value, interval and verdict."""
+    """Print every claim: published, predicted and measured value, intervals and verdicts."""
     from repro.claims.table import table
-    from repro.claims.verdicts import judge_claims
+    from repro.claims.verdicts import judge_every_claim
     from repro.results.store import read_experiments
 
-    judgements = judge_claims(read_experiments())
+    judgements = judge_every_claim(read_experiments())
     if as_json:
         typer.echo(json.dumps([asdict(judgement) for judgement in judgements], indent=1))
     else:

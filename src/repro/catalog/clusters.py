@@ -1,5 +1,7 @@
 """The clusters under study (`params/clusters.yaml`)."""
 
+from pydantic import PositiveFloat
+
 from repro.catalog.gpus import Gpu, gpu
 from repro.catalog.reading import Entry, choose, read_yaml
 from repro.catalog.topology import Topology
@@ -11,6 +13,8 @@ class Cluster(Entry):
     delivers less (`params/protocols.yaml`).
 
     `gpu` is a name of `params/gpus.yaml`, `calibration` one of `params/calibration/`.
+    `fabric_effective_gbps` is what a node's collectives were measured to get between nodes, where
+    that is known; it replaces the nominal rate times the calibration's efficiency.
     `fabric_ring_sharing` says that rings with several ranks in a node were measured to share NICs
     there (`repro.predict.collectives`).
     """
@@ -19,6 +23,7 @@ class Cluster(Entry):
     gpu: str
     calibration: str
     topology: Topology
+    fabric_effective_gbps: PositiveFloat | None = None
     fabric_ring_sharing: bool = False
     source: str
 

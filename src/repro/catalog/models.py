@@ -45,13 +45,18 @@ class Shape(Entry):
 
 
 class Model(Entry):
-    """One model of the papers: its name in figures, its family and its two shapes."""
+    """One model of the papers: its name in figures, its family and its shapes.
+
+    `full` is what was trained; `pipeline` what was trained in pipelines, where that is another
+    shape; `testbed` what the testbed trains for it.
+    """
 
     label: str
     family: Family
     published_parameters: PositiveInt
     source: str
     full: Shape
+    pipeline: Shape | None = None
     testbed: Shape
 
     @model_validator(mode="after")

@@ -17,6 +17,8 @@ class Claim:
     value, unit, comparator
         The number claimed (None where an order or a trend is), its unit, and how it is meant:
         eq, ratio, le ("up to"), ge, range_lo and range_hi, ordering, trend.
+    note
+        What reading the document closely says about it: contradictions, what it leaves open.
     """
 
     id: str
@@ -26,6 +28,7 @@ class Claim:
     value: float | None
     unit: str
     comparator: str
+    note: str
 
 
 def read_claims() -> list[Claim]:
@@ -40,6 +43,7 @@ def read_claims() -> list[Claim]:
                 value=float(row["value"]) if row["value"] else None,
                 unit=row["unit"],
                 comparator=row["comparator"],
+                note=row["notes"],
             )
             for row in csv.DictReader(file)
         ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -9,8 +10,10 @@ import xarray as xr
 
 from repro.catalog.experiments import experiment
 from repro.catalog.protocols import read_protocols
+from repro.claims.predictions import PREDICTIONS, Predicted
 from repro.claims.published import Claim, read_claims
 from repro.claims.quantities import TESTS, Quantity, Statement
+from repro.predict.experiments import draw_scaling, predict_scaling
 from repro.results.metrics import CONFIDENCE, Sample, draw_sample, estimate, support
 from repro.results.store import why_not_run
 
@@ -18,32 +21,54 @@ Verdict = Literal["reproduced", "same direction", "not reproduced", "not run", "
 
 # A number counts as reproduced within this much of the published one, or if its interval holds it.
 TOLERANCE = 0.10
+# The documents whose claims are judged; the others are about other clusters and models.
+_DOCUMENTS = ("hoti2023", "micro2024", "gpt350m")
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """A claim beside what each source has for it.
+class Finding:
+    """What one source has for a claim.
 
-    Numbers are in the claim's `unit`. For an order or a trend, `published` is None and `testbed`
-    the share of bootstrap resamples in which it holds. `interval` belongs to `testbed`. `reason`
-    says why a claim was not run or is an input.
+    `value` is in the claim's unit; for an order or a trend, it is the share of resamples (of the
+    testbed's iterations, of the model's uncertain parameters) in which it holds. `reason` says why
+    a claim was not run or is an input.
     """
 
-    id: str
-    statement: str
-    source: str
-    unit: str
-    published: float | None
-    predicted: float | None
-    testbed: float | None
-    cluster: float | None
+    value: float | None
     interval: tuple[float, float] | None
     verdict: Verdict
     reason: str = ""
 
 
+@dataclass(frozen=True)
+class Judgement:
+    """A claim beside what each source has for it; numbers are in the claim's `unit`.
+
+    `interval`, `verdict` and `reason` belong to `testbed`. For an order or a trend `published` is
+    None. `note` is what reading the document closely says about the claim: contradictions, what it
+    leaves open.
+    """
+
+    id: str
+    statement: str
+    source: str
+    section: str
+    unit: str
+    published: float | None
+    predicted: float | None
+    predicted_interval: tuple[float, float] | None
+    predicted_verdict: Verdict
+    predicted_reason: str
+    testbed: float | None
+    interval: tuple[float, float] | None
+    verdict: Verdict
+    reason: str
+    cluster: float | None
+    note: str
+
+
 def judge_claims(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
-    """Judge every claim that the given experiments test.
+    """Judge the claims that the given experiments test.
 
     Parameters
     ----------
@@ -55,51 +80,70 @@ def judge_claims(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
     list of Judgement
         In the order of the claims' ids.
     """
-    inputs = {
+    wanted = [
+        claim
+        for claim in read_claims()
+        if claim.id in TESTS and TESTS[claim.id].experiment in results
+    ]
+    return _judge_all(wanted, results)
+
+
+def judge_every_claim(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
+    """Judge all claims of the documents under study, also those that nothing here answers yet."""
+    return _judge_all([c for c in read_claims() if c.source in _DOCUMENTS], results)
+
+
+def _judge_all(claims: list[Claim], results: Mapping[str, xr.Dataset]) -> list[Judgement]:
+    samples = {name: _sample(name, dataset) for name, dataset in results.items()}
+    return [_judgement(claim, _prediction(claim), _measurement(claim, samples)) for claim in claims]
+
+
+def _inputs() -> dict[str, str]:
+    return {
         claim: f"{entry.label}'s rate is computed from it"
         for entry in read_protocols().values()
         for claim in entry.input_claims
     }
-    samples = {name: _sample(name, dataset) for name, dataset in results.items()}
-    return [
-        _judge(claim, TESTS[claim.id], samples[TESTS[claim.id].experiment], inputs.get(claim.id))
-        for claim in read_claims()
-        if claim.id in TESTS and TESTS[claim.id].experiment in samples
-    ]
+
+
+def _measurement(claim: Claim, samples: Mapping[str, Sample | str]) -> Finding:
+    test = TESTS.get(claim.id)
+    if test is None:
+        return Finding(None, None, "not run", "the testbed has no experiment for it")
+    return _find(claim, test, samples.get(test.experiment, f"{test.experiment} was not run"))
+
+
+def _prediction(claim: Claim) -> Finding:
+    if test := TESTS.get(claim.id):
+        return _find(claim, test, predicted_sample(test.experiment))
+    if predicted := PREDICTIONS.get(claim.id):
+        return _evaluate(claim, predicted)
+    return Finding(None, None, "not run", "the model says nothing about it")
+
+
+@cache
+def predicted_sample(name: str) -> Sample:
+    """An experiment as predicted, with draws of the model's uncertain parameters."""
+    entry = experiment(name)
+    full = entry.profiles["default"]
+    what = (entry, full.models, tuple(read_protocols()), full.gpus)
+    point, draws = predict_scaling(*what), draw_scaling(*what)
+    return Sample(point.squeeze("source", drop=True), draws.squeeze("source", drop=True))
 
 
 def _sample(name: str, dataset: xr.Dataset) -> Sample | str:
-    """An experiment's results as its claims need them, or why they cannot answer."""
-    return _why_not(name, dataset) or draw_sample(dataset.sel(source="testbed", drop=True))
-
-
-def _judge(
-    claim: Claim,
-    test: Quantity | Statement,
-    sample: Sample | str,
-    input_reason: str | None,
-) -> Judgement:
-    if isinstance(sample, str):
-        return _judgement(claim, None, None, "input" if input_reason else "not run", sample)
-    if isinstance(test, Statement):
-        share = support(sample, test.holds)
-        verdict = _verdict_of_statement(share, bool(test.holds(sample.results)))
-        return _judgement(claim, share, None, verdict, "")
-    result = estimate(sample, test.compute)
-    if np.isnan(result.value):
-        return _judgement(claim, None, None, "not run", "configurations are missing")
-    interval = (result.low, result.high)
-    if input_reason:
-        return _judgement(claim, result.value, interval, "input", input_reason)
-    assert claim.value is not None
-    verdict = _verdict_of_number(result.value, interval, claim.value, test.neutral)
-    return _judgement(claim, result.value, interval, verdict, "")
+    """An experiment's measurements as its claims need them, or why they cannot answer."""
+    if reason := _why_not(name, dataset):
+        return reason
+    return draw_sample(dataset.sel(source="testbed", drop=True))
 
 
 def _why_not(name: str, dataset: xr.Dataset) -> str:
     """Why an experiment's results cannot answer its claims; empty if they can."""
     if reasons := why_not_run(dataset):
         return reasons
+    if "testbed" not in dataset["source"].values:
+        return f"{name} was not run on the testbed"
     full = experiment(name).profiles["default"]
     for dim, wanted in (
         ("model", full.models),
@@ -112,39 +156,68 @@ def _why_not(name: str, dataset: xr.Dataset) -> str:
     return ""
 
 
-def _verdict_of_statement(share: float, holds: bool) -> Verdict:
+def _find(claim: Claim, test: Quantity | Statement, sample: Sample | str) -> Finding:
+    input_reason = _inputs().get(claim.id)
+    if isinstance(sample, str):
+        return Finding(None, None, "input" if input_reason else "not run", sample)
+    if isinstance(test, Statement):
+        return _of_statement(support(sample, test.holds), bool(test.holds(sample.results)))
+    result = estimate(sample, test.compute)
+    if np.isnan(result.value):
+        return Finding(None, None, "not run", "configurations are missing")
+    found = _of_number(claim, result.value, (result.low, result.high), test.neutral)
+    if input_reason:
+        return Finding(found.value, found.interval, "input", input_reason)
+    return found
+
+
+def _evaluate(claim: Claim, predicted: Predicted) -> Finding:
+    value, draws = predicted.evaluate()
+    if claim.value is None:
+        return _of_statement(float(np.mean(draws)), bool(value))
+    tail = 100 * (1 - CONFIDENCE) / 2
+    low, high = np.percentile(draws, [tail, 100 - tail])
+    found = _of_number(claim, value, (float(low), float(high)), predicted.neutral)
+    return Finding(found.value, found.interval, found.verdict, predicted.assumption)
+
+
+def _of_statement(share: float, holds: bool) -> Finding:
     if share >= CONFIDENCE:
-        return "reproduced"
-    return "same direction" if holds else "not reproduced"
+        return Finding(share, None, "reproduced")
+    return Finding(share, None, "same direction" if holds else "not reproduced")
 
 
-def _verdict_of_number(
-    value: float, interval: tuple[float, float], published: float, neutral: float | None
-) -> Verdict:
+def _of_number(
+    claim: Claim, value: float, interval: tuple[float, float], neutral: float | None
+) -> Finding:
+    published = claim.value
+    assert published is not None
+    if claim.comparator == "ge":
+        held = value >= published or interval[1] >= published
+        return Finding(value, interval, "reproduced" if held else "not reproduced")
     if interval[0] <= published <= interval[1] or abs(value / published - 1) <= TOLERANCE:
-        return "reproduced"
+        return Finding(value, interval, "reproduced")
     if neutral is not None and (value - neutral) * (published - neutral) > 0:
-        return "same direction"
-    return "not reproduced"
+        return Finding(value, interval, "same direction")
+    return Finding(value, interval, "not reproduced")
 
 
-def _judgement(
-    claim: Claim,
-    testbed: float | None,
-    interval: tuple[float, float] | None,
-    verdict: Verdict,
-    reason: str,
-) -> Judgement:
+def _judgement(claim: Claim, predicted: Finding, testbed: Finding) -> Judgement:
     return Judgement(
         id=claim.id,
         statement=claim.statement,
         source=claim.source,
+        section=claim.section,
         unit=claim.unit,
         published=claim.value,
-        predicted=None,
-        testbed=testbed,
+        predicted=predicted.value,
+        predicted_interval=predicted.interval,
+        predicted_verdict=predicted.verdict,
+        predicted_reason=predicted.reason,
+        testbed=testbed.value,
+        interval=testbed.interval,
+        verdict=testbed.verdict,
+        reason=testbed.reason,
         cluster=None,
-        interval=interval,
-        verdict=verdict,
-        reason=reason,
+        note=claim.note,
     )

@@ -1,5 +1,6 @@
 """Get an experiment's results from the source that a notebook asks for."""
 
+import json
 from pathlib import Path
 
 import xarray as xr
@@ -10,14 +11,16 @@ from repro.catalog.selection import Selection
 from repro.corpus.config import read_corpus_config
 from repro.launch.journal import Journal
 from repro.launch.scaling import measure_scaling
+from repro.observe.environment import provenance
 from repro.paths import ENWIKI, PARAMS, RESULTS
 from repro.predict.compute import compute_time
+from repro.predict.experiments import predict_scaling
+from repro.predict.parameters import calibration
 from repro.results.store import not_run, write_dataset
 from repro.testbed.similarity import REFERENCE_MICRO_BATCH
 
 _NOT_YET = {
     "paper": "published values are claims, not series; the table below has them",
-    "predicted": "this version has no performance model",
     "cluster": "this version starts no runs on GPU nodes",
 }
 
@@ -48,6 +51,8 @@ def obtain(selection: Selection, output: str = "") -> xr.Dataset:
     journal = Journal(path)
     if selection.source == "testbed":
         dataset = _measure(selection, journal)
+    elif selection.source == "predicted":
+        dataset = _predict(selection)
     else:
         dataset = not_run(
             {selection.source: _NOT_YET[selection.source]},
@@ -81,6 +86,27 @@ def obtain_sensitivity(selection: Selection, output: str = "") -> xr.Dataset:
     )
     dataset["mfu"].attrs = {"long_name": "fraction of the GPU's peak at full scale", "units": "1"}
     return _finish(dataset, path, journal)
+
+
+def _predict(selection: Selection) -> xr.Dataset:
+    dataset = predict_scaling(
+        selection.experiment, selection.models, selection.protocols, selection.gpus
+    )
+    entry = cluster(selection.experiment.cluster)
+    return dataset.assign_attrs(
+        title=f"{selection.experiment.title}, predicted",
+        published_in=selection.experiment.source,
+        experiment=selection.name,
+        not_run=json.dumps({}),
+        provenance=provenance(
+            {
+                "experiment": selection.experiment.model_dump(),
+                "cluster": entry.model_dump(),
+                "calibration": calibration(entry.calibration).model_dump(exclude={"covariance"}),
+                "models": {name: model(name).model_dump() for name in selection.models},
+            }
+        ),
+    )
 
 
 def _measure(selection: Selection, journal: Journal, compute_factor: float = 1.0) -> xr.Dataset:

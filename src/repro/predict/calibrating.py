@@ -14,6 +14,9 @@ from repro.predict.parameters import Calibration, Parameters, Residuals
 from repro.predict.rings import fit_ring
 from repro.predict.workload import Array
 
+# The published training runs that are fitted are all of this one.
+_GPU = "a100-sxm-80gb"
+
 
 def calibrate(training: pd.DataFrame, collectives: pd.DataFrame, source: str) -> Calibration:
     """Fit the ring's bus bandwidth to collectives, then the rest to training runs.
@@ -34,6 +37,7 @@ def calibrate(training: pd.DataFrame, collectives: pd.DataFrame, source: str) ->
     return Calibration(
         source=source,
         date=date.today().isoformat(),
+        gpu=_GPU,
         parameters=fitted.parameters,
         fitted=fitted.names,
         covariance=tuple(tuple(row) for row in fitted.covariance.tolist()),
@@ -56,7 +60,7 @@ def write_calibration(value: Calibration, path: Path) -> None:
     """Write a calibration as YAML with numbers of four digits, atomically."""
     content = value.model_dump(mode="json")
     lines = ["# Written by `repro calibrate`; what each parameter is: repro.predict.parameters."]
-    lines += [f"{key}: {json.dumps(content[key])}" for key in ("source", "date")]
+    lines += [f"{key}: {json.dumps(content[key])}" for key in ("source", "date", "gpu")]
     lines += ["parameters:"]
     lines += [f"  {name}: {_short(x)}" for name, x in content["parameters"].items()]
     lines += ["residuals:"]

@@ -47,8 +47,7 @@ class Phases:
     @property
     def iteration_time_s(self) -> Array:
         """The sum of all phases."""
-        total: Array = np.sum([getattr(self, field.name) for field in fields(self)], axis=0)
-        return total
+        return sum((getattr(self, field.name) for field in fields(self)), start=np.zeros(()))
 
 
 def predict_phases(w: Workload, machine: Machine, parameters: Parameters) -> Phases:

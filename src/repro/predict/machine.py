@@ -61,7 +61,11 @@ def machine(cluster: Cluster, parameters: Parameters, protocol: Protocol | None 
         if level is not top:
             links = Links(level.name, vertex_gpus, rate * parameters.collective_efficiency)
         elif protocol is None:
-            links = Links(level.name, vertex_gpus, rate * parameters.fabric_efficiency)
+            effective = cluster.fabric_effective_gbps
+            known = rate * parameters.fabric_efficiency
+            if effective is not None:
+                known = effective * _BYTES_PER_GBIT
+            links = Links(level.name, vertex_gpus, known)
         else:
             links = Links(
                 level.name,

@@ -13,6 +13,9 @@ Fraction = Annotated[float, Field(gt=0, le=1.2)]
 class Parameters(Entry):
     """What the performance model cannot know from data sheets. Times in seconds.
 
+    A copy may have columns of values in its fields (`model_copy`), which broadcast against the rows
+    of a workload: that is how uncertain parameters are carried through the model.
+
     The GPU: fractions of the data sheet's peak that kernels reach.
 
     gemm_efficiency
@@ -103,12 +106,14 @@ class Residuals(Entry):
 class Calibration(Entry):
     """Parameters with where they come from and how sure they are.
 
-    `covariance` is that of the natural logarithms of the fitted parameters, in the order of
-    `fitted`. `residuals` are by regime: with and without tensor parallelism.
+    `gpu` is the one that was measured. `covariance` is that of the natural logarithms of the fitted
+    parameters, in the order of `fitted`. `residuals` are by regime: with and without tensor
+    parallelism.
     """
 
     source: str
     date: str
+    gpu: str
     parameters: Parameters
     fitted: tuple[str, ...]
     covariance: tuple[tuple[float, ...], ...]

@@ -45,7 +45,7 @@ def in_blocks(w: Workload, evaluate: Evaluate) -> dict[str, Array]:
     """Evaluate a flat workload block by block and join the results."""
     rows = w.layers.shape[0]
     blocks = [evaluate(w.rows(slice(at, at + _BLOCK))) for at in range(0, rows, _BLOCK)]
-    return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+    return {name: np.concatenate([block[name] for block in blocks], axis=-1) for name in blocks[0]}
 
 
 def _quantities(w: Workload, machine: Machine, parameters: Parameters) -> dict[str, Array]:

@@ -91,7 +91,8 @@ class Workload:
     @property
     def micro_batches(self) -> Array:
         """Micro batches of one replica per iteration."""
-        return self.global_batch_size / (self.micro_batch_size * self.data_parallel)
+        count: Array = self.global_batch_size / (self.micro_batch_size * self.data_parallel)
+        return count
 
     @property
     def tokens(self) -> Array:

@@ -1,0 +1,132 @@
+"""What of the papers' data-parallel claims one small model of cluster A explains, in the open.
+
+Five numbers are fitted to ten headline claims: the three protocols' rates, one factor on all
+computing and one on what small batches cost the host. Then each claim is predicted from a fit to
+the other nine, so that a reader sees which claims are explained and which are only fitted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+import numpy as np
+from scipy.optimize import least_squares
+from tqdm import tqdm
+
+from repro.catalog.clusters import cluster
+from repro.catalog.experiments import experiment
+from repro.catalog.protocols import Protocol, read_protocols
+from repro.claims.published import Claim, read_claims
+from repro.claims.quantities import TESTS, Quantity
+from repro.predict.draws import slower
+from repro.predict.experiments import predict_with
+from repro.predict.parameters import calibration
+from repro.predict.workload import Array
+
+HEADLINES = ("C001", "C002", "C003", "C004", "C005", "C017", "C018", "C072", "C073", "C061")
+# Published numbers are rounded, and averages of four models whose sequence lengths are unknown.
+_RELATIVE_ERROR = 0.05
+# Rates are free; computing and the host are known to within these factors (one deviation).
+_COMPUTE_DEVIATION, _HOST_DEVIATION = 0.2, 0.4
+# No protocol carries more payload than its port: EDR InfiniBand twice, and 10 GbE's framing.
+_PORT_GBPS = (100.0, 100.0, 9.41)
+_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The five numbers: Gbit/s of a NIC by protocol, and factors on computing and host times."""
+
+    rdma_gbps: float
+    ipoib_gbps: float
+    tcp_gbps: float
+    compute_factor: float
+    host_factor: float
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A claim, its value in the fit to all, and in a fit that has not seen it.
+
+    `deviations` is how far the latter is from the published value, in units of the assumed error.
+    """
+
+    id: str
+    statement: str
+    unit: str
+    published: float
+    fitted: float
+    left_out: float
+    deviations: float
+
+
+def explain() -> tuple[Fitted, list[Explained]]:
+    """Fit the headline claims, and each of them from the others."""
+    claims = {claim.id: claim for claim in read_claims() if claim.id in HEADLINES}
+    start = [entry.effective_gbps for entry in read_protocols().values()] + [1.0, 1.0]
+    all_fitted, values = _fit(HEADLINES, claims, start)
+    explained = []
+    for left in tqdm(HEADLINES, desc="leave one out", unit="claim"):
+        others = [claim for claim in HEADLINES if claim != left]
+        numbers, _ = _fit(others, claims, astuple(all_fitted))
+        alone = float(_values(numbers, [left])[0])
+        published = _published(claims[left])
+        explained.append(
+            Explained(
+                id=left,
+                statement=claims[left].statement,
+                unit=claims[left].unit,
+                published=published,
+                fitted=float(values[HEADLINES.index(left)]),
+                left_out=alone,
+                deviations=float(np.log(alone / published) / _RELATIVE_ERROR),
+            )
+        )
+    return all_fitted, explained
+
+
+def _published(claim: Claim) -> float:
+    assert claim.value is not None
+    return claim.value
+
+
+def _fit(
+    wanted: Sequence[str], claims: dict[str, Claim], start: Sequence[float]
+) -> tuple[Fitted, Array]:
+    published = np.log([_published(claims[claim]) for claim in wanted])
+
+    def residuals(logarithms: Array) -> Array:
+        numbers = Fitted(*np.exp(logarithms).tolist())
+        errors = (np.log(_values(numbers, wanted)) - published) / _RELATIVE_ERROR
+        priors = [logarithms[3] / _COMPUTE_DEVIATION, logarithms[4] / _HOST_DEVIATION]
+        together: Array = np.concatenate([errors, priors])
+        return together
+
+    limits = np.log([*_PORT_GBPS, np.inf, np.inf])
+    first = np.minimum(np.log(start), limits - 1e-6)
+    solution = least_squares(residuals, first, bounds=(-np.inf, limits), xtol=_TOLERANCE)
+    found = Fitted(*np.exp(solution.x).tolist())
+    return found, _values(found, HEADLINES)
+
+
+def _values(numbers: Fitted, wanted: Sequence[str]) -> Array:
+    """The claims' quantities for five numbers."""
+    rates = (numbers.rdma_gbps, numbers.ipoib_gbps, numbers.tcp_gbps)
+    protocols: dict[str, Protocol] = {
+        name: entry.model_copy(update={"effective_gbps": rate})
+        for (name, entry), rate in zip(read_protocols().items(), rates, strict=True)
+    }
+    predicted = {}
+    for name in {_quantity(claim).experiment for claim in wanted}:
+        entry = experiment(name)
+        fitted = calibration(cluster(entry.cluster).calibration).parameters
+        changed = slower(fitted, numbers.compute_factor, numbers.host_factor)
+        full = entry.profiles["default"]
+        predicted[name] = predict_with(entry, full.models, protocols, full.gpus, changed)
+    quantities = [_quantity(claim) for claim in wanted]
+    return np.array([float(q.compute(predicted[q.experiment])) for q in quantities])
+
+
+def _quantity(claim: str) -> Quantity:
+    test = TESTS[claim]
+    assert isinstance(test, Quantity)
+    return test
