@@ -96,7 +96,7 @@ def test_json_has_what_readers_expect(judged: dict[str, Judgement]) -> None:
             "interval",
             "verdict",
         } <= set(entry)
-        assert entry["predicted"] is None and entry["cluster"] is None
+        assert entry["predicted"] is not None and entry["cluster"] is None
 
 
 def test_the_table_counts_verdicts(judged: dict[str, Judgement]) -> None:

@@ -1,5 +1,6 @@
 """Read a YAML file into a typed, validated, frozen value."""
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,9 +41,18 @@ def read_yaml(path: Path, schema: Any) -> Any:
         the key, the value and the rule it broke.
     """
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        changed_ns = path.stat().st_mtime_ns
     except FileNotFoundError:
         raise ReproError(f"{path}: no such file; restore it from the repository") from None
+    return _read(path, changed_ns, schema)
+
+
+# Values are immutable, and a model is asked for its cluster thousands of times in a sweep; the
+# time of change is part of the key, so that a file edited in a session is read again.
+@lru_cache(maxsize=64)
+def _read(path: Path, changed_ns: int, schema: Any) -> Any:
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         raise ReproError(f"{path}: not valid YAML ({one_line(error)})") from None
     try:

@@ -7,6 +7,7 @@ published number. What a document does not state and a prediction needs is its `
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -68,12 +69,12 @@ def _on_a(parameters: Parameters, transport: str = "rdma") -> Machine:
     return machine(cluster("pinnacles"), parameters, protocol(transport))
 
 
-def _stack(values: Sequence[Array]) -> Array:
+def _stack(values: Sequence[Any]) -> Array:
     """Arrays of different models on a new first axis."""
     return np.stack(np.broadcast_arrays(*values))
 
 
-def _every(conditions: Sequence[Array], axis: int | tuple[int, ...]) -> Array:
+def _every(conditions: Sequence[Any], axis: int | tuple[int, ...]) -> Array:
     """Whether all conditions, one per model, hold."""
     return np.asarray(_stack(conditions).all(axis=axis))
 
@@ -91,7 +92,7 @@ def _batch_sweep(name: str, parameters: Parameters) -> tuple[Array, Array]:
     )
     run = _run(name, plan, where, parameters)
     share = (run["gradient_sync"] + run["straggler_wait"]) / run["iteration_time_s"]
-    used = run["weights"] + run["gradients"] + run["optimizer"] + run["activations"]
+    used = run["weights"] + run["gradients"] + run["optimizer_states"] + run["activations"]
     fits = used + _FRAMEWORK_BYTES <= where.gpu.memory_gb * 1e9
     return share, fits
 

@@ -22,7 +22,7 @@ Verdict = Literal["reproduced", "same direction", "not reproduced", "not run", "
 # A number counts as reproduced within this much of the published one, or if its interval holds it.
 TOLERANCE = 0.10
 # The documents whose claims are judged; the others are about other clusters and models.
-_DOCUMENTS = ("hoti2023", "micro2024", "gpt350m")
+DOCUMENTS = ("hoti2023", "micro2024", "gpt350m")
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def judge_claims(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
 
 def judge_every_claim(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
     """Judge all claims of the documents under study, also those that nothing here answers yet."""
-    return _judge_all([c for c in read_claims() if c.source in _DOCUMENTS], results)
+    return _judge_all([c for c in read_claims() if c.source in DOCUMENTS], results)
 
 
 def _judge_all(claims: list[Claim], results: Mapping[str, xr.Dataset]) -> list[Judgement]:

@@ -4,6 +4,7 @@ Intervals come from draws of the model's uncertain parameters (`repro.predict.dr
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
@@ -16,7 +17,7 @@ from repro.predict.draws import draw_parameters
 from repro.predict.machine import machine
 from repro.predict.parameters import Parameters, calibration
 from repro.predict.quantities import quantities
-from repro.predict.workload import Plan, workload
+from repro.predict.workload import Array, Plan, workload
 
 # The phases that an experiment's timers tell apart, and what of the model belongs to each.
 _TIMERS = {
@@ -78,17 +79,45 @@ def predict_with(
     """Predict with protocols and parameters of one's own; columns of parameters become the
     dimension `resample`."""
     entry = cluster(experiment.cluster)
-    by_model = []
-    for name in models:
-        by_protocol = [
+    by_model = [
+        [
             _configurations(experiment, entry, model(name), one, gpus, parameters)
             for one in protocols.values()
         ]
-        by_model.append(xr.concat(by_protocol, xr.DataArray(list(protocols), dims="protocol")))
-    joined = xr.concat(by_model, xr.DataArray(list(models), dims="model"))
-    named = joined.assign_coords(protocol=list(protocols), model=list(models))
-    result = named.assign(time_scale=1.0)
+        for name in models
+    ]
+    each = ("model", "protocol", "iteration", "rank", "resample", "gpus")
+    of_nics = ("model", "protocol", "node", "iteration", "resample", "gpus")
+    time = np.array([[one.time_s for one in row] for row in by_model])[:, :, None, None]
+    phases = np.array([[one.phases_s for one in row] for row in by_model])[:, :, None, None]
+    # A ring sends as much as it receives.
+    rate = np.array([[one.fabric_gbps for one in row] for row in by_model])[:, :, None, None]
+    result = xr.Dataset(
+        {
+            "iteration_time_s": (each, time, {"units": "s"}),
+            "phase_time_s": ((*each[:4], "phase", *each[4:]), phases, {"units": "s"}),
+            "rx_iteration_full_scale_gbps": (of_nics, rate, {"units": "Gbit/s"}),
+            "tx_iteration_full_scale_gbps": (of_nics, rate, {"units": "Gbit/s"}),
+            "time_scale": 1.0,
+        },
+        coords={
+            "model": list(models),
+            "protocol": list(protocols),
+            "phase": list(_TIMERS),
+            "gpus": list(gpus),
+        },
+    )
     return result if result.sizes["resample"] > 1 else result.isel(resample=0)
+
+
+@dataclass(frozen=True)
+class _Configurations:
+    """Predictions of one model over one protocol: iteration time and rate (resample, gpus), phases
+    (phase, resample, gpus)."""
+
+    time_s: Array
+    phases_s: Array
+    fabric_gbps: Array
 
 
 def _configurations(
@@ -98,7 +127,7 @@ def _configurations(
     transport: Protocol,
     gpus: Sequence[int],
     parameters: Parameters,
-) -> xr.Dataset:
+) -> _Configurations:
     micro_batch = np.array([experiment.micro_batch(count) for count in gpus])
     plan = Plan(
         global_batch_size=micro_batch * np.array(gpus),
@@ -106,25 +135,11 @@ def _configurations(
         data_parallel=np.array(gpus),
     )
     rows, _ = workload(studied.family, studied.full, plan).flat()
-    predicted = {
-        name: np.atleast_2d(values)
-        for name, values in quantities(
-            rows, machine(entry, parameters, transport), parameters
-        ).items()
-    }
-    time = predicted["iteration_time_s"]
-    phases = [
-        np.broadcast_to(sum(predicted[p] for p in parts), time.shape) for parts in _TIMERS.values()
-    ]
-    # A ring sends as much as it receives.
-    rate = (("node", "iteration", "resample", "gpus"), predicted["fabric_gbps"][None, None])
-    each = ("iteration", "rank", "resample", "gpus")
-    return xr.Dataset(
-        {
-            "iteration_time_s": (each, time[None, None], {"units": "s"}),
-            "phase_time_s": (("phase", *each), np.array(phases)[:, None, None], {"units": "s"}),
-            "rx_iteration_full_scale_gbps": (*rate, {"units": "Gbit/s"}),
-            "tx_iteration_full_scale_gbps": (*rate, {"units": "Gbit/s"}),
-        },
-        coords={"phase": list(_TIMERS), "gpus": list(gpus)},
+    predicted = quantities(rows, machine(entry, parameters, transport), parameters)
+    time = np.atleast_2d(predicted["iteration_time_s"])
+    phases = [sum(predicted[part] for part in parts) for parts in _TIMERS.values()]
+    return _Configurations(
+        time_s=time,
+        phases_s=np.array([np.broadcast_to(phase, time.shape) for phase in phases]),
+        fabric_gbps=np.broadcast_to(predicted["fabric_gbps"], time.shape),
     )

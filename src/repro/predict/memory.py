@@ -19,13 +19,13 @@ class Memory:
 
     weights: Array
     gradients: Array
-    optimizer: Array
+    optimizer_states: Array
     activations: Array
 
     @property
     def total(self) -> Array:
         """The sum of all parts, without the framework's own (about 1 to 2 GB)."""
-        return self.weights + self.gradients + self.optimizer + self.activations
+        return self.weights + self.gradients + self.optimizer_states + self.activations
 
 
 def stage_parameters(w: Workload) -> Array:
@@ -76,6 +76,6 @@ def memory(w: Workload) -> Memory:
     return Memory(
         weights=_WEIGHT * count,
         gradients=_GRADIENT * count,
-        optimizer=_OPTIMIZER * count / shards,
+        optimizer_states=_OPTIMIZER * count / shards,
         activations=layers + transient + embeddings + head,
     )

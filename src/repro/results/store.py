@@ -9,6 +9,7 @@ import xarray as xr
 
 from repro.atomic import replacing
 from repro.catalog.experiments import ExperimentName
+from repro.catalog.reading import choose
 from repro.errors import ReproError
 from repro.paths import RESULTS
 
@@ -79,3 +80,20 @@ def read_experiments() -> dict[str, xr.Dataset]:
             else not_run({name: "no results yet; `dvc repro` makes them"})
         )
     return datasets
+
+
+def read_measured(names: str) -> dict[str, xr.Dataset]:
+    """The measured experiments among a comma-separated list of names.
+
+    Raises
+    ------
+    ReproError
+        A name is unknown, or nothing of an experiment was measured.
+    """
+    known = read_experiments()
+    chosen = {}
+    for name in (part.strip() for part in names.split(",")):
+        chosen[name] = choose("experiment", name, known)
+        if not has_runs(chosen[name]):
+            raise ReproError(f"{name}: nothing was measured ({why_not_run(chosen[name])})")
+    return chosen
