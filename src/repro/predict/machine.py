@@ -22,12 +22,15 @@ class Links:
         What collectives get through one vertex's link in each direction, before ring effects.
     latency_s : float
         One way of a small message over the level, beside what every collective costs.
+    measured : bool
+        Whether the rate is one of collectives on this very fabric, which has its congestion in it.
     """
 
     name: str
     vertex_gpus: int
     bytes_per_s: float
     latency_s: float = 0.0
+    measured: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,16 +65,18 @@ def machine(cluster: Cluster, parameters: Parameters, protocol: Protocol | None 
             links = Links(level.name, vertex_gpus, rate * parameters.collective_efficiency)
         elif protocol is None:
             effective = cluster.fabric_effective_gbps
-            known = rate * parameters.fabric_efficiency
-            if effective is not None:
+            if effective is None:
+                links = Links(level.name, vertex_gpus, rate * parameters.fabric_efficiency)
+            else:
                 known = effective * _BYTES_PER_GBIT
-            links = Links(level.name, vertex_gpus, known)
+                links = Links(level.name, vertex_gpus, known, measured=True)
         else:
             links = Links(
                 level.name,
                 vertex_gpus,
                 protocol.effective_gbps * _BYTES_PER_GBIT,
                 protocol.latency_us * 1e-6,
+                measured=True,
             )
         levels.append(links)
         vertex_gpus *= level.members

@@ -58,6 +58,8 @@ class Parameters(Entry):
         handshakes, waiting for each other.
     hop_s
         A pipeline stage's receive, beside its transfer.
+    congestion_exponent
+        A ring over k nodes gets k^-exponent of the bus bandwidth between them.
     ring_sharing_exponent
         On clusters where rings share NICs: a ring with m ranks in a node gets m^-exponent of what
         one with a NIC for each of them would.
@@ -89,6 +91,7 @@ class Parameters(Entry):
     latency_exponent: NonNegativeFloat
     hop_s: NonNegativeFloat
     ring_sharing_exponent: NonNegativeFloat
+    congestion_exponent: NonNegativeFloat
     straggler_fraction: NonNegativeFloat
 
 
