@@ -4,32 +4,46 @@ import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import pandas as pd
 
+from repro.catalog.models import read_models
 from repro.catalog.protocols import read_protocols
-from repro.figures.scaling import PROTOCOL_COLOURS
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart.
+_MODEL_COLOURS = ("#0072B2", "#56B4E9", "#D55E00", "#009E73")
 
 
-def predicted_against_measured(rows: pd.DataFrame) -> hv.Overlay:
-    """A point per configuration that was not calibrated on, by protocol; the line is equality.
+def prediction_errors(rows: pd.DataFrame) -> hv.Overlay:
+    """Error of each prediction in percent, by ranks and protocol, a colour per model.
+
+    Configurations that were calibrated on are left out.
 
     Parameters
     ----------
     rows : DataFrame
         Of `repro.predict.cpu_ranks.predict_testbed`.
     """
-    shown = rows[~rows.calibrated]
+    shown = rows[~rows.calibrated].sort_values("gpus", kind="stable")
     labels = {name: entry.label for name, entry in read_protocols().items()}
-    points = shown.assign(protocol=shown.protocol.map(labels)).hvplot.scatter(
-        x="measured_s",
-        y="predicted_s",
-        by="protocol",
-        color=[PROTOCOL_COLOURS[label] for label in sorted(shown.protocol.map(labels).unique())],
-        logx=True,
-        logy=True,
-        xlabel="measured, s",
-        ylabel="predicted, s",
-        legend="top_left",
-        width=480,
-        height=420,
+    models = {name: entry.label for name, entry in read_models().items()}
+    points = pd.DataFrame(
+        {
+            "ranks and protocol": [
+                f"{gpus} {labels[name]}"
+                for gpus, name in zip(shown.gpus, shown.protocol, strict=True)
+            ],
+            "error": 100 * (shown.predicted_s / shown.measured_s - 1),
+            "model": shown.model.map(models),
+        }
     )
-    ends = [shown.measured_s.min(), shown.measured_s.max()]
-    return points * hv.Curve((ends, ends)).opts(color="#999999")
+    drawn = points.hvplot.scatter(
+        x="ranks and protocol",
+        y="error",
+        by="model",
+        color=list(_MODEL_COLOURS),
+        size=80,
+        xlabel="",
+        ylabel="predicted over measured, % off",
+        legend="top_right",
+        width=560,
+        height=380,
+    )
+    return drawn * hv.HLine(0).opts(color="#999999")
