@@ -148,19 +148,31 @@ def validate(
 
 
 @app.command()
-def calibrate(name: str = "a100-megatron") -> None:
-    """Fit the performance model to data/published/ and write params/calibration/NAME.yaml."""
+def calibrate(
+    name: Annotated[str, typer.Option(help="Writes params/calibration/NAME.yaml.")] = (
+        "a100-megatron"
+    ),
+    training: Annotated[
+        Path, typer.Option(help="CSV of training runs on one GPU, as in data/published/.")
+    ] = PUBLISHED / "training_a100_vtrain.csv",
+    log: Annotated[
+        list[Path] | None, typer.Option(help="Output of nccl-tests: text, or JSON of -J.")
+    ] = None,
+    gpu: Annotated[str, typer.Option(help="The GPU of the logs.")] = "",
+    network: Annotated[str, typer.Option(help="The network of the logs.")] = "",
+) -> None:
+    """Fit the performance model to measurements: GPUs to training runs, links to collectives."""
     from repro.predict.calibrating import calibrate, write_calibration
-    from repro.predict.rows import read_rows
+    from repro.predict.link_fitting import calibrate_links, write_links
+    from repro.predict.links import LINKS
+    from repro.predict.rows import read_collectives, read_rows
 
-    training, collectives = "training_a100_vtrain.csv", "collectives_nccl.csv"
-    value = calibrate(
-        read_rows(PUBLISHED / training),
-        read_rows(PUBLISHED / collectives),
-        f"data/published/{training}, data/published/{collectives} (their column source)",
-    )
+    collectives, sources = read_collectives(log or [], gpu, network)
+    value = calibrate(read_rows(training), collectives, f"{training.name}, {sources}")
     write_calibration(value, PARAMS / "calibration" / f"{name}.yaml")
     typer.echo(f"params/calibration/{name}.yaml")
+    write_links(calibrate_links(collectives, sources), LINKS)
+    typer.echo("params/links.yaml")
 
 
 @app.command()

@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 
 from repro.atomic import replacing
+from repro.catalog.gpus import read_gpus
+from repro.catalog.reading import choose
+from repro.errors import ReproError
 from repro.predict.fitting import PRIORS, cross_validate, fit
 from repro.predict.interval import ALONE, LEVEL, TENSOR_PARALLEL
 from repro.predict.parameters import Calibration, Parameters, Residuals
 from repro.predict.rings import fit_ring
 from repro.predict.workload import Array
-
-# The published training runs that are fitted are all of this one.
-_GPU = "a100-sxm-80gb"
 
 
 def calibrate(training: pd.DataFrame, collectives: pd.DataFrame, source: str) -> Calibration:
@@ -27,6 +27,11 @@ def calibrate(training: pd.DataFrame, collectives: pd.DataFrame, source: str) ->
         Rows as `repro.predict.rows.read_rows` reads them.
     source : str
         Where the measurements come from.
+
+    Raises
+    ------
+    ReproError
+        The training runs are of a GPU that is not in the catalog, or of several.
     """
     ring = fit_ring(collectives)
     medians = {name: prior.median for name, prior in PRIORS.items()}
@@ -37,15 +42,25 @@ def calibrate(training: pd.DataFrame, collectives: pd.DataFrame, source: str) ->
     return Calibration(
         source=source,
         date=date.today().isoformat(),
-        gpu=_GPU,
+        gpu=_gpu(training),
         parameters=fitted.parameters,
         fitted=fitted.names,
         covariance=tuple(tuple(row) for row in fitted.covariance.tolist()),
+        # Without runs of a regime, all runs stand for it.
         residuals={
-            ALONE: _residuals(errors[~parallel]),
-            TENSOR_PARALLEL: _residuals(errors[parallel]),
+            ALONE: _residuals(errors[~parallel] if (~parallel).any() else errors),
+            TENSOR_PARALLEL: _residuals(errors[parallel] if parallel.any() else errors),
         },
     )
+
+
+def _gpu(training: pd.DataFrame) -> str:
+    """The catalog's name of the one GPU that was measured."""
+    labels = {entry.label: name for name, entry in read_gpus().items()}
+    found = {choose("GPU", str(label), labels) for label in training.gpu.unique()}
+    if len(found) > 1:
+        raise ReproError(f"training runs on {', '.join(sorted(found))}; calibrate one at a time")
+    return found.pop()
 
 
 def _residuals(errors: Array) -> Residuals:

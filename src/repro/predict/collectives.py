@@ -23,7 +23,7 @@ def ring_bytes_per_s(
         share = level.bytes_per_s / groups
         if level is machine.levels[-1]:
             if not level.measured:
-                nodes = np.maximum(ranks * stride / level.vertex_gpus, 1)
+                nodes = np.maximum(ranks / np.maximum(level.vertex_gpus / stride, 1), 1)
                 share = share * nodes**-parameters.congestion_exponent
             if machine.ring_sharing:
                 members = np.clip(level.vertex_gpus / stride, 1, ranks)

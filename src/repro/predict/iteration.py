@@ -90,18 +90,14 @@ def predict_phases(w: Workload, machine: Machine, parameters: Parameters) -> Pha
     busy = m * (last + own + receive) + fill
     straggler = parameters.straggler_fraction * np.log(w.gpus) * busy
 
-    gradients = stage_parameters(w) * w.gradient_bytes
     sharded = w.distributed_optimizer > 0
-    reduced = np.where(
-        sharded,
-        half_all_reduce_s(gradients, d, t, machine, parameters),
-        all_reduce_s(gradients, d, t, machine, parameters),
-    )
+    reduced = gradient_wire_s(w, machine, parameters)
     # Behind the gradients of its own layer, the rest of a backward pass hides a collective.
-    cover = _total(layers.backward) * (1 - p * v / w.layers)
+    share = v / _stage_layers(w)
+    cover = _total(layers.backward) * (1 - share)
     exposed = np.where(
         w.overlap_gradient_sync > 0,
-        np.maximum(reduced - cover, reduced * p * v / w.layers),
+        np.maximum(reduced - cover, reduced * share),
         reduced,
     )
     gathered = np.where(
@@ -136,6 +132,18 @@ def predict_phases(w: Workload, machine: Machine, parameters: Parameters) -> Pha
         embedding_sync=tied,
         optimizer=optimizer,
         other=m * parameters.host_micro_batch_s + parameters.host_iteration_s * ones,
+    )
+
+
+def gradient_wire_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
+    """How long gradients are on the wire, hidden or not: a reduce-scatter where the optimizer is
+    sharded, otherwise an all-reduce."""
+    size = stage_parameters(w) * w.gradient_bytes
+    links = (w.data_parallel, w.tensor_parallel, machine, parameters)
+    return np.where(
+        w.distributed_optimizer > 0,
+        half_all_reduce_s(size, *links),
+        all_reduce_s(size, *links),
     )
 
 

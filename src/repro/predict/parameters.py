@@ -71,7 +71,7 @@ class Parameters(Entry):
     """
 
     gemm_efficiency: Fraction
-    wave_loss: Annotated[float, Field(ge=0, le=1.5)]
+    wave_loss: Annotated[float, Field(ge=0, le=1)]
     attention_gemm_efficiency: Fraction
     logits_gemm_efficiency: Fraction
     logits_gemm_efficiency_alone: Fraction

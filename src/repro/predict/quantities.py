@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from repro.predict.iteration import Phases, predict_phases
+from repro.predict.iteration import Phases, gradient_wire_s, predict_phases
 from repro.predict.machine import Machine
 from repro.predict.memory import Memory, memory, stage_parameters
 from repro.predict.parameters import Parameters
@@ -34,8 +34,9 @@ def quantities(w: Workload, machine: Machine, parameters: Parameters) -> dict[st
     -------
     dict
         By name: each phase and each part of memory; iteration_time_s, tokens_per_s_per_gpu, mfu,
-        hfu; tensor_parallel_bytes, gradient_sync_bytes and pipeline_bytes that one GPU sends per
-        iteration; fabric_bytes that one node's NICs send, fabric_gbps over the iteration and
+        hfu; tensor_parallel_bytes, gradient_sync_bytes, parameter_all_gather_bytes and
+        pipeline_bytes (of a stage between two others) that one GPU sends per iteration;
+        fabric_bytes that one node's NICs send, fabric_gbps over the iteration and
         fabric_burst_gbps while gradients are on the wire.
     """
     return in_blocks(w, lambda rows: _quantities(rows, machine, parameters))
@@ -43,7 +44,7 @@ def quantities(w: Workload, machine: Machine, parameters: Parameters) -> dict[st
 
 def in_blocks(w: Workload, evaluate: Evaluate) -> dict[str, Array]:
     """Evaluate a flat workload block by block and join the results."""
-    rows = w.layers.shape[0]
+    rows = max(w.layers.shape[0], 1)
     blocks = [evaluate(w.rows(slice(at, at + _BLOCK))) for at in range(0, rows, _BLOCK)]
     return {name: np.concatenate([block[name] for block in blocks], axis=-1) for name in blocks[0]}
 
@@ -55,6 +56,7 @@ def _quantities(w: Workload, machine: Machine, parameters: Parameters) -> dict[s
     flops = training_flops(w.family, w, w.global_batch_size)
     peak = machine.gpu.peak_flops * w.gpus
     traffic = _traffic(w, machine)
+    on_the_wire = gradient_wire_s(w, machine, parameters)
     computed = {
         **{name: getattr(phases, name) for name in PHASES},
         **{name: getattr(parts, name) for name in MEMORY},
@@ -67,9 +69,9 @@ def _quantities(w: Workload, machine: Machine, parameters: Parameters) -> dict[s
         "fabric_burst_gbps": 8e-9
         * np.divide(
             traffic["fabric_sync_bytes"],
-            phases.gradient_sync,
+            on_the_wire,
             out=np.zeros_like(time),
-            where=phases.gradient_sync > 0,
+            where=on_the_wire > 0,
         ),
     }
     runs = valid(w)
@@ -85,30 +87,41 @@ def _hardware_flops(w: Workload) -> Array:
     logits = 2 * w.global_batch_size * w.tokens / w.micro_batch_size * w.hidden_size
     layers = model / passes - logits * w.vocabulary_size
     s = w.sequence_length
-    core = 4 * w.global_batch_size * w.layers * w.hidden_size * (s * s + d * d + d * s)
+    # The paper counts the core's backward pass again, too.
+    core = 12 * w.global_batch_size * w.layers * w.hidden_size * (s * s + d * d + d * s)
     return model + np.where(w.recompute == 2, layers, np.where(w.recompute == 1, core, 0.0))
 
 
 def _traffic(w: Workload, machine: Machine) -> dict[str, Array]:
     """Bytes that one GPU and one node's NICs send per iteration."""
     t, p, v, d = w.tensor_parallel, w.pipeline_parallel, w.virtual_stages, w.data_parallel
-    stacks = 2 if w.family == "t5" else 1
     activations = 2 * w.tokens * w.hidden_size
-    # Two all-reduces of a layer's activations forward and two backward; recomputation repeats two.
-    times = np.where(w.recompute == 2, 6.0, 4.0) * w.layers * stacks / p * w.micro_batches
-    tensor = ring_all_reduce_bytes(activations, t) * times
-    gradients = ring_all_reduce_bytes(stage_parameters(w) * w.gradient_bytes, d)
-    stage = np.where(p > 1, 2 * v * w.micro_batches * activations / t, 0.0)
+    # Two all-reduces of a layer's activations (three in a decoder layer with cross-attention)
+    # forward and as many backward; recomputation repeats the former, sequence parallelism has one
+    # all-gather more behind each of the latter, which is half an all-reduce.
+    d_tokens = w.decoder_sequence_length if w.family == "t5" else 0.0
+    per_pass = 2 * w.sequence_length + 3 * d_tokens
+    passes = np.where(w.recompute == 2, 3.0, 2.0) + 0.5 * (w.sequence_parallel > 0)
+    reduced = 2 * w.hidden_size * w.micro_batch_size * per_pass
+    tensor = ring_all_reduce_bytes(reduced, t) * passes * w.layers / p * w.micro_batches
+    sharded = w.distributed_optimizer > 0
+    reduce = ring_all_reduce_bytes(stage_parameters(w) * w.gradient_bytes, d)
+    reduce = reduce / np.where(sharded, 2.0, 1.0)
+    gather = np.where(sharded, ring_all_reduce_bytes(2 * stage_parameters(w), d) / 2, 0.0)
+    # Stages between two others send forward and backward, the first and the last one way.
+    ways = np.where(p > 2, 2.0, np.where(p > 1, 1.0, 0.0))
+    stage = ways * v * w.micro_batches * activations / t
     node = float(machine.gpus_per_node)
     # Every group of a node has a ring through its NICs if the group leaves the node.
     leaves = t * d > node
-    sync = np.where(leaves & (d > 1), gradients * np.minimum(t, node), 0.0)
+    rings = np.where(leaves & (d > 1), np.minimum(t, node), 0.0)
     neighbours = np.where(t * d >= node, np.minimum(w.gpus, node), 0.0)
     across = np.where(t > node, tensor, 0.0)
     return {
         "tensor_parallel_bytes": tensor,
-        "gradient_sync_bytes": gradients,
+        "gradient_sync_bytes": reduce,
+        "parameter_all_gather_bytes": gather,
         "pipeline_bytes": stage,
-        "fabric_sync_bytes": sync,
-        "fabric_bytes": sync + stage * neighbours / 2 + across,
+        "fabric_sync_bytes": reduce * rings,
+        "fabric_bytes": (reduce + gather) * rings + stage * neighbours + across,
     }

@@ -1,6 +1,6 @@
 """Published measurements as rows: read, checked, and turned into workloads on machines."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -13,7 +13,9 @@ from repro.catalog.clusters import Cluster, read_clusters
 from repro.catalog.gpus import read_gpus
 from repro.catalog.reading import choose
 from repro.catalog.topology import Level, Topology
+from repro.collectives.nccl_tests import read_log
 from repro.errors import ReproError
+from repro.paths import PUBLISHED
 from repro.predict.workload import Array, Workload, check, from_columns
 
 TRAINING = (
@@ -21,6 +23,7 @@ TRAINING = (
     *("layers", "hidden", "heads", "seq", "vocab", "tp", "pp", "dp", "vpp"),
     *("micro_batch", "global_batch", "recompute", "sequence_parallel", "iteration_time_s"),
 )
+_COLLECTIVES_FILE = "collectives_nccl.csv"
 COLLECTIVES = ("gpu", "ranks", "nodes", "network", "collective", "size_bytes", "time_us")
 
 
@@ -37,6 +40,8 @@ def read_rows(path: Path) -> pd.DataFrame:
         rows = pd.read_csv(path)
     except FileNotFoundError:
         raise ReproError(f"{path}: no such file") from None
+    except OSError as error:
+        raise ReproError(f"{path}: cannot be read ({error.strerror})") from None
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise ReproError(f"{path}: not a CSV of measurements ({error})") from None
     wanted = COLLECTIVES if "collective" in rows.columns else TRAINING
@@ -45,15 +50,63 @@ def read_rows(path: Path) -> pd.DataFrame:
         raise ReproError(f"{path}: no column {missing[0]!r}; wanted are {', '.join(wanted)}")
     if rows.empty:
         raise ReproError(f"{path}: no rows")
-    measured = "time_us" if wanted is COLLECTIVES else "iteration_time_s"
-    times = pd.to_numeric(rows[measured], errors="coerce")
-    if not (times > 0).all():
-        line = int(np.argmin((times > 0).to_numpy())) + 2
-        raise ReproError(
-            f"{path}: line {line}: {measured} is {rows[measured].iloc[line - 2]!r}; "
-            "wanted is a positive number"
-        )
+    if wanted is TRAINING:
+        _check_training(path, rows)
+    else:
+        _check_numbers(path, rows, ("ranks", "nodes", "size_bytes", "time_us"))
     return rows
+
+
+def read_collectives(logs: Sequence[Path], gpu: str, network: str) -> tuple[pd.DataFrame, str]:
+    """The published collectives, and those of nccl-tests' logs on one GPU and network.
+
+    Returns
+    -------
+    tuple
+        The rows, and the files that they come from.
+
+    Raises
+    ------
+    ReproError
+        A log cannot be read, or the GPU, the network or the number of nodes is not known.
+    """
+    parts = [read_rows(PUBLISHED / _COLLECTIVES_FILE)]
+    for path in logs:
+        if not gpu or not network:
+            raise ReproError(f"{path}: does not say what it ran on; give --gpu and --network")
+        measured = read_log(path)
+        if measured.nodes.isna().any():
+            raise ReproError(f"{path}: lists no hosts, so the number of nodes is not known")
+        out_of_place = measured[~measured.in_place.astype(bool)]
+        parts.append(out_of_place.assign(gpu=gpu, network=network))
+    names = ", ".join([_COLLECTIVES_FILE, *(path.name for path in logs)])
+    return pd.concat(parts, ignore_index=True), names
+
+
+_TEXT = ("set", "gpu", "recompute", "sequence_parallel")
+
+
+def _check_training(path: Path, rows: pd.DataFrame) -> None:
+    _check_numbers(path, rows, tuple(name for name in TRAINING if name not in _TEXT))
+    for name in _TEXT:
+        _refuse(path, rows, name, rows[name].isna(), "text")
+    yes_or_no = rows.sequence_parallel.isin(["yes", "no"])
+    _refuse(path, rows, "sequence_parallel", ~yes_or_no, "yes or no")
+    product = rows.tp * rows.pp * rows.dp
+    _refuse(path, rows, "gpus", rows.gpus != product, "tp x pp x dp")
+
+
+def _check_numbers(path: Path, rows: pd.DataFrame, names: tuple[str, ...]) -> None:
+    for name in names:
+        values = pd.to_numeric(rows[name], errors="coerce")
+        _refuse(path, rows, name, ~(values > 0), "a positive number")
+
+
+def _refuse(path: Path, rows: pd.DataFrame, name: str, wrong: pd.Series, wanted: str) -> None:
+    if wrong.any():
+        row = int(wrong.to_numpy().argmax())
+        value = rows[name].tolist()[row]
+        raise ReproError(f"{path}: line {row + 2}: {name} is {value!r}; wanted is {wanted}")
 
 
 @dataclass(frozen=True)

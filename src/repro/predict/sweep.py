@@ -19,6 +19,7 @@ _SINGLE: dict[str, tuple[str, str]] = {
     "hfu": ("1", "executed FLOPs, recomputed ones too, over time and peak"),
     "tensor_parallel_bytes": ("B", "bytes a GPU sends for tensor parallelism, per iteration"),
     "gradient_sync_bytes": ("B", "bytes a GPU sends for gradients, per iteration"),
+    "parameter_all_gather_bytes": ("B", "bytes a GPU sends for parameters, per iteration"),
     "pipeline_bytes": ("B", "bytes a GPU sends to pipeline neighbours, per iteration"),
     "fabric_bytes": ("B", "bytes a node's NICs send, per iteration"),
     "fabric_gbps": ("Gbit/s", "rate a node's NICs send, over the iteration"),
@@ -84,7 +85,9 @@ def predict(
 def _array(name: str, value: object) -> xr.DataArray:
     array = value if isinstance(value, xr.DataArray) else xr.DataArray(value)
     if name == "recompute" and array.dtype.kind not in "fiu":
-        codes: xr.DataArray = xr.apply_ufunc(recompute_codes, array)
+        codes: xr.DataArray = xr.apply_ufunc(
+            recompute_codes, array, dask="parallelized", output_dtypes=[float]
+        )
         return codes
     return array
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from repro.collectives.nccl_tests import bus_factor
 from repro.predict.interval import half_width
+from repro.predict.link_prediction import predict_collective
 from repro.predict.machine import machine
 from repro.predict.parameters import calibration
 from repro.predict.quantities import iteration_times_s
@@ -48,7 +50,7 @@ def validate(path: Path) -> list[Score]:
     Returns
     -------
     list of Score
-        One per value of the column `set`.
+        One per value of the column `set`; of collectives one per GPU, network and collective.
 
     Raises
     ------
@@ -56,10 +58,27 @@ def validate(path: Path) -> list[Score]:
         The file cannot be read or a row cannot be predicted.
     """
     rows = read_rows(path)
+    if "collective" in rows.columns:
+        return _validate_collectives(rows)
     predicted = pd.concat([_predict(part) for part in training_rows(rows)])
     return [
         _score(str(name), predicted.loc[measured.index], measured)
         for name, measured in rows.iteration_time_s.groupby(rows["set"], sort=False)
+    ]
+
+
+def _validate_collectives(rows: pd.DataFrame) -> list[Score]:
+    """A set per GPU, network and collective, beside the constant bus bandwidth that suits it."""
+    many = rows.iloc[np.resize(np.arange(len(rows)), _TIMED_ROWS)]
+    start = time.perf_counter()
+    predict_collective(many)
+    rate = len(many) / (time.perf_counter() - start)
+    factors = [bus_factor(name, n) for name, n in zip(rows.collective, rows.ranks, strict=True)]
+    predicted = predict_collective(rows).assign(work=np.array(factors) * rows.size_bytes, rate=rate)
+    names = rows.gpu + ", " + rows.network + ", " + rows.collective
+    return [
+        _score(str(name), predicted.loc[measured.index], measured)
+        for name, measured in (rows.time_us * 1e-6).groupby(names, sort=False)
     ]
 
 
@@ -94,7 +113,6 @@ def _score(name: str, predicted: pd.DataFrame, measured: pd.Series) -> Score:
     error = 100 * (ratio - 1)
     size = error.abs()
     inside = np.abs(np.log(ratio)) <= predicted.half_width
-    several = len(measured) > 1
     return Score(
         set=name,
         n=len(measured),
@@ -103,13 +121,18 @@ def _score(name: str, predicted: pd.DataFrame, measured: pd.Series) -> Score:
         p90_pct=float(size.quantile(0.9)),
         max_pct=float(size.max()),
         bias_pct=float(error.mean()),
-        rank_correlation=(
-            float(predicted.time_s.rank().corr(measured.rank())) if several else None
-        ),
+        rank_correlation=_rank_correlation(predicted.time_s, measured),
         coverage_90_pct=float(100 * inside.mean()),
         baseline_mape_pct=best_constant_mape_pct((predicted.work / measured).to_numpy()),
         configs_per_s=float(predicted.rate.iloc[0]),
     )
+
+
+def _rank_correlation(predicted: pd.Series, measured: pd.Series) -> float | None:
+    """Spearman's; None where all values are equal or there is one only."""
+    if predicted.nunique() < 2 or measured.nunique() < 2:
+        return None
+    return float(predicted.rank().corr(measured.rank()))
 
 
 def best_constant_mape_pct(work_per_second: Array) -> float:

@@ -91,7 +91,8 @@ class Workload:
     @property
     def micro_batches(self) -> Array:
         """Micro batches of one replica per iteration."""
-        count: Array = self.global_batch_size / (self.micro_batch_size * self.data_parallel)
+        each = np.maximum(self.micro_batch_size * self.data_parallel, 1)
+        count: Array = self.global_batch_size / each
         return count
 
     @property
@@ -161,6 +162,9 @@ def recompute_codes(names: ArrayLike) -> Array:
     given = np.asarray(names)
     if given.dtype.kind in "fiu":
         indices: Array = given.astype(float)
+        wrong = indices[~np.isin(indices, range(len(RECOMPUTE)))]
+        if wrong.size:
+            raise ReproError(f"recompute {wrong.flat[0]:g} is none of 0, 1, 2 ({RECOMPUTE})")
         return indices
     unknown = sorted(set(np.unique(given).tolist()) - set(RECOMPUTE))
     if unknown:
@@ -181,6 +185,22 @@ class _Rule:
     holds: Any
 
 
+_SIZES = (
+    "layers",
+    "hidden_size",
+    "ffn_hidden_size",
+    "attention_heads",
+    "sequence_length",
+    "vocabulary_size",
+    "global_batch_size",
+    "micro_batch_size",
+    "data_parallel",
+    "tensor_parallel",
+    "pipeline_parallel",
+    "virtual_stages",
+)
+
+
 def _divides(divisor: Array, value: Array) -> Array:
     divides: Array = np.mod(value, np.maximum(divisor, 1)) == 0
     return divides
@@ -189,11 +209,11 @@ def _divides(divisor: Array, value: Array) -> Array:
 def _rules(w: Workload) -> list[_Rule]:
     t, p, v, d = w.tensor_parallel, w.pipeline_parallel, w.virtual_stages, w.data_parallel
     b = w.micro_batch_size
-    smallest = np.minimum.reduce(
-        np.broadcast_arrays(t, p, v, d, b, w.global_batch_size, w.layers, w.hidden_size)
-    )
     return [
-        _Rule("sizes", "every size must be 1 or more", smallest >= 1),
+        *(
+            _Rule(name, f"{name} {{{name}:g}} is less than 1", getattr(w, name) >= 1)
+            for name in _SIZES
+        ),
         _Rule(
             "global_batch_size",
             "global_batch_size {global_batch_size:g} is no multiple of micro_batch_size "

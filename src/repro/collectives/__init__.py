@@ -1,0 +1,1 @@
+"""Collectives as nccl-tests measures and defines them."""

@@ -1,0 +1,339 @@
+"""Read what nccl-tests print and write: bandwidths of collectives, as text or JSON.
+
+The forms are those of nccl-tests' sources: `print_header` of each test until 2.0.0 (columns differ
+by test, `error` in place of `#wrong`), `src/common.cu` from 2.11 on, and `src/util.cu`, which since
+2.17 writes the JSON of `-J FILE` too. RCCL's fork prints the same.
+"""
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from repro.errors import ReproError
+
+COLUMNS = (
+    *("collective", "dtype", "size_bytes", "ranks", "nodes", "in_place"),
+    *("time_us", "algbw_GBps", "busbw_GBps"),
+)
+
+# doc/PERFORMANCE.md of nccl-tests: bus bandwidth over algorithm bandwidth (size over time), of n
+# ranks. The size is that of all ranks' data together for the three with (n - 1)/n.
+_BUS_FACTORS: Mapping[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+    "broadcast": np.ones_like,
+    "reduce": np.ones_like,
+    "send_recv": np.ones_like,
+}
+COLLECTIVES = tuple(_BUS_FACTORS)
+
+# The programs, NAME_perf, whose results are read; the others are known to be refused by name.
+_PROGRAMS = {
+    **{name: name for name in ("all_reduce", "all_gather", "reduce_scatter")},
+    **{name: name for name in ("broadcast", "reduce")},
+    **{"alltoall": "all_to_all", "sendrecv": "send_recv"},
+    **dict.fromkeys(("alltoallv", "gather", "scatter", "hypercube")),
+}
+_PROGRAM = re.compile(rf"\b({'|'.join(_PROGRAMS)})_perf(?:_mpi)?\b")
+_WIDTHS = {
+    **dict.fromkeys(("int8", "uint8", "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2"), 1),
+    **dict.fromkeys(("half", "bfloat16"), 2),
+    **dict.fromkeys(("int32", "uint32", "float"), 4),
+    **dict.fromkeys(("int64", "uint64", "double"), 8),
+}
+
+
+def bus_factor(collective: str, ranks: ArrayLike) -> NDArray[Any]:
+    """Bus bandwidth over algorithm bandwidth, as nccl-tests defines them.
+
+    Times a collective's size it is the bytes that each rank's link has to carry.
+
+    Raises
+    ------
+    ReproError
+        The collective is none of `COLLECTIVES`.
+    """
+    if collective not in _BUS_FACTORS:
+        raise ReproError(
+            f"unknown collective {collective!r}; choose from: {', '.join(COLLECTIVES)}"
+        )
+    return _BUS_FACTORS[collective](np.asarray(ranks, dtype=float))
+
+
+@dataclass(frozen=True)
+class _Timing:
+    """One size, in or out of place. `root` is -1 without one; `checked` says whether the results
+    were compared with what they have to be."""
+
+    size_bytes: int
+    count: int
+    dtype: str
+    redop: str
+    root: int
+    in_place: bool
+    time_us: float
+    algbw: float
+    busbw: float
+    checked: bool
+
+    def __post_init__(self) -> None:
+        if self.size_bytes <= 0:
+            raise ValueError("no bytes to move")
+        if not (math.isfinite(self.time_us) and self.time_us > 0):
+            raise ValueError(f"its time is {self.time_us:g} us")
+
+
+@dataclass
+class _Run:
+    """One program's run: its name where the file says it, its ranks by group, its hosts."""
+
+    program: str | None = None
+    groups: Counter[str] = field(default_factory=Counter)
+    hosts: set[str] = field(default_factory=set)
+    timings: list[_Timing] = field(default_factory=list)
+
+
+def read_log(path: Path, collective: str | None = None, ranks: int | None = None) -> pd.DataFrame:
+    """Measurements of one file of nccl-tests, text or JSON.
+
+    Parameters
+    ----------
+    path : Path
+        What a test printed, or what it wrote for `-J`. A text may hold several runs.
+    collective, ranks : optional
+        Used where the file does not say.
+
+    Returns
+    -------
+    DataFrame
+        A row per size and per place: collective, dtype, size_bytes, ranks, nodes (number of hosts,
+        None where the file names none), in_place, time_us, algbw_GBps and busbw_GBps (1e9 B/s) as
+        the file has them; text has two decimals, so that small messages show 0.
+        `attrs["skipped"]` lists what was not read, each with its line and why.
+
+    Raises
+    ------
+    ReproError
+        There is no such file, it has no measurement, or it does not say which collective or how
+        many ranks it measured.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        raise ReproError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise ReproError(f"{path}: is a folder; name one file in it") from None
+    if collective is not None:
+        bus_factor(collective, 2)
+    skipped: list[str] = []
+    read = _read_json if text.lstrip().startswith("{") else _read_text
+    rows = [row for run in read(text, skipped) for row in _rows(path, run, collective, ranks)]
+    if not rows:
+        reason = skipped[0] if skipped else "wanted is the output of nccl-tests"
+        raise ReproError(f"{path}: no measurement; {reason}")
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    frame["nodes"] = pd.Series([row[COLUMNS.index("nodes")] for row in rows], dtype=object)
+    frame.attrs["skipped"] = tuple(skipped)
+    return frame
+
+
+def _rows(
+    path: Path, run: _Run, collective: str | None, ranks: int | None
+) -> Iterator[tuple[object, ...]]:
+    if not run.timings:
+        return
+    # Where communicators are split, each group of the list is one.
+    n = max(run.groups.values()) if run.groups else ranks
+    if n is None:
+        raise ReproError(f"{path}: lists no ranks; say how many there were (ranks=N)")
+    name = _PROGRAMS[run.program] if run.program else collective or _inferred(run.timings, n)
+    if name is None:
+        problem = (
+            f"{run.program}_perf is not read"
+            if run.program
+            else "does not say which collective it measured; name it (collective=NAME)"
+        )
+        raise ReproError(f"{path}: {problem}; choose from: {', '.join(COLLECTIVES)}")
+    nodes = len(run.hosts) or None
+    for t in run.timings:
+        yield name, t.dtype, t.size_bytes, n, nodes, t.in_place, t.time_us, t.algbw, t.busbw
+
+
+def _inferred(timings: Sequence[_Timing], ranks: int) -> str | None:
+    """The collective that a run's columns allow; None where several are left.
+
+    A root is that of a broadcast, or of a reduction. Where `count` is a rank's share of the size,
+    ranks contribute shares. all_reduce alone has a factor above 1. Tests that cannot run in place
+    leave those results unchecked while the others are checked.
+    """
+    largest = max(timings, key=lambda timing: timing.busbw)
+    width = _WIDTHS.get(largest.dtype)
+    if width is None or ranks < 2:
+        return None
+    shares = largest.size_bytes == largest.count * width * ranks
+    reduces = largest.redop not in ("", "none")
+    in_place = any(timing.checked for timing in timings if timing.in_place)
+    compared = in_place or any(timing.checked for timing in timings)
+    if largest.root >= 0:
+        return None if shares else "reduce" if reduces else "broadcast"
+    if shares and reduces:
+        return "reduce_scatter"
+    if not shares and ranks > 2 and largest.algbw >= 0.1:
+        # Two decimals are enough to tell 2 (n-1)/n, 4/3 and more, from 1.
+        return "all_reduce" if largest.busbw > 1.15 * largest.algbw else "send_recv"
+    if not compared or not any(timing.in_place for timing in timings):
+        return None
+    if shares:
+        return "all_gather" if in_place else "all_to_all"
+    return "all_reduce" if in_place else "send_recv"
+
+
+# Text.
+
+_TAG = re.compile(r"^\[\d+,\d+\]<stdout>:")  # mpirun --tag-output
+_RANK = re.compile(r"#\s+Rank\s+\d+\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device")
+_TIMES = ("time", "cputime")
+# What stands for the out-of-place columns where only the in-place ones were measured.
+_BLANK = re.compile(r"\S\s{20,}\S")
+
+
+def _read_text(text: str, skipped: list[str]) -> list[_Run]:
+    """Runs of a text, one after another; what looks like a row and is none goes to `skipped`."""
+    runs = [_Run()]
+    header: list[str] = []
+    for number, tagged in enumerate(text.splitlines(), start=1):
+        line = _TAG.sub("", tagged).strip()
+        words = line.replace("#", "# ", 1).split() if line.startswith("#") else line.split()
+        if header and words and words[0].isdigit():
+            try:
+                runs[-1].timings += _row(line, header)
+            except ValueError as problem:
+                skipped.append(f"line {number}: {problem}: {line[:60]!r}")
+            continue
+        program = None if "concluded" in line else _PROGRAM.search(line)
+        if runs[-1].timings and (program or words[:2] == ["#", "nThread"]):
+            runs.append(_Run())
+            header = []
+        if program:
+            runs[-1].program = program[1]
+        elif rank := _RANK.match(line):
+            runs[-1].groups[rank[1] or "0"] += 1
+            runs[-1].hosts.add(rank[2])
+        elif words[:4] == ["#", "size", "count", "type"]:
+            # A timestamp is two words: day and time.
+            header = [part for name in words[1:] for part in [name] * (1 + (name == "timestamp"))]
+    return runs
+
+
+def _row(line: str, header: Sequence[str]) -> list[_Timing]:
+    """The one or two timings of a row, by the header's columns."""
+    words, columns = line.split(), list(header)
+    if "redop" in columns and "root" not in columns and len(words) == len(columns) - 1:
+        # The first versions' all-to-all leaves its operator blank.
+        words.insert(columns.index("redop"), "")
+    starts = [at for at, name in enumerate(columns) if name in _TIMES]
+    in_place = [False, True][: len(starts)]
+    if len(starts) == 2 and len(words) == len(columns) - (starts[1] - starts[0]):
+        starts, in_place = starts[:1], [bool(_BLANK.search(line))]
+    elif len(words) != len(columns):
+        raise ValueError(f"{len(words)} columns where the header has {len(columns)}")
+    label = dict(zip(columns, words, strict=False))
+    return [
+        _timing(label, place, words[at : at + 3], words[at + 3], columns[at + 3])
+        for at, place in zip(starts, in_place, strict=True)
+    ]
+
+
+def _timing(
+    label: Mapping[str, str], in_place: bool, values: Sequence[str], wrong: str, check: str
+) -> _Timing:
+    # `error` was the largest difference from the right result; `#wrong` counts wrong elements.
+    if check == "#wrong" and wrong != "N/A" and float(wrong) > 0:
+        raise ValueError(f"{wrong} wrong elements")
+    time_us, algbw, busbw = (float(value) for value in values)
+    return _Timing(
+        size_bytes=int(label["size"]),
+        count=int(label["count"]),
+        dtype=label["type"],
+        redop=label.get("redop", ""),
+        root=int(label.get("root", -1)),
+        in_place=in_place,
+        time_us=time_us,
+        algbw=algbw,
+        busbw=busbw,
+        checked=wrong != "N/A",
+    )
+
+
+# JSON.
+
+_RESULTS = re.compile(r',?\s*"results"\s*:\s*\[')
+
+
+def _read_json(text: str, skipped: list[str]) -> list[_Run]:
+    """The run of a JSON file; also of one that ends early, as that of a killed test does."""
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as problem:
+        skipped.append(f"character {problem.pos + 1}: the file ends early ({problem.msg})")
+        content = _beginning(text)
+    config, run = content.get("config", {}), _Run()
+    program = _PROGRAM.search(str((content.get("args") or [""])[0]))
+    run.program = program[1] if program else None
+    # One device is listed for each process, which has nthreads x ngpus ranks.
+    for device in config.get("devices", []):
+        ranks = int(config.get("nthreads", 1)) * int(config.get("ngpus", 1))
+        run.groups[str(device.get("group", 0))] += ranks
+        run.hosts.update({str(device["hostname"])} if "hostname" in device else ())
+    for number, record in enumerate(content.get("results", [])):
+        try:
+            run.timings += _record(record)
+        except (KeyError, TypeError, ValueError) as problem:
+            skipped.append(f"results[{number}]: {problem}")
+    return [run]
+
+
+def _beginning(text: str) -> dict[str, Any]:
+    """What stands before the results, and the results that are whole."""
+    found = _RESULTS.search(text)
+    if not found:
+        return {}
+    try:
+        content: dict[str, Any] = json.loads(text[: found.start()] + "}")
+    except json.JSONDecodeError:
+        return {}
+    content["results"] = []
+    decoder, at = json.JSONDecoder(), found.end()
+    while at < len(text):
+        try:
+            record, at = decoder.raw_decode(text, at)
+        except json.JSONDecodeError:
+            break
+        content["results"].append(record)
+        at += len(text[at:]) - len(text[at:].lstrip(", \n"))
+    return content
+
+
+def _record(record: Mapping[str, Any]) -> list[_Timing]:
+    """The one or two timings of an object of `results`."""
+    label = {name: str(record[name]) for name in ("size", "count", "type", "redop", "root")}
+    timings = []
+    for key, in_place in (("out_of_place", False), ("in_place", True)):
+        values = record.get(key)
+        if values is not None:
+            time = values["time"] if "time" in values else values["cpu_time"]
+            wrong = "N/A" if values["nwrong"] is None else str(values["nwrong"])
+            numbers = [str(value) for value in (time, values["alg_bw"], values["bus_bw"])]
+            timings.append(_timing(label, in_place, numbers, wrong, "#wrong"))
+    return timings
