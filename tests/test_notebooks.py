@@ -21,6 +21,9 @@ def test_the_papers_sections_have_their_notebooks() -> None:
         "strong_scaling",
         "weak_scaling",
         "similarity",
+        "claims",
+        "testbed_prediction",
+        "what_if",
         "report",
     }
 

@@ -133,6 +133,16 @@ def claims(
         typer.echo(table(judgements))
 
 
+@app.command("what-if")
+def what_if() -> None:
+    """Write results/what_if.html: predicted scenarios on one page, which needs no network."""
+    from repro.figures.what_if import export_scenarios
+
+    path = RESULTS / "what_if.html"
+    export_scenarios(path)
+    typer.echo(path)
+
+
 @app.command()
 def validate(
     file: Path,

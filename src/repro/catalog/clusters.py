@@ -13,6 +13,7 @@ class Cluster(Entry):
     delivers less (`params/protocols.yaml`).
 
     `gpu` is a name of `params/gpus.yaml`, `calibration` one of `params/calibration/`.
+    `protocols` are those of `params/protocols.yaml` whose rates are this cluster's.
     `fabric_effective_gbps` is what a node's collectives were measured to get between nodes, where
     that is known; it replaces the nominal rate times the calibration's efficiency.
     `fabric_ring_sharing` says that rings with several ranks in a node were measured to share NICs
@@ -23,6 +24,7 @@ class Cluster(Entry):
     gpu: str
     calibration: str
     topology: Topology
+    protocols: tuple[str, ...] = ()
     fabric_effective_gbps: PositiveFloat | None = None
     fabric_ring_sharing: bool = False
     source: str

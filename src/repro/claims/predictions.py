@@ -16,6 +16,7 @@ from repro.catalog.models import Model, Shape, model
 from repro.catalog.protocols import protocol
 from repro.predict.draws import draw_parameters
 from repro.predict.machine import Machine, machine
+from repro.predict.memory import FRAMEWORK_BYTES
 from repro.predict.parameters import Parameters, calibration
 from repro.predict.quantities import quantities
 from repro.predict.volumes import gradient_bytes
@@ -26,8 +27,6 @@ Compute = Callable[[Parameters], Array]
 _MODELS = ("gpt2-medium", "gpt2-large", "bert-large", "t5-large")
 # The papers do not state it for pipelines; weak scaling has 4 sequences.
 _PIPELINE_MICRO_BATCH = 4
-# What the framework, its kernels and its communication buffers take of a GPU's memory.
-_FRAMEWORK_BYTES = 2e9
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def _batch_sweep(name: str, parameters: Parameters) -> tuple[Array, Array]:
     run = _run(name, plan, where, parameters)
     share = (run["gradient_sync"] + run["straggler_wait"]) / run["iteration_time_s"]
     used = run["weights"] + run["gradients"] + run["optimizer_states"] + run["activations"]
-    fits = used + _FRAMEWORK_BYTES <= where.gpu.memory_gb * 1e9
+    fits = used + FRAMEWORK_BYTES <= where.gpu.memory_gb * 1e9
     return share, fits
 
 

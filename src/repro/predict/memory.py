@@ -11,6 +11,8 @@ from repro.predict.workload import Array, Workload
 # precision Adam as Megatron-LM keeps them (Korthikanti et al., 2023, figure 1: 18 B/parameter with
 # fp32 gradients accumulated beside fp16 weights).
 _WEIGHT, _GRADIENT, _OPTIMIZER = 2, 4, 12
+# What the framework, its kernels and its communication buffers take beside a training step.
+FRAMEWORK_BYTES = 2e9
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Memory:
 
     @property
     def total(self) -> Array:
-        """The sum of all parts, without the framework's own (about 1 to 2 GB)."""
+        """The sum of all parts, without the framework's own (`FRAMEWORK_BYTES`)."""
         return self.weights + self.gradients + self.optimizer_states + self.activations
 
 

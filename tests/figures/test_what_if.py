@@ -1,0 +1,155 @@
+"""Figures of predictions show the numbers of the plans, and the exported page stands alone."""
+
+import base64
+import re
+from functools import partial
+from pathlib import Path
+
+import holoviews as hv
+import hvplot
+import matplotlib.image
+import pandas as pd
+import panel as pn
+import pytest
+
+from repro.figures.disk import save_figure
+from repro.figures.what_if import (
+    compare,
+    explorer,
+    export_scenarios,
+    plan_breakdown,
+    plan_links,
+    plan_memory,
+    plans_table,
+    reference_jobs,
+    scenarios,
+    verdict,
+)
+from repro.predict.plans import Job, best_plans, choose_job, describe
+
+
+@pytest.fixture(params=["bokeh", "matplotlib"])
+def backend(request: pytest.FixtureRequest) -> str:
+    hvplot.extension(request.param, logo=False)
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def job() -> Job:
+    return choose_job("gpt2-large", "pinnacles", "rdma", 8, 32)
+
+
+@pytest.fixture(scope="module")
+def plans(job: Job) -> pd.DataFrame:
+    return best_plans(job, 5)
+
+
+@pytest.fixture(scope="module")
+def compared() -> pd.DataFrame:
+    return compare(reference_jobs())
+
+
+def _table(figure: hv.Overlay, element: type) -> pd.DataFrame:
+    (found,) = figure.traverse(lambda part: part, [element])
+    return found.dframe()
+
+
+def test_phases_add_up_to_the_iteration(plans: pd.DataFrame, backend: str) -> None:
+    figure = plan_breakdown(plans)
+    milliseconds = 1e3 * plans.iteration_time_s.to_numpy()
+    total = _table(figure, hv.Bars).groupby("plan")["time"].sum()
+    assert total[describe(plans.index)].to_numpy() == pytest.approx(milliseconds)
+    ends = _table(figure, hv.ErrorBars).set_index("plan").loc[describe(plans.index)]
+    assert ends["time"].to_numpy() == pytest.approx(milliseconds)
+    high = 1e3 * plans.high_s.to_numpy()
+    assert (ends["time"] + ends["above"]).to_numpy() == pytest.approx(high)
+    hv.render(figure, backend=backend)
+
+
+def test_memory_adds_up_and_the_mark_is_the_gpus(plans: pd.DataFrame, backend: str) -> None:
+    figure = plan_memory(plans)
+    total = _table(figure, hv.Bars).groupby("plan")["memory"].sum()
+    assert total[describe(plans.index)].to_numpy() == pytest.approx(plans.memory_bytes / 1e9)
+    assert set(_table(figure, hv.Scatter)["memory"]) == {40.0}
+    hv.render(figure, backend=backend)
+
+
+def test_use_of_nics_is_in_percent_of_the_protocols_rate(plans: pd.DataFrame, backend: str) -> None:
+    figure = plan_links(plans)
+    bursts = _table(figure, hv.Scatter).set_index("plan").loc[describe(plans.index), "rate"]
+    assert bursts.to_numpy() == pytest.approx(100 * plans.fabric_burst_gbps / 81.9)
+    assert bursts.max() == pytest.approx(100, abs=1)
+    hv.render(figure, backend=backend)
+
+
+def test_marks_and_bars_stand_in_the_same_order(compared: pd.DataFrame, backend: str) -> None:
+    # Matplotlib takes the first element's order for all.
+    for figure in (plan_breakdown(compared), plan_links(compared), plan_memory(compared)):
+        bars, marks = (part.dframe()["plan"].unique().tolist() for part in figure)
+        assert bars == marks
+        assert bars[-1].startswith("cluster A, RDMA")
+
+
+def test_one_node_sends_nothing(backend: str) -> None:
+    alone = best_plans(choose_job("bert-large", "dgx-h100", "fabric", 8, 64), 2)
+    figure = plan_links(alone)
+    assert set(_table(figure, hv.Scatter)["rate"]) == {0.0}
+    hv.render(figure, backend=backend)
+
+
+def test_scenarios_become_a_picture(compared: pd.DataFrame, tmp_path: Path) -> None:
+    save_figure(partial(scenarios, compared), tmp_path / "scenarios")
+    picture = matplotlib.image.imread(tmp_path / "scenarios.png")
+    assert picture.shape[0] > 600 and picture.std() > 0.05, "the picture is empty"
+
+
+def test_only_the_cheapest_plan_of_a_job_is_marked(
+    plans: pd.DataFrame, compared: pd.DataFrame
+) -> None:
+    table = plans_table(plans).data
+    assert list(table[""]) == ["cheapest", "", "", "", ""]
+    assert table.loc[1, "iteration, ms"] == pytest.approx(1e3 * plans.iteration_time_s.iloc[0])
+    assert "" not in plans_table(compared).data
+    assert "Predicted" in plans_table(compared).to_html()
+
+
+def test_the_verdict_says_that_it_is_predicted(job: Job, plans: pd.DataFrame) -> None:
+    said = verdict(job, plans)
+    assert said.startswith("Predicted for GPT-2-Large, global batch 32, on 8 GPUs over RDMA")
+    assert f"{1e3 * plans.iteration_time_s.iloc[0]:.0f} ms an iteration" in said
+
+
+def test_widgets_answer_or_say_why_not() -> None:
+    hvplot.extension("bokeh", logo=False)
+    view = explorer()
+    view.get_root()
+    widgets = {widget.label: widget for widget in view[0]}
+
+    def answer() -> pn.viewable.Viewable:
+        return view[1]._pane
+
+    assert len(answer()) == 5
+    widgets["cluster"].value = "dgx-h100"
+    assert widgets["protocol"].value == "fabric"
+    assert "DGX H100" in answer()[0].object
+    widgets["GPUs"].value = 7
+    assert answer().object.startswith("gpus 7: no split suits")
+    widgets["GPUs"].value = 16
+    widgets["recompute"].value = "full"
+    assert "full is fastest" in answer()[0].object
+
+
+def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
+    page = tmp_path / "what_if.html"
+    export_scenarios(page)
+    text = page.read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["what_if.html"]
+    assert len(text) < 1e6
+    assert not re.search(r"<script|<link|(src|href)=\"(?!data:)|url\(", text)
+    pictures = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', text)
+    assert len(pictures) == 3
+    assert all(b"<svg" in base64.b64decode(picture) for picture in pictures)
+    for job in reference_jobs().values():
+        assert job.title in text
+    export_scenarios(page)
+    assert page.read_text() == text
