@@ -93,3 +93,11 @@ def test_clusters_that_nobody_listed() -> None:
     assert other.topology.gpus_per_node == 4
     assert other.topology.levels[-1].link_gbps == 100.0
     assert other.topology.levels[-2].link_gbps == listed.topology.levels[-2].link_gbps
+
+
+def test_uneven_stages_are_as_slow_as_the_fullest(tmp_path: Path) -> None:
+    table = measurements(CALIBRATED).head(2).assign(layers=[11, 12], pp=4, dp=1, tp=1, gpus=4)
+    path = tmp_path / "rows.csv"
+    table.to_csv(path, index=False)
+    (part,) = training_rows(read_rows(path))
+    assert part.workload.layers.tolist() == [12, 12]

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from examples import CALIBRATED, measurements
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from repro.cli import app
+from repro.errors import ReproError
 from repro.paths import PUBLISHED
 from repro.predict.validation import Score, best_constant_mape_pct, table, validate
 
@@ -110,3 +112,27 @@ def test_published_runs_are_met(
     assert score.mape_pct < bound_pct
     assert score.mape_pct < score.baseline_mape_pct
     assert 85 <= score.coverage_90_pct <= 100
+
+
+def test_a_network_without_a_rate_is_left_out_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = pd.DataFrame(
+        {
+            "gpu": ["A100", "X1"],
+            "ranks": [8, 8],
+            "nodes": [1, 2],
+            "network": ["NVLink", "carrier pigeons"],
+            "collective": "all_reduce",
+            "size_bytes": [2**27, 2**27],
+            "time_us": [1000.0, 1e6],
+        }
+    )
+    path = tmp_path / "rows.csv"
+    rows.to_csv(path, index=False)
+    (score,) = validate(path)
+    assert score.set == "A100, NVLink, all_reduce" and score.n == 1
+    assert "carrier pigeons" in caplog.text
+    rows.tail(1).to_csv(path, index=False)
+    with pytest.raises(ReproError, match="no network of the file"):
+        validate(path)

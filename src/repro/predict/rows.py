@@ -130,7 +130,8 @@ def training_rows(rows: pd.DataFrame) -> Iterator[TrainingRows]:
     for key, group in rows.groupby(["gpu", "gpus_per_node", "inter_node_gbps_per_node"]):
         gpu, gpus_per_node, fabric_gbps = cast(tuple[str, int, float], key)
         columns: dict[str, ArrayLike] = {
-            "layers": group.layers,
+            # A run that was measured did run, so stages may be uneven: the fullest one decides.
+            "layers": np.ceil(group.layers / (group.pp * group.vpp)) * group.pp * group.vpp,
             "hidden_size": group.hidden,
             "ffn_hidden_size": 4 * group.hidden,
             "attention_heads": group.heads,
