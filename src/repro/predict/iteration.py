@@ -10,6 +10,7 @@ from repro.predict.layers import LayerPasses, Pass, layer_passes
 from repro.predict.machine import Machine
 from repro.predict.memory import stage_parameters
 from repro.predict.parameters import Parameters
+from repro.predict.pipeline import Stages, bubble_s
 from repro.predict.workload import Array, Workload
 
 # Bytes per logit that the loss moves on its way (fp16 to fp32, maximum, difference, exponential,
@@ -64,75 +65,85 @@ def predict_phases(w: Workload, machine: Machine, parameters: Parameters) -> Pha
         Arrays of the workload's length, in seconds.
     """
     kernels = Kernels(machine.gpu, parameters)
-    t, p, v, d = w.tensor_parallel, w.pipeline_parallel, w.virtual_stages, w.data_parallel
-    m, staged = w.micro_batches, p > 1
     layers = _stage_passes(w, machine, kernels)
     head_forward, head_backward = _head_passes(w, machine, kernels)
-    embedding = kernels.traffic_s(
-        _EMBEDDING_BYTES * w.micro_batch_size * w.sequence_length * w.hidden_size
+    every = layers.forward + layers.backward + layers.recompute
+    middle = _total(every) + parameters.host_micro_batch_s
+    embedding = _embedding_s(w, kernels)
+    # Without a pipeline one stage has both ends.
+    own = np.where(w.pipeline_parallel > 1, 0.0, embedding)
+    stages = Stages(
+        first=middle + embedding,
+        middle=middle,
+        last=middle + _total(head_forward) + _total(head_backward) + own,
+        receive=_receive_s(w, machine, parameters),
     )
-
-    hop = _hop_s(w, machine, parameters)
-    per_pass = layers.forward + layers.backward + layers.recompute
-    middle = per_pass.compute + per_pass.collectives + parameters.host_micro_batch_s
-    head = _total(head_forward) + _total(head_backward)
-    # Each chunk waits for one message on its way up and one on its way down.
-    receive = np.where(staged, 2 * v * hop, 0.0)
-    # 1F1B with uneven stages: every stage once, then the slowest for each further micro batch. The
-    # first stage has the embedding, the last the logits; interleaving divides the fill.
-    first, last = middle + embedding, middle + head
-    slowest = np.maximum(first, last)
-    alone = ~staged
-    own = np.where(alone, embedding, 0.0)
-    fill = np.where(
-        staged, ((p - 1) * (middle + receive) + embedding) / v + (m - 1) * (slowest - last), 0.0
-    )
-    busy = m * (last + own + receive) + fill
-    straggler = parameters.straggler_fraction * np.log(w.gpus) * busy
-
-    sharded = w.distributed_optimizer > 0
-    reduced = gradient_wire_s(w, machine, parameters)
-    # Behind the gradients of its own layer, the rest of a backward pass hides a collective.
-    share = v / _stage_layers(w)
-    cover = _total(layers.backward) * (1 - share)
-    exposed = np.where(
-        w.overlap_gradient_sync > 0,
-        np.maximum(reduced - cover, reduced * share),
-        reduced,
-    )
-    gathered = np.where(
-        sharded,
-        half_all_reduce_s(2 * stage_parameters(w), d, t, machine, parameters),
-        0.0,
-    )
-    table = 2 * w.vocabulary_size * w.hidden_size / t
-    tied = np.where(
-        staged,
-        all_reduce_s(
-            table, np.full_like(p, 2.0), t * d * np.maximum(p - 1, 1), machine, parameters
-        ),
-        0.0,
-    )
-    shards = np.where(sharded, d, 1.0)
-    optimizer = kernels.traffic_s(
-        _OPTIMIZER_BYTES * stage_parameters(w) / shards
-    ) + parameters.host_optimizer_layer_s * _stage_layers(w)
-    ones = np.ones_like(m)
+    bubble, m = bubble_s(w, stages), w.micro_batches
+    busy = m * (stages.last + stages.receive) + bubble
+    collectives = every.collectives + head_forward.collectives + head_backward.collectives
     return Phases(
+        # A third of the embedding's traffic is forward: the gather, and its two gradients.
         forward_compute=m * (layers.forward.compute + head_forward.compute + own / 3),
         backward_compute=m * (layers.backward.compute + head_backward.compute + own * 2 / 3),
         recompute=m * layers.recompute.compute,
-        tensor_parallel=m
-        * (per_pass.collectives + head_forward.collectives + head_backward.collectives),
-        forward_receive=m * receive,
-        pipeline_bubble=fill,
-        straggler_wait=straggler,
-        gradient_sync=np.where(d > 1, exposed, 0.0),
-        parameter_all_gather=np.where(d > 1, gathered, 0.0),
-        embedding_sync=tied,
-        optimizer=optimizer,
-        other=m * parameters.host_micro_batch_s + parameters.host_iteration_s * ones,
+        tensor_parallel=m * collectives,
+        forward_receive=m * stages.receive,
+        pipeline_bubble=bubble,
+        straggler_wait=parameters.straggler_fraction * np.log(w.gpus) * busy,
+        gradient_sync=_exposed_sync_s(w, layers, machine, parameters),
+        parameter_all_gather=_parameter_gather_s(w, machine, parameters),
+        embedding_sync=_embedding_sync_s(w, machine, parameters),
+        optimizer=_optimizer_s(w, kernels),
+        other=m * parameters.host_micro_batch_s + parameters.host_iteration_s,
     )
+
+
+def _exposed_sync_s(
+    w: Workload, layers: LayerPasses, machine: Machine, parameters: Parameters
+) -> Array:
+    """What of the gradient sync is not hidden. With overlap, all but the last layer's gradients
+    can travel while the backward pass of the last micro batch goes on."""
+    wire = gradient_wire_s(w, machine, parameters)
+    last_layer = w.virtual_stages / _stage_layers(w)
+    cover = _total(layers.backward) * (1 - last_layer)
+    overlapped = np.maximum(wire - cover, wire * last_layer)
+    exposed = np.where(w.overlap_gradient_sync > 0, overlapped, wire)
+    return np.where(w.data_parallel > 1, exposed, 0.0)
+
+
+def _parameter_gather_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
+    """A sharded optimizer's half-precision parameters, gathered by all data-parallel ranks."""
+    size = 2 * stage_parameters(w)
+    gather = half_all_reduce_s(size, w.data_parallel, w.tensor_parallel, machine, parameters)
+    return np.where((w.distributed_optimizer > 0) & (w.data_parallel > 1), gather, 0.0)
+
+
+def _embedding_sync_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
+    """The all-reduce between the first and the last stage, which both have the word embeddings."""
+    table = 2 * w.vocabulary_size * w.hidden_size / w.tensor_parallel
+    apart = w.tensor_parallel * w.data_parallel * np.maximum(w.pipeline_parallel - 1, 1)
+    two = np.full_like(apart, 2.0)
+    sync = all_reduce_s(table, two, apart, machine, parameters)
+    return np.where(w.pipeline_parallel > 1, sync, 0.0)
+
+
+def _optimizer_s(w: Workload, kernels: Kernels) -> Array:
+    """Adam's step on a GPU's own parameters, or its shard of them."""
+    shards = np.where(w.distributed_optimizer > 0, w.data_parallel, 1.0)
+    traffic = kernels.traffic_s(_OPTIMIZER_BYTES * stage_parameters(w) / shards)
+    return traffic + kernels.parameters.host_optimizer_layer_s * _stage_layers(w)
+
+
+def _embedding_s(w: Workload, kernels: Kernels) -> Array:
+    """One micro batch's embedding and its gradients."""
+    elements = w.micro_batch_size * w.sequence_length * w.hidden_size
+    return kernels.traffic_s(_EMBEDDING_BYTES * elements)
+
+
+def _receive_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
+    """Each chunk waits for one message on its way up and one on its way down."""
+    hops = 2 * w.virtual_stages * _hop_s(w, machine, parameters)
+    return np.where(w.pipeline_parallel > 1, hops, 0.0)
 
 
 def gradient_wire_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
