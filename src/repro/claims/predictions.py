@@ -272,6 +272,18 @@ def _same_share_on_b(parameters: Parameters) -> Array:
     return np.asarray(np.abs(_share_on_b(parameters) / _share_on_a_at_limit(parameters) - 1) < 0.1)
 
 
+def _communication_predominates(parameters: Parameters) -> Array:
+    """More than half of the iteration, from 2 GPUs of cluster A to 16 of cluster B."""
+    gpus = np.array([2, 4, 8])
+    plan = Plan(global_batch_size=4 * gpus, micro_batch_size=4, data_parallel=gpus)
+    more = [(_share_on_b(parameters) > 50).all(axis=-1)]
+    for name in _MODELS:
+        run = _run(name, plan, _on_a(parameters), parameters)
+        share = (run["gradient_sync"] + run["straggler_wait"]) / run["iteration_time_s"]
+        more.append((share > 0.5).all(axis=-1))
+    return _every(more, axis=0)
+
+
 # GPT-350M with the distributed optimizer on Big Red 200.
 
 
@@ -355,6 +367,7 @@ _GROUPS: dict[tuple[str, ...], Predicted] = {
     ),
     ("C114",): Predicted(_same_share_on_b),
     ("C115",): Predicted(_pipelines_scale_worse),
+    ("C120",): Predicted(_communication_predominates),
     ("C122",): _on_big_red(_gradient_megabytes),
     ("C123", "C124"): _on_big_red(_collective_ms(4)),
     ("C125",): _on_big_red(_collective_busbw(4)),

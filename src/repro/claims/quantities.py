@@ -233,6 +233,7 @@ _GROUPS: dict[tuple[str, ...], Quantity | Statement] = {
     ("C025", "C091"): _highest_rate(WEAK, "ipoib"),
     ("C026", "C092"): _lowest_rate(WEAK, "tcp"),
     ("C027", "C093"): _highest_rate(WEAK, "tcp"),
+    ("C030",): Statement(STRONG, _times_ordered),
     ("C031",): Statement(WEAK, _times_ordered),
     ("C046",): Statement(STRONG, _compute_falls("forward compute")),
     ("C047",): Statement(STRONG, _compute_falls("backward compute")),
