@@ -28,6 +28,11 @@ def read_gpus() -> dict[str, Gpu]:
     return gpus
 
 
+def gpu_labelled(label: str) -> str:
+    """The name of the GPU that measurements call by its label; unknown labels as `gpu`."""
+    return choose("GPU", label, {entry.label: name for name, entry in read_gpus().items()})
+
+
 def gpu(name: str) -> Gpu:
     """One GPU by name; an unknown name is a `ReproError` that lists the known ones."""
     return choose("GPU", name, read_gpus())

@@ -6,7 +6,7 @@ published number. What a document does not state and a prediction needs is its `
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from repro.predict.draws import draw_parameters
 from repro.predict.machine import Machine, machine
 from repro.predict.memory import FRAMEWORK_BYTES
 from repro.predict.parameters import Parameters, calibration
-from repro.predict.quantities import quantities
+from repro.predict.quantities import MEMORY, quantities
 from repro.predict.volumes import gradient_bytes
 from repro.predict.workload import Array, Plan, workload
 
@@ -50,7 +50,6 @@ class Predicted:
         return value, np.ravel(self.compute(draw_parameters(fitted, entry)))
 
 
-@cache
 def _shape(name: str, pipeline: bool) -> tuple[Model, Shape]:
     entry = model(name)
     return entry, (entry.pipeline or entry.full) if pipeline else entry.full
@@ -78,6 +77,11 @@ def _every(conditions: Sequence[Any], axis: int | tuple[int, ...]) -> Array:
     return np.asarray(_stack(conditions).all(axis=axis))
 
 
+def _share(run: dict[str, Array]) -> Array:
+    """Communication fraction of data parallelism, as the papers' timer has it."""
+    return np.asarray((run["gradient_sync"] + run["straggler_wait"]) / run["iteration_time_s"])
+
+
 # Data parallelism with growing batches on 8 GPUs of cluster A.
 
 _MICRO_BATCHES = np.arange(1, 257)
@@ -90,10 +94,9 @@ def _batch_sweep(name: str, parameters: Parameters) -> tuple[Array, Array]:
         global_batch_size=8 * _MICRO_BATCHES, micro_batch_size=_MICRO_BATCHES, data_parallel=8
     )
     run = _run(name, plan, where, parameters)
-    share = (run["gradient_sync"] + run["straggler_wait"]) / run["iteration_time_s"]
-    used = run["weights"] + run["gradients"] + run["optimizer_states"] + run["activations"]
+    used = _stack([run[part] for part in MEMORY]).sum(axis=0)
     fits = used + FRAMEWORK_BYTES <= where.gpu.memory_gb * 1e9
-    return share, fits
+    return _share(run), fits
 
 
 def _largest_micro_batch(name: str, parameters: Parameters) -> Array:
@@ -251,25 +254,19 @@ def _pipelines_scale_worse(parameters: Parameters) -> Array:
 # GPT-2-Large on 16 GPUs of cluster B.
 
 
-def _share_on_b(parameters: Parameters, gpus: int = 16) -> Array:
-    where = machine(cluster("cluster-b"), parameters)
+def _share_at_limit(where: Machine, gpus: int, parameters: Parameters) -> Array:
+    """In percent, with the micro batch of 12 that the paper found to be the largest."""
     plan = Plan(global_batch_size=12 * gpus, micro_batch_size=12, data_parallel=gpus)
-    run = _run("gpt2-large", plan, where, parameters)
-    return np.asarray(
-        100 * (run["gradient_sync"] + run["straggler_wait"]) / run["iteration_time_s"]
-    )
+    return 100 * _share(_run("gpt2-large", plan, where, parameters))
 
 
-def _share_on_a_at_limit(parameters: Parameters) -> Array:
-    plan = Plan(global_batch_size=96, micro_batch_size=12, data_parallel=8)
-    run = _run("gpt2-large", plan, _on_a(parameters), parameters)
-    return np.asarray(
-        100 * (run["gradient_sync"] + run["straggler_wait"]) / run["iteration_time_s"]
-    )
+def _share_on_b(parameters: Parameters) -> Array:
+    return _share_at_limit(machine(cluster("cluster-b"), parameters), 16, parameters)
 
 
 def _same_share_on_b(parameters: Parameters) -> Array:
-    return np.asarray(np.abs(_share_on_b(parameters) / _share_on_a_at_limit(parameters) - 1) < 0.1)
+    on_a = _share_at_limit(_on_a(parameters), 8, parameters)
+    return np.asarray(np.abs(_share_on_b(parameters) / on_a - 1) < 0.1)
 
 
 def _communication_predominates(parameters: Parameters) -> Array:
@@ -279,8 +276,7 @@ def _communication_predominates(parameters: Parameters) -> Array:
     more = [(_share_on_b(parameters) > 50).all(axis=-1)]
     for name in _MODELS:
         run = _run(name, plan, _on_a(parameters), parameters)
-        share = (run["gradient_sync"] + run["straggler_wait"]) / run["iteration_time_s"]
-        more.append((share > 0.5).all(axis=-1))
+        more.append((_share(run) > 0.5).all(axis=-1))
     return _every(more, axis=0)
 
 

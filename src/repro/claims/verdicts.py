@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -14,6 +13,7 @@ from repro.claims.predictions import PREDICTIONS, Predicted
 from repro.claims.published import Claim, read_claims
 from repro.claims.quantities import TESTS, Quantity, Statement
 from repro.predict.experiments import draw_scaling, predict_scaling
+from repro.predict.workload import Array
 from repro.results.metrics import CONFIDENCE, Sample, draw_sample, estimate, support
 from repro.results.store import why_not_run
 
@@ -94,8 +94,28 @@ def judge_every_claim(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
 
 
 def _judge_all(claims: list[Claim], results: Mapping[str, xr.Dataset]) -> list[Judgement]:
-    samples = {name: _sample(name, dataset) for name, dataset in results.items()}
-    return [_judgement(claim, _prediction(claim), _measurement(claim, samples)) for claim in claims]
+    measured = {name: _sample(name, dataset) for name, dataset in results.items()}
+    tested = {TESTS[claim.id].experiment for claim in claims if claim.id in TESTS}
+    predicted = {name: predicted_sample(name) for name in tested}
+    # Several documents repeat a claim: what answers it is evaluated once.
+    asked = dict.fromkeys(PREDICTIONS[claim.id] for claim in claims if claim.id in PREDICTIONS)
+    evaluated = {prediction: prediction.evaluate() for prediction in asked}
+    inputs = _inputs()
+    judgements = []
+    for claim in claims:
+        at_full_scale, on_testbed = _SILENT, _UNTESTED
+        if test := TESTS.get(claim.id):
+            name, reason = test.experiment, inputs.get(claim.id)
+            at_full_scale = _find(claim, test, predicted[name], reason)
+            on_testbed = _find(claim, test, measured.get(name, f"{name} was not run"), reason)
+        elif prediction := PREDICTIONS.get(claim.id):
+            at_full_scale = _evaluate(claim, prediction, *evaluated[prediction])
+        judgements.append(_judgement(claim, at_full_scale, on_testbed))
+    return judgements
+
+
+_SILENT = Finding(None, None, "not run", "the model says nothing about it")
+_UNTESTED = Finding(None, None, "not run", "the testbed has no experiment for it")
 
 
 def _inputs() -> dict[str, str]:
@@ -106,22 +126,6 @@ def _inputs() -> dict[str, str]:
     }
 
 
-def _measurement(claim: Claim, samples: Mapping[str, Sample | str]) -> Finding:
-    test = TESTS.get(claim.id)
-    if test is None:
-        return Finding(None, None, "not run", "the testbed has no experiment for it")
-    return _find(claim, test, samples.get(test.experiment, f"{test.experiment} was not run"))
-
-
-def _prediction(claim: Claim) -> Finding:
-    if test := TESTS.get(claim.id):
-        return _find(claim, test, predicted_sample(test.experiment))
-    if predicted := PREDICTIONS.get(claim.id):
-        return _evaluate(claim, predicted)
-    return Finding(None, None, "not run", "the model says nothing about it")
-
-
-@cache
 def predicted_sample(name: str) -> Sample:
     """An experiment as predicted, with draws of the model's uncertain parameters."""
     entry = experiment(name)
@@ -156,8 +160,9 @@ def _why_not(name: str, dataset: xr.Dataset) -> str:
     return ""
 
 
-def _find(claim: Claim, test: Quantity | Statement, sample: Sample | str) -> Finding:
-    input_reason = _inputs().get(claim.id)
+def _find(
+    claim: Claim, test: Quantity | Statement, sample: Sample | str, input_reason: str | None
+) -> Finding:
     if isinstance(sample, str):
         return Finding(None, None, "input" if input_reason else "not run", sample)
     if isinstance(test, Statement):
@@ -171,8 +176,7 @@ def _find(claim: Claim, test: Quantity | Statement, sample: Sample | str) -> Fin
     return found
 
 
-def _evaluate(claim: Claim, predicted: Predicted) -> Finding:
-    value, draws = predicted.evaluate()
+def _evaluate(claim: Claim, predicted: Predicted, value: float, draws: Array) -> Finding:
     if claim.value is None:
         return _of_statement(float(np.mean(draws)), bool(value))
     tail = 100 * (1 - CONFIDENCE) / 2

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 
 from repro.atomic import replacing
-from repro.catalog.gpus import read_gpus
-from repro.catalog.reading import choose
+from repro.catalog.gpus import gpu_labelled
 from repro.errors import ReproError
 from repro.predict.fitting import PRIORS, cross_validate, fit
 from repro.predict.interval import ALONE, LEVEL, TENSOR_PARALLEL
@@ -56,8 +55,7 @@ def calibrate(training: pd.DataFrame, collectives: pd.DataFrame, source: str) ->
 
 def _gpu(training: pd.DataFrame) -> str:
     """The catalog's name of the one GPU that was measured."""
-    labels = {entry.label: name for name, entry in read_gpus().items()}
-    found = {choose("GPU", str(label), labels) for label in training.gpu.unique()}
+    found = {gpu_labelled(str(label)) for label in training.gpu.unique()}
     if len(found) > 1:
         raise ReproError(f"training runs on {', '.join(sorted(found))}; calibrate one at a time")
     return found.pop()

@@ -54,7 +54,7 @@ def all_reduce_s(
     size_bytes: Array, ranks: Array, stride: Array, machine: Machine, parameters: Parameters
 ) -> Array:
     """Ring all-reduce of S bytes: 2 (n-1)/n S over the bus bandwidth, and latency."""
-    return 2 * half_all_reduce_s(size_bytes, ranks, stride, machine, parameters) - ring_latency_s(
+    return 2 * _half_transfer_s(size_bytes, ranks, stride, machine, parameters) + ring_latency_s(
         ranks, stride, machine, parameters
     )
 
@@ -63,10 +63,17 @@ def half_all_reduce_s(
     size_bytes: Array, ranks: Array, stride: Array, machine: Machine, parameters: Parameters
 ) -> Array:
     """Ring reduce-scatter or all-gather of S bytes in all: (n-1)/n S over the bus bandwidth."""
-    transfer = (ranks - 1) / ranks * size_bytes
-    return transfer / ring_bytes_per_s(ranks, stride, machine, parameters) + ring_latency_s(
+    return _half_transfer_s(size_bytes, ranks, stride, machine, parameters) + ring_latency_s(
         ranks, stride, machine, parameters
     )
+
+
+def _half_transfer_s(
+    size_bytes: Array, ranks: Array, stride: Array, machine: Machine, parameters: Parameters
+) -> Array:
+    """The bytes of one way round a ring over its bus bandwidth."""
+    moved = (ranks - 1) / ranks * size_bytes
+    return moved / ring_bytes_per_s(ranks, stride, machine, parameters)
 
 
 def message_s(size_bytes: Array, stride: Array, machine: Machine) -> Array:

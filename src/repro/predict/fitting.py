@@ -8,9 +8,9 @@ import pandas as pd
 from scipy.optimize import least_squares
 from tqdm import tqdm
 
-from repro.predict.iteration import predict_phases
 from repro.predict.machine import machine
 from repro.predict.parameters import Parameters
+from repro.predict.quantities import iteration_times_s
 from repro.predict.rows import TrainingRows, training_rows
 from repro.predict.workload import Array
 
@@ -64,12 +64,19 @@ class Fit:
     covariance: Array
 
 
+def soft_l1(errors: Array) -> Array:
+    """Size of residuals whose squares grow like |error| where errors are large."""
+    root: Array = np.sqrt(2 * (np.sqrt(1 + errors**2) - 1))
+    return root
+
+
 def log_errors(parts: Sequence[TrainingRows], parameters: Parameters) -> Array:
     """ln(predicted / measured) of all rows, in the order of the parts."""
     errors = []
     for part in parts:
-        phases = predict_phases(part.workload, machine(part.cluster, parameters), parameters)
-        errors.append(np.log(phases.iteration_time_s / part.iteration_time_s))
+        device = machine(part.cluster, parameters)
+        predicted_s = iteration_times_s(part.workload, device, parameters)
+        errors.append(np.log(predicted_s / part.iteration_time_s))
     return np.concatenate(errors)
 
 
@@ -98,7 +105,7 @@ def fit(rows: pd.DataFrame, start: Parameters, names: Sequence[str] = tuple(PRIO
         values = dict(zip(names, np.exp(logarithms), strict=True))
         errors = log_errors(parts, start.model_copy(update=values))
         # least_squares's own robust loss would flatten the priors too.
-        robust = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + (errors / _SCALE) ** 2) - 1))
+        robust = np.sign(errors) * soft_l1(errors / _SCALE)
         return np.concatenate([np.sqrt(weights) * robust, (logarithms - medians) / deviations])
 
     found = least_squares(residuals, medians, method="trf", x_scale=deviations)

@@ -12,7 +12,7 @@ from scipy.optimize import least_squares
 
 from repro.atomic import replacing
 from repro.errors import ReproError
-from repro.predict.fitting import Prior
+from repro.predict.fitting import Prior, soft_l1
 from repro.predict.interval import LEVEL
 from repro.predict.links import (
     NEW_NETWORK,
@@ -68,7 +68,7 @@ def _fit(rows: pd.DataFrame) -> NetworkModel:
         )
 
     # Cauchy's loss has several minima: start from the priors, and from where soft L1 ends.
-    soft = least_squares(residuals, medians, x_scale=deviations, args=(_soft_l1,)).x
+    soft = least_squares(residuals, medians, x_scale=deviations, args=(soft_l1,)).x
     found = min(
         (
             least_squares(residuals, start, x_scale=deviations, args=(_cauchy,))
@@ -78,11 +78,6 @@ def _fit(rows: pd.DataFrame) -> NetworkModel:
     )
     best, rates = read(found.x)
     return NetworkModel(gpu, network, best, dict(zip(cases.cells, rates.tolist(), strict=True)))
-
-
-def _soft_l1(errors: Array) -> Array:
-    root: Array = np.sqrt(2 * (np.sqrt(1 + errors**2) - 1))
-    return root
 
 
 def _cauchy(errors: Array) -> Array:

@@ -10,8 +10,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from repro.catalog.clusters import Cluster, read_clusters
-from repro.catalog.gpus import read_gpus
-from repro.catalog.reading import choose
+from repro.catalog.gpus import gpu_labelled
 from repro.catalog.topology import Level, Topology
 from repro.collectives.nccl_tests import read_log
 from repro.errors import ReproError
@@ -170,8 +169,7 @@ def cluster_like(gpu: str, gpus_per_node: int, fabric_gbps: float) -> Cluster:
     ReproError
         No cluster of the catalog has that GPU.
     """
-    labels = {entry.label: name for name, entry in read_gpus().items()}
-    name = choose("GPU", gpu, labels)
+    name = gpu_labelled(gpu)
     having = [entry for entry in read_clusters().values() if entry.gpu == name]
     if not having:
         raise ReproError(f"no cluster in params/clusters.yaml has the GPU {gpu!r}; add one")
