@@ -75,3 +75,8 @@ def test_files_are_pictures_and_the_same_every_time(
     for suffix in (".svg", ".png"):
         one, two = (tmp_path / folder / f"figure{suffix}" for folder in ("a", "b"))
         assert one.read_bytes() == two.read_bytes()
+
+
+def test_predictions_say_that_they_have_no_series(made_up_results: xr.Dataset) -> None:
+    averages = made_up_results.drop_dims("sample")
+    assert "no rates over time" in str(received_over_time(averages).Text.I.data)
