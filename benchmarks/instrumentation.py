@@ -95,7 +95,7 @@ def main() -> None:
     sampling = context.Event()
     with (
         tempfile.TemporaryDirectory() as scratch,
-        create_quotas(_RANKS, cores_per_rank(most_gpus())) as quotas,
+        create_quotas(_RANKS, cores_per_rank(most_gpus("pinnacles"))) as quotas,
     ):
         ours, theirs = zip(*(context.Pipe() for _ in range(_RANKS)), strict=True)
         ranks = [

@@ -9,7 +9,7 @@ from repro.catalog.models import Family, model
 from repro.launch.messages import Outcome
 from repro.observe.nic import NicSeries
 from repro.results.merging import merge
-from repro.results.schema import configuration_dataset
+from repro.results.schema import Cell, configuration_dataset
 from repro.testbed.similarity import Similarity
 from repro.testbed.verify import LinkCheck
 from repro.train.records import PHASES, RankRecord, Span, TrainingRun
@@ -20,16 +20,15 @@ _ITERATIONS = 6
 TIME_SCALE = 2.0
 
 
-def made_up_configuration(model: str, protocol: str, gpus: int) -> xr.Dataset:
+def made_up_configuration(cell: Cell) -> xr.Dataset:
     """One configuration whose gradient sync is 2(n-1)/n x 10 Gbit over the protocol's rate."""
-    sync = 0.02 if gpus == 2 else 2 * (gpus - 1) / gpus * 10 / _RATES[protocol]
+    gpus = cell.gpus
+    sync = 0.02 if gpus == 2 else 2 * (gpus - 1) / gpus * 10 / _RATES[cell.protocol]
     times = {
         "forward compute": 0.03,
         "backward compute": 0.06,
-        "straggler wait": 0.0,
         "gradient sync": sync,
         "optimizer": 0.01,
-        "other": 0.0,
     }
     iteration = sum(times.values())
     starts = tuple(10.0 + number * iteration for number in range(_ITERATIONS))
@@ -38,7 +37,7 @@ def made_up_configuration(model: str, protocol: str, gpus: int) -> xr.Dataset:
             rank=rank,
             start_s=starts,
             iteration_time_s=(iteration,) * _ITERATIONS,
-            phase_time_s={phase: (times[phase],) * _ITERATIONS for phase in PHASES},
+            phase_time_s={phase: (times.get(phase, 0.0),) * _ITERATIONS for phase in PHASES},
             loss=tuple(7.0 - 0.1 * number for number in range(_ITERATIONS)),
             validation_loss=(),
             spans=(Span("validation", starts[2], starts[2] + 0.01),),
@@ -58,18 +57,16 @@ def made_up_configuration(model: str, protocol: str, gpus: int) -> xr.Dataset:
         tx_bytes=[(int(value),) * nodes for value in received],
     )
     links = tuple(LinkCheck(level, 1.0, (0.99, 1.01)) for level in ("node", "fabric"))
-    similarity = Similarity(model, 0.3, 0.05, 0.1, 400, 40)
+    similarity = Similarity(cell.model, False, 4, 0.3, 0.05, 0.1, 400, 40)
     assert similarity.time_scale == TIME_SCALE
-    return configuration_dataset(
-        "testbed", protocol, gpus, similarity, Outcome(records, series, links, 0.0)
-    )
+    return configuration_dataset("testbed", cell, similarity, Outcome(records, series, links, 0.0))
 
 
 def made_up_experiment() -> xr.Dataset:
     """All configurations: four models, three protocols, 2, 4 and 8 GPUs."""
     return merge(
         [
-            made_up_configuration(model, protocol, gpus)
+            made_up_configuration(Cell(model, protocol, gpus))
             for model in ("gpt2-medium", "gpt2-large", "bert-large", "t5-large")
             for protocol in _RATES
             for gpus in (2, 4, 8)

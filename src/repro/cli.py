@@ -80,27 +80,29 @@ def corpus_dataset(family: str) -> None:
 
 
 @app.command()
-def compute() -> None:
-    """Measure how fast one emulated GPU computes every model (for the similarity rule)."""
-    from repro.catalog.experiments import most_gpus
-    from repro.catalog.models import read_models
+def compute(
+    cluster: str,
+    profile: Annotated[str, typer.Option(help="The models of this profile.")] = "default",
+) -> None:
+    """Measure how fast one emulated GPU of a CLUSTER computes (for the similarity rule)."""
     from repro.corpus.config import read_corpus_config
-    from repro.launch.compute import measure_compute
+    from repro.launch.compute import compute_path, measure_compute
     from repro.results.store import write_dataset
 
     split = read_corpus_config(PARAMS / "corpus.yaml").split
-    measured = measure_compute(list(read_models()), most_gpus(), ENWIKI, split)
-    write_dataset(measured, RESULTS / "compute.nc")
+    measured = measure_compute(cluster, profile, ENWIKI, split)
+    write_dataset(measured, compute_path(cluster))
 
 
 @app.command()
 def merge(experiment: str) -> None:
     """Join an experiment's measured protocols into results/EXPERIMENT.nc."""
-    from repro.catalog.protocols import read_protocols
+    from repro.catalog.experiments import experiment as read_experiment
     from repro.results.merging import merge as merge_datasets
     from repro.results.store import read_dataset, write_dataset
 
-    parts = [read_dataset(RESULTS / "measured" / f"{experiment}-{p}.nc") for p in read_protocols()]
+    protocols = read_experiment(experiment).protocols
+    parts = [read_dataset(RESULTS / "measured" / f"{experiment}-{p}.nc") for p in protocols]
     write_dataset(merge_datasets(parts), RESULTS / f"{experiment}.nc")
 
 

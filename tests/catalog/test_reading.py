@@ -16,7 +16,9 @@ m:
   published_parameters: 1
   source: s
   full: {layers: 1, hidden_size: 8, attention_heads: 2, sequence_length: 4, vocabulary_size: 9}
-  testbed: {layers: 1, hidden_size: 8, attention_heads: 2, sequence_length: 4, vocabulary_size: 9}
+  testbed: &small
+    {layers: 1, hidden_size: 8, attention_heads: 2, sequence_length: 4, vocabulary_size: 9}
+  testbed_pipeline: *small
 """
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from repro.catalog.experiments import Batch
 from repro.catalog.selection import select
 from repro.errors import ReproError
 
@@ -44,5 +45,47 @@ def test_unknown_values_are_refused(arguments: dict[str, str], message: str) -> 
 
 def test_batches_follow_the_papers() -> None:
     strong, weak = select("strong_scaling").experiment, select("weak_scaling").experiment
-    assert [strong.micro_batch(gpus) for gpus in (2, 4, 8)] == [8, 4, 2]
-    assert [weak.micro_batch(gpus) for gpus in (2, 4, 8)] == [4, 4, 4]
+    assert [strong.batch("bert-large", gpus) for gpus in (2, 8)] == [Batch(16, 8), Batch(16, 2)]
+    assert [weak.batch("bert-large", gpus) for gpus in (2, 8)] == [Batch(8, 4), Batch(32, 4)]
+    pipelines = select("model_parallelism").experiment
+    for model, batches in {"gpt2-medium": (32, 64, 128), "gpt2-large": (16, 32, 64)}.items():
+        found = [pipelines.batch(model, gpus).global_batch_size for gpus in (2, 4, 8)]
+        assert tuple(found) == batches
+    assert select("cluster_b").experiment.batch("gpt2-large", 16) == Batch(192, 12)
+
+
+def test_one_stage_per_gpu_or_as_many_as_asked_for() -> None:
+    assert select("model_parallelism").experiment.stages(8) == 8
+    asked = select("model_parallelism", pipeline_parallel=2, micro_batch_size=8)
+    assert asked.experiment.stages(8) == 2
+    assert asked.batches("bert-large", 8) == {None: Batch(128, 8)}
+    assert select("weak_scaling").experiment.stages(8) == 1
+
+
+def test_a_sweep_leaves_out_what_does_not_divide() -> None:
+    swept = select("micro_batches", source="predicted", profile="predicted")
+    assert swept.batches("gpt2-large", 8) == {
+        value: Batch(64, value) for value in (1, 2, 4, 8, 16, 32, 64)
+    }
+
+
+def test_protocols_are_the_clusters() -> None:
+    assert select("data_batches").protocols == ("rdma",)
+    assert select("data_batches", protocol="tcp").protocols == ("tcp",)
+    with pytest.raises(ReproError, match="unknown protocol 'tcp'; choose from: rdma, all"):
+        select("cluster_b", protocol="tcp")
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "message"),
+    [
+        ("model_parallelism", {"micro_batch_size": 7}, "micro_batch_size 7: .*gpt2-medium does"),
+        ("model_parallelism", {"pipeline_parallel": 3}, "pipeline_parallel 3: .*does not divide"),
+        ("micro_batches", {"micro_batch_size": 4}, "micro_batch_size 4: the experiment sweeps it"),
+    ],
+)
+def test_batches_that_do_not_divide_are_refused(
+    name: str, asked: dict[str, int], message: str
+) -> None:
+    with pytest.raises(ReproError, match=message):
+        select(name, **asked)  # type: ignore[arg-type]

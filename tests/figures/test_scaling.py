@@ -25,7 +25,7 @@ def test_bars_are_milliseconds_at_full_scale(made_up_results: xr.Dataset, backen
     panels = list(breakdown(made_up_results))
     assert len(panels) == 4
     (bars,) = panels[0].traverse(lambda element: element, [hv.Bars])
-    table = bars.dframe().set_index(["GPUs and protocol", "phase"])
+    table = bars.dframe().set_index(["GPUs and protocol", "part"])
     value = table.columns[0]
     # 0.175 s on the testbed, at two testbed seconds per full-scale second.
     assert table.loc[("8 RDMA", "gradient sync"), value] == pytest.approx(87.5)

@@ -9,87 +9,100 @@ import xarray as xr
 from made_up import made_up_configuration
 
 from repro.catalog.selection import Selection, select
-from repro.errors import NotRunHere
-from repro.launch import scaling
+from repro.errors import NotRunHere, ReproError
+from repro.launch import compute, experiment
 from repro.launch.journal import Journal
-from repro.launch.messages import Order, Outcome, Site
+from repro.launch.messages import Order, Outcome, OutOfMemory, Site
 from repro.results.store import write_dataset
 
 
-@pytest.fixture
-def compute(tmp_path: Path) -> Path:
+@pytest.fixture(autouse=True)
+def computing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Computing times of every model: 0.02 s and 0.02 s a sequence, once disturbed."""
     models = ["gpt2-medium", "gpt2-large", "bert-large", "t5-large"]
+    times = [[0.04, 0.04, 0.2], [0.1, 0.1, 0.4], [0.34, 0.34, 0.34]]
+    peaks = [11e6, 14e6, 26e6]
     dataset = xr.Dataset(
-        {"iteration_time_s": (("model", "iteration"), [[0.1, 0.1, 0.4]] * 4)},
-        coords={"model": models},
+        {
+            "iteration_time_s": (
+                ("layout", "model", "micro_batch_size", "iteration"),
+                [[times] * 4] * 2,
+            ),
+            "peak_memory_bytes": (("layout", "model", "micro_batch_size"), [[peaks] * 4] * 2),
+        },
+        coords={
+            "layout": ["data", "pipeline"],
+            "model": models,
+            "micro_batch_size": [1, 4, 16],
+        },
     )
-    write_dataset(dataset, tmp_path / "compute.nc")
-    return tmp_path / "compute.nc"
+    monkeypatch.setattr(compute, "RESULTS", tmp_path)
+    write_dataset(dataset, compute.compute_path("pinnacles"))
 
 
 class _FakeSession:
     """Counts what it is asked to train, and stops the user after a while."""
 
-    def __init__(self, until: int):
+    def __init__(self, until: int = 100, most_sequences: int = 1000):
         self.trained: list[Order] = []
         self._until = until
+        self._most_sequences = most_sequences
 
-    def train(self, order: Order, report: object) -> Outcome:
+    def train(self, order: Order, report: object) -> Outcome | OutOfMemory:
         if len(self.trained) == self._until:
             raise KeyboardInterrupt
         self.trained.append(order)
+        if order.run.micro_batch_size > self._most_sequences:
+            return OutOfMemory(0, "no room")
         return None  # type: ignore[return-value]
 
 
 def _measure(
     selection: Selection,
-    compute: Path,
+    folder: Path,
     session: _FakeSession,
     monkeypatch: pytest.MonkeyPatch,
     cores: float | None = 0.2,
 ) -> xr.Dataset:
-    monkeypatch.setattr(scaling, "open_site", lambda site: nullcontext(session))
+    monkeypatch.setattr(experiment, "open_site", lambda site: nullcontext(session))
     monkeypatch.setattr(
-        scaling,
+        experiment,
         "configuration_dataset",
-        lambda source, protocol, gpus, similarity, outcome: made_up_configuration(
-            similarity.model, protocol, gpus
-        ),
+        lambda source, cell, similarity, outcome: made_up_configuration(cell),
     )
-    monkeypatch.setattr(scaling, "emulated_cores", lambda ranks: cores)
-    journal = Journal(compute.parent / "out.nc")
-    return scaling.measure_scaling(selection, compute, compute.parent, "95,5", journal)
+    monkeypatch.setattr(experiment, "emulated_cores", lambda ranks: cores)
+    return experiment.measure(selection, folder, "95,5", Journal(folder / "out.nc"))
 
 
 def test_an_interrupted_experiment_repeats_nothing(
-    compute: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     selection = select("weak_scaling", models="gpt2-medium", protocol="all")
-    first, second = _FakeSession(until=4), _FakeSession(until=100)
+    first, second = _FakeSession(until=4), _FakeSession()
     with pytest.raises(KeyboardInterrupt):
-        _measure(selection, compute, first, monkeypatch)
-    dataset = _measure(selection, compute, second, monkeypatch)
+        _measure(selection, tmp_path, first, monkeypatch)
+    dataset = _measure(selection, tmp_path, second, monkeypatch)
     assert (len(first.trained), len(second.trained)) == (4, 5)
     assert not any(order in first.trained for order in second.trained)
     assert dataset["iteration_time_s"].notnull().any(["iteration", "rank"]).all()
 
 
 def test_another_parameter_is_another_configuration(
-    compute: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = _FakeSession(until=100), _FakeSession(until=100)
+    first, second = _FakeSession(), _FakeSession()
     for session, name in ((first, "weak_scaling"), (second, "strong_scaling")):
         selection = select(name, models="gpt2-medium", protocol="rdma", gpus=8)
-        _measure(selection, compute, session, monkeypatch)
+        _measure(selection, tmp_path, session, monkeypatch)
     assert len(second.trained) == 1, "a configuration with another batch was found in the journal"
 
 
 def test_rates_are_derived_from_the_median_computing_time(
-    compute: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = _FakeSession(until=100)
+    session = _FakeSession()
     selection = select("weak_scaling", models="gpt2-medium", gpus=8)
-    dataset = _measure(selection, compute, session, monkeypatch)
+    dataset = _measure(selection, tmp_path, session, monkeypatch)
     explained = json.loads(dataset.attrs["similarity"])["gpt2-medium"]
     assert explained["compute_testbed_s"] == 0.1
     full = {"rdma": 81.9, "ipoib": 20.0, "tcp": 9.41}
@@ -97,25 +110,78 @@ def test_rates_are_derived_from_the_median_computing_time(
         assert order.rates_gbps["fabric"] == pytest.approx(rate * explained["rate_scale"])
 
 
-def test_without_quotas_no_more_ranks_than_cores(
-    compute: Path, monkeypatch: pytest.MonkeyPatch
+def test_computing_lies_on_lines_between_and_beyond_the_measured_sizes() -> None:
+    found = compute.read_computing("pinnacles", "bert-large", pipeline=True)
+    expected = {1: 0.04, 2: 0.06, 4: 0.1, 8: 0.18, 16: 0.34, 32: 0.66}
+    for micro_batch, seconds in expected.items():
+        assert found.seconds(micro_batch) == pytest.approx(seconds)
+    assert (found.fixed_bytes, found.sequence_bytes) == (10e6, 1e6)
+
+
+def test_a_model_without_computing_times_is_named() -> None:
+    with pytest.raises(ReproError, match=r"no data-parallel model 'gpt5'.*repro compute pinnacles"):
+        compute.read_computing("pinnacles", "gpt5", pipeline=False)
+
+
+def test_pipelines_cut_the_global_batch_into_micro_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = _FakeSession(until=100)
-    monkeypatch.setattr(scaling, "usable_cores", lambda: 2)
+    session = _FakeSession()
+    _measure(
+        select("model_parallelism", models="gpt2-large", protocol="rdma"),
+        tmp_path,
+        session,
+        monkeypatch,
+    )
+    found = [
+        (order.ranks, order.run.pipeline_parallel, order.run.microbatches)
+        for order in session.trained
+    ]
+    assert found == [(2, 2, 4), (4, 4, 8), (8, 8, 16)]
+    replicas = select("model_parallelism", models="bert-large", gpus=8, pipeline_parallel=2)
+    _measure(replicas, tmp_path, session, monkeypatch)
+    assert session.trained[-1].run.microbatches == 128 // 4 // 4
+
+
+def test_a_sweep_ends_where_memory_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = _FakeSession(most_sequences=4)
+    selection = select("data_batches", models="gpt2-medium")
+    dataset = _measure(selection, tmp_path, session, monkeypatch)
+    assert [order.run.micro_batch_size for order in session.trained] == [1, 2, 4, 8]
+    assert len({order.memory_bytes for order in session.trained}) == 1
+    full = dataset["out_of_memory"].squeeze(drop=True)
+    assert full.sel(global_batch_size=[8, 16, 32]).values.tolist() == [0, 0, 0]
+    assert full.sel(global_batch_size=[64, 128, 256]).values.tolist() == [1, 1, 1]
+    times = dataset["iteration_time_s"].squeeze()
+    assert times.sel(global_batch_size=64).isnull().all()
+    assert times.sel(global_batch_size=32).notnull().all()
+
+
+def test_another_model_has_its_own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = _FakeSession(most_sequences=2)
+    selection = select("data_batches", models="gpt2-medium,bert-large")
+    _measure(selection, tmp_path, session, monkeypatch)
+    assert [order.run.micro_batch_size for order in session.trained] == [1, 2, 4, 1, 2, 4]
+
+
+def test_without_quotas_no_more_ranks_than_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = _FakeSession()
+    monkeypatch.setattr(experiment, "usable_cores", lambda: 2)
     selection = select("weak_scaling", models="gpt2-medium", protocol="rdma")
-    dataset = _measure(selection, compute, session, monkeypatch, cores=None)
+    dataset = _measure(selection, tmp_path, session, monkeypatch, cores=None)
     assert [order.ranks for order in session.trained] == [2]
     assert set(json.loads(dataset.attrs["not_run"])) == {"4 GPUs", "8 GPUs"}
     assert dataset.attrs["quota_cores"] == "none"
 
 
-def test_a_machine_that_cannot_says_why(compute: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_cannot_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(site: Site) -> None:
         raise NotRunHere("no namespaces for user 1000")
 
-    monkeypatch.setattr(scaling, "open_site", refuse)
+    monkeypatch.setattr(experiment, "open_site", refuse)
     selection = select("weak_scaling", models="gpt2-medium", protocol="rdma")
-    journal = Journal(compute.parent / "out.nc")
-    dataset = scaling.measure_scaling(selection, compute, compute.parent, "95,5", journal)
+    dataset = experiment.measure(selection, tmp_path, "95,5", Journal(tmp_path / "out.nc"))
     assert not dataset.sizes
     assert json.loads(dataset.attrs["not_run"]) == {"testbed": "no namespaces for user 1000"}

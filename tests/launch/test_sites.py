@@ -6,19 +6,23 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
 import numpy as np
 import pytest
+import torch
 from made_up import small_run
 
 from repro.catalog.topology import Level, Topology
 from repro.errors import ReproError
 from repro.launch.compute import emulated_cores
-from repro.launch.messages import Order, Outcome, Site
+from repro.launch.messages import Failure, Order, Outcome, OutOfMemory, Site
+from repro.launch.rank import last_words
 from repro.launch.sites import open_site
 from repro.predict.volumes import ring_all_reduce_bytes
+from repro.testbed.memory import memory_parent
 from repro.testbed.ownership import GLOB
 from repro.testbed.quota import quota_parent
 from repro.train.records import PHASES
@@ -44,9 +48,11 @@ def _site() -> Site:
 def outcome(enwiki: Path) -> Outcome:
     """Four ranks on two nodes, with checkpoints and validations."""
     with open_site(_site()) as session:
-        return session.train(
+        found = session.train(
             Order(small_run("gpt", enwiki, iterations=_ITERATIONS, every=2), 4, _RATES)
         )
+    assert isinstance(found, Outcome)
+    return found
 
 
 def test_every_rank_records_every_iteration(outcome: Outcome) -> None:
@@ -109,6 +115,36 @@ def test_checkpoints_and_validations_share_the_counters_clock(outcome: Outcome) 
     record = outcome.records[0]
     assert record.spans[0].start_s >= record.start_s[1] + record.iteration_time_s[1]
     assert record.spans[1].end_s <= record.start_s[2]
+
+
+@pytest.mark.skipif(memory_parent() is None, reason="no memory controller here")
+def test_one_rank_out_of_memory_is_an_answer_and_the_session_goes_on(enwiki: Path) -> None:
+    plenty, little = 1 << 30, 3 << 20
+    order = Order(
+        small_run("gpt", enwiki), 4, _RATES, memory_bytes=(plenty, plenty, little, plenty)
+    )
+    with open_site(_site()) as session:
+        before = session.train(replace(order, memory_bytes=(plenty,) * 4))
+        found = session.train(order)
+        after = session.train(replace(order, memory_bytes=()))
+    assert isinstance(found, OutOfMemory)
+    assert found.rank == 2
+    assert "rank 2 on node 1 was killed at its memory limit" in found.message
+    assert isinstance(before, Outcome) and isinstance(after, Outcome)
+    assert [r.loss for r in after.records] == [r.loss for r in before.records]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+    ],
+)
+def test_a_device_out_of_memory_is_told_from_a_failure(error: Exception) -> None:
+    assert isinstance(last_words(3, error), OutOfMemory)
+    assert isinstance(last_words(3, RuntimeError("connection closed by peer")), Failure)
 
 
 def test_links_were_checked_before(outcome: Outcome) -> None:

@@ -86,12 +86,21 @@ def test_ring_moves_twice_the_data_for_many_ranks() -> None:
     assert ring_all_reduce_bytes(100.0, 8) == 175.0
 
 
-def test_similarity_keeps_the_ratio_of_communication_to_computation() -> None:
+@pytest.mark.parametrize("pipeline", [False, True])
+def test_similarity_keeps_the_ratio_of_communication_to_computation(pipeline: bool) -> None:
     from repro.catalog.clusters import cluster
 
     pinnacles = cluster("pinnacles")
     for name, entry in read_models().items():
-        similarity = derive(name, entry, pinnacles, compute_testbed_s=0.1, compute_full_s=0.2)
+        similarity = derive(
+            name,
+            entry,
+            pinnacles,
+            pipeline=pipeline,
+            micro_batch_size=4,
+            compute_testbed_s=1.0,
+            compute_full_s=0.2,
+        )
         testbed_gbps = similarity.rates_gbps(pinnacles, 80.0)["fabric"]
         full = similarity.volume_full_bytes / (80.0 * similarity.compute_full_s)
         small = similarity.volume_testbed_bytes / (testbed_gbps * similarity.compute_testbed_s)

@@ -2,30 +2,90 @@
 
 from pathlib import Path
 
+import numpy as np
+import pytest
 import torch
 from made_up import small_run
+from rank_pool import RankPool
+from staged import named_weights, set_up_staged, staged_run
 
+from repro.catalog.models import Family
 from repro.train.checkpoint import load_checkpoint, save_checkpoint
+from repro.train.records import TrainingRun
+from repro.train.run import forward_backward
+from repro.train.training import Training, set_up
+
+
+def _moments(state: Training) -> list[torch.Tensor]:
+    return [entry["exp_avg"] for entry in state.optimizer.optimizer.state.values()]
+
+
+def _forget(state: Training) -> None:
+    with torch.no_grad():
+        for tensor in (*state.module.parameters(), *_moments(state)):
+            tensor.zero_()
 
 
 def test_weights_and_optimizer_state_survive(one_rank: None, enwiki: Path, tmp_path: Path) -> None:
-    from repro.train.run import forward_backward, set_up
-
     run = small_run("gpt", enwiki)
     state = set_up(run, tmp_path)
     forward_backward(state, state.training, microbatches=1)
     state.optimizer.step()
     weights = {name: w.detach().clone() for name, w in state.module.named_parameters()}
-    moments = [entry["exp_avg"].clone() for entry in state.optimizer.optimizer.state.values()]
+    moments = [moment.clone() for moment in _moments(state)]
     save_checkpoint(tmp_path / "checkpoint", state.module, state.optimizer, 7)
-    with torch.no_grad():
-        for weight in state.module.parameters():
-            weight.zero_()
-        for entry in state.optimizer.optimizer.state.values():
-            entry["exp_avg"].zero_()
+    _forget(state)
     assert load_checkpoint(tmp_path / "checkpoint", state.module, state.optimizer) == 7
     for name, weight in state.module.named_parameters():
         assert torch.equal(weight, weights[name]), name
-    restored = [entry["exp_avg"] for entry in state.optimizer.optimizer.state.values()]
-    assert all(torch.equal(a, b) for a, b in zip(moments, restored, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(moments, _moments(state), strict=True))
     assert any(float(moment.abs().max()) > 0 for moment in moments)
+
+
+_Restored = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def _weights_and_moments(state: Training) -> _Restored:
+    return {
+        name: (
+            weight.detach().numpy().copy(),
+            state.optimizer.optimizer.state[weight]["exp_avg"].numpy().copy(),
+        )
+        for name, weight in named_weights(state)
+    }
+
+
+def _save(run: TrainingRun, scratch: Path) -> _Restored:
+    state = set_up_staged(run, scratch)
+    forward_backward(state, state.training, microbatches=run.microbatches)
+    state.optimizer.step()
+    save_checkpoint(scratch / "checkpoint", state.module, state.optimizer, 7)
+    return _weights_and_moments(state)
+
+
+def _load(run: TrainingRun, scratch: Path) -> _Restored:
+    state = set_up(run, scratch)
+    # A step, so that the optimizer has state to overwrite.
+    forward_backward(state, state.training, microbatches=run.microbatches)
+    state.optimizer.step()
+    assert load_checkpoint(scratch / "checkpoint", state.module, state.optimizer) == 7
+    return _weights_and_moments(state)
+
+
+@pytest.mark.parametrize("family", ["gpt", "bert"])
+def test_a_pipelines_checkpoint_is_that_of_the_whole_model(
+    pool: RankPool, family: Family, enwiki: Path, tmp_path: Path
+) -> None:
+    saved: _Restored = {}
+    run = staged_run(family, enwiki, stages=4)
+    for stage in pool.run(_save, run, tmp_path, ranks=4, stages=4):
+        saved |= stage
+    for stages in (4, 1):
+        restored: _Restored = {}
+        run = staged_run(family, enwiki, stages=stages)
+        for stage in pool.run(_load, run, tmp_path, ranks=stages, stages=stages):
+            restored |= stage
+        assert set(restored) == set(saved)
+        for name, arrays in saved.items():
+            assert all(map(np.array_equal, restored[name], arrays)), name
+    assert np.median([np.abs(moment).max() for _, moment in saved.values()]) > 1e-6

@@ -48,7 +48,7 @@ class Model(Entry):
     """One model of the papers: its name in figures, its family and its shapes.
 
     `full` is what was trained; `pipeline` what was trained in pipelines, where that is another
-    shape; `testbed` what the testbed trains for it.
+    shape; `testbed` and `testbed_pipeline` are what the testbed trains for them.
     """
 
     label: str
@@ -58,10 +58,19 @@ class Model(Entry):
     full: Shape
     pipeline: Shape | None = None
     testbed: Shape
+    testbed_pipeline: Shape
+
+    def full_size(self, pipeline: bool) -> Shape:
+        """What was trained, in data parallelism or in pipelines."""
+        return self.pipeline or self.full if pipeline else self.full
+
+    def testbed_size(self, pipeline: bool) -> Shape:
+        """What the testbed trains for it."""
+        return self.testbed_pipeline if pipeline else self.testbed
 
     @model_validator(mode="after")
     def _decoder_sequence_only_for_t5(self) -> "Model":
-        for shape in (self.full, self.testbed):
+        for shape in (self.full, self.testbed, self.testbed_pipeline):
             if (self.family == "t5") != (shape.decoder_sequence_length is not None):
                 raise ValueError("decoder_sequence_length belongs to family t5, and only to it")
         return self

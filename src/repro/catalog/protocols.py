@@ -30,15 +30,3 @@ def read_protocols() -> dict[str, Protocol]:
 def protocol(name: str) -> Protocol:
     """One protocol by name; an unknown name is a `ReproError` that lists the known ones."""
     return choose("protocol", name, read_protocols())
-
-
-def select_protocols(name: str) -> tuple[str, ...]:
-    """A protocol's name, or `all`, as a tuple of names.
-
-    Raises
-    ------
-    ReproError
-        The name is neither a protocol nor `all`.
-    """
-    known = tuple(read_protocols())
-    return choose("protocol", name, {**{one: (one,) for one in known}, "all": known})

@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from repro.catalog.experiments import Experiment, Profile, experiment
-from repro.catalog.protocols import select_protocols
+from pydantic import ValidationError
+
+from repro.catalog.clusters import cluster
+from repro.catalog.experiments import Batch, Experiment, Profile, experiment
 from repro.catalog.reading import choose
+from repro.errors import ReproError
 
 T = TypeVar("T")
 
@@ -26,6 +29,10 @@ class Selection:
     models: tuple[str, ...]
     gpus: tuple[int, ...]
 
+    def batches(self, model: str, gpus: int) -> dict[int | None, Batch]:
+        """The batches of one model, by the value of what is swept (None: nothing is)."""
+        return self.experiment.batches(model, gpus, self.profile)
+
 
 def select(
     name: str,
@@ -34,6 +41,8 @@ def select(
     models: str | Sequence[str] = "all",
     gpus: str | int | Sequence[int] = "all",
     profile: str = "default",
+    micro_batch_size: int | None = None,
+    pipeline_parallel: int | None = None,
 ) -> Selection:
     """Check a notebook's parameters.
 
@@ -44,29 +53,49 @@ def select(
     source : str
         One of `SOURCES`.
     protocol : str
-        `rdma`, `ipoib`, `tcp` or `all`.
+        `rdma`, `ipoib`, `tcp`, or `all` of the experiment's.
     models, gpus
         `all` of the profile's; one; several separated by commas; or a sequence.
     profile : str
         A profile of the experiment.
+    micro_batch_size, pipeline_parallel
+        Replace the experiment's; None leaves them.
 
     Raises
     ------
     ReproError
-        A value is unknown; the message says which values are known.
+        A value is unknown, and the message says which values are known; or batch, GPUs and stages
+        do not divide.
     """
-    chosen = experiment(name)
+    chosen = _changed(experiment(name), micro_batch_size, pipeline_parallel)
     wanted = choose("profile", profile, chosen.profiles)
+    known = dict.fromkeys((*chosen.protocols, *cluster(chosen.cluster).protocols))
     return Selection(
         name,
         chosen,
         profile,
         wanted,
         choose("source", source, {known: known for known in SOURCES}),
-        select_protocols(protocol),
+        choose("protocol", protocol, {**{p: (p,) for p in known}, "all": chosen.protocols}),
         _pick("model", models, {model: model for model in wanted.models}),
         _pick("number of GPUs", gpus, {str(count): count for count in wanted.gpus}),
     )
+
+
+def _changed(chosen: Experiment, micro_batch_size: int | None, stages: int | None) -> Experiment:
+    """An experiment with another micro batch or number of stages, as sound as one from a file."""
+    asked = {"micro_batch_size": micro_batch_size, "pipeline_parallel": stages}
+    changes = {name: value for name, value in asked.items() if value is not None}
+    if not changes:
+        return chosen
+    if chosen.sweep in changes:
+        raise ReproError(f"{chosen.sweep} {changes[chosen.sweep]}: the experiment sweeps it")
+    try:
+        return Experiment.model_validate({**chosen.model_dump(), **changes})
+    except ValidationError as error:
+        asked_for = ", ".join(f"{name} {value}" for name, value in changes.items())
+        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise ReproError(f"{asked_for}: {reason}; choose another") from None
 
 
 def _pick(kind: str, value: str | int | Sequence[object], among: dict[str, T]) -> tuple[T, ...]:

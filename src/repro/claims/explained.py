@@ -13,8 +13,8 @@ from scipy.optimize import least_squares
 from tqdm import tqdm
 
 from repro.catalog.clusters import cluster
-from repro.catalog.experiments import experiment
 from repro.catalog.protocols import Protocol, read_protocols
+from repro.catalog.selection import select
 from repro.claims.published import Claim, read_claims
 from repro.claims.quantities import TESTS, Quantity
 from repro.predict.draws import slower
@@ -117,11 +117,10 @@ def _values(numbers: Fitted, wanted: Sequence[str]) -> Array:
     }
     predicted = {}
     for name in {_quantity(claim).experiment for claim in wanted}:
-        entry = experiment(name)
-        fitted = calibration(cluster(entry.cluster).calibration).parameters
+        selection = select(name, source="predicted")
+        fitted = calibration(cluster(selection.experiment.cluster).calibration).parameters
         changed = slower(fitted, numbers.compute_factor, numbers.host_factor)
-        full = entry.profiles["default"]
-        predicted[name] = predict_with(entry, full.models, protocols, full.gpus, changed)
+        predicted[name] = predict_with(selection, protocols, changed)
     quantities = [_quantity(claim) for claim in wanted]
     return np.array([float(q.compute(predicted[q.experiment])) for q in quantities])
 

@@ -3,7 +3,7 @@
 A claim that several documents repeat is tested once; the ids are listed together.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 import xarray as xr
@@ -11,15 +11,32 @@ import xarray as xr
 from repro.results.metrics import (
     Statistic,
     communication_fraction,
+    embedding_sync_s,
+    forward_receive_s,
     iteration_time_s,
+    last_stage_s,
     phase_time_s,
     speed_up,
     strong_efficiency,
+    timer_fraction,
     utilisation_gbps,
     weak_efficiency,
 )
 
 STRONG, WEAK = "strong_scaling", "weak_scaling"
+PIPELINES, CLUSTER_B = "model_parallelism", "cluster_b"
+DATA_BATCHES, PIPELINE_BATCHES = "data_batches", "pipeline_batches"
+# What the documents do not state, and answers from an experiment take for it.
+ASSUMPTIONS = {
+    PIPELINES: "micro batch 4 assumed; the paper does not state it",
+    DATA_BATCHES: "RDMA and nothing recomputed assumed; the paper does not state them",
+    PIPELINE_BATCHES: "RDMA, micro batch 4 and nothing recomputed assumed",
+    CLUSTER_B: "one 100 Gbit/s port a node assumed",
+}
+# What the testbed cannot find out: its GPUs' memory is cut to what the model predicts.
+MEMORY_INPUTS = dict.fromkeys(
+    ("C106", "C111", "C112"), "the memory of emulated GPUs follows from the predicted one"
+)
 # Compute times that differ by less are called flat (claim C080 gives no number).
 _FLAT = 0.10
 
@@ -205,6 +222,125 @@ def _compute_is_flat(results: xr.Dataset) -> xr.DataArray:
     return _all(abs(xr.concat(efficiencies, dim="phase") - 1) < _FLAT)
 
 
+# Pipelines, as the paper's timers have them (`repro.results.metrics`).
+
+
+def _pipeline_gain(protocol: str) -> Quantity:
+    """Mean over models, and over the GPU counts that need the network."""
+    return Quantity(
+        PIPELINES,
+        lambda r: _mean(speed_up(_between_nodes(iteration_time_s(r)), protocol, "rdma")),
+        1.0,
+    )
+
+
+def _largest_gain(timer: Callable[[xr.Dataset], xr.DataArray], protocol: str) -> Quantity:
+    return Quantity(
+        PIPELINES,
+        lambda r: _largest(speed_up(_between_nodes(timer(r)), protocol, "rdma")),
+        1.0,
+    )
+
+
+def _between_nodes(values: xr.DataArray) -> xr.DataArray:
+    return values.sel(gpus=[4, 8])
+
+
+def _largest(values: xr.DataArray) -> xr.DataArray:
+    return values.max(_all_but_resample(values), skipna=False)
+
+
+def _smallest(values: xr.DataArray) -> xr.DataArray:
+    return values.min(_all_but_resample(values))
+
+
+def _pipeline_compute(results: xr.Dataset) -> xr.DataArray:
+    return last_stage_s(results, "forward compute", "backward compute")
+
+
+def _pipeline_compute_rises(results: xr.Dataset) -> xr.DataArray:
+    time = _pipeline_compute(results).mean(["model", "protocol"], skipna=False)
+    return _falls(time, "gpus", (8, 4, 2))
+
+
+def _pipeline_compute_grows(results: xr.Dataset) -> xr.DataArray:
+    """By more than what is called flat in data parallelism, from 2 to 8 GPUs."""
+    time = _pipeline_compute(results).mean(["model", "protocol"], skipna=False)
+    return _all(time.sel(gpus=8) / time.sel(gpus=2) > 1 + _FLAT)
+
+
+def _four_terms_dominate(results: xr.Dataset) -> xr.DataArray:
+    four = _pipeline_compute(results) + forward_receive_s(results) + embedding_sync_s(results)
+    return _all(four > 0.5 * iteration_time_s(results))
+
+
+def _waits_most(model: str) -> Statistic:
+    def holds(results: xr.Dataset) -> xr.DataArray:
+        share = timer_fraction(results).sel(gpus=8).mean("protocol", skipna=False)
+        return _all(share.sel(model=model, drop=True) > share.drop_sel(model=model))
+
+    return holds
+
+
+# Growing batches. Where memory was not enough there is no time, and so no share.
+
+
+def _data_share(results: xr.Dataset) -> xr.DataArray:
+    return communication_fraction(results).squeeze(["protocol", "gpus"], drop=True)
+
+
+def _share_at_limit(results: xr.Dataset) -> xr.DataArray:
+    """The smallest share before memory runs out, of all models but BERT-Large."""
+    return 100 * _smallest(_data_share(results).drop_sel(model="bert-large"))
+
+
+def _share_falls_with_batch(results: xr.Dataset) -> xr.DataArray:
+    steps = _data_share(results).diff("global_batch_size")
+    return _all((steps < 0) | steps.isnull())
+
+
+def _largest_batch(results: xr.Dataset) -> xr.DataArray:
+    fits = results["out_of_memory"].squeeze(["protocol", "gpus"], drop=True) == 0
+    return (fits * fits["global_batch_size"]).max("global_batch_size")
+
+
+def _bert_fits_most(results: xr.Dataset) -> xr.DataArray:
+    largest = _largest_batch(results)
+    others = largest.drop_sel(model="bert-large").max("model")
+    return _all(largest.sel(model="bert-large", drop=True) > 2 * others)
+
+
+def _share_on_b(results: xr.Dataset) -> xr.DataArray:
+    return 100 * _mean(communication_fraction(results).sel(gpus=16))
+
+
+def _pipeline_share(results: xr.Dataset) -> xr.DataArray:
+    return timer_fraction(results).squeeze("protocol", drop=True)
+
+
+def _pipeline_share_rises_with_batch(results: xr.Dataset) -> xr.DataArray:
+    steps = _pipeline_share(results).diff("global_batch_size")
+    return _all((steps > 0) | steps.isnull())
+
+
+def _pipeline_share_falls_with_gpus(results: xr.Dataset) -> xr.DataArray:
+    steps = _pipeline_share(results).diff("gpus")
+    return _all((steps < 0) | steps.isnull())
+
+
+def _gpt2_large_is_out_of_memory(results: xr.Dataset) -> xr.DataArray:
+    cell = {"model": "gpt2-large", "gpus": 8, "global_batch_size": 128}
+    return _all(results["out_of_memory"].sel(cell) == 1)
+
+
+def _pipeline_floor(batch: int) -> Quantity:
+    return Quantity(
+        PIPELINE_BATCHES,
+        lambda r: 100 * _smallest(_pipeline_share(r).sel(global_batch_size=batch)),
+        50.0,
+    )
+
+
 _GROUPS: dict[tuple[str, ...], Quantity | Statement] = {
     ("C001", "C044"): _efficiency("forward compute", STRONG),
     ("C002", "C045"): _efficiency("backward compute", STRONG),
@@ -257,6 +393,28 @@ _GROUPS: dict[tuple[str, ...], Quantity | Statement] = {
     ("C086",): _model_rate(WEAK, "gpt2-large"),
     ("C087",): Statement(WEAK, _rate_highest_of("gpt2-large")),
     ("C094",): Statement(WEAK, _rates_ordered),
+    ("C034", "C118"): _pipeline_gain("ipoib"),
+    ("C035", "C119"): _pipeline_gain("tcp"),
+    ("C041",): Quantity(PIPELINES, lambda r: 100 * _largest(timer_fraction(r)), 50.0),
+    ("C095",): Statement(PIPELINES, _four_terms_dominate),
+    ("C096", "C103"): Statement(PIPELINES, _pipeline_compute_rises),
+    ("C097",): _largest_gain(forward_receive_s, "tcp"),
+    ("C098",): _largest_gain(embedding_sync_s, "tcp"),
+    ("C099",): _largest_gain(forward_receive_s, "ipoib"),
+    ("C100",): _largest_gain(embedding_sync_s, "ipoib"),
+    ("C101",): Statement(PIPELINES, _waits_most("t5-large")),
+    ("C102",): Statement(PIPELINES, _times_ordered),
+    ("C115",): Statement(PIPELINES, _pipeline_compute_grows),
+    ("C028", "C104"): Quantity(DATA_BATCHES, _share_at_limit, 50.0),
+    ("C029", "C105"): Statement(DATA_BATCHES, _share_falls_with_batch),
+    ("C106",): Statement(DATA_BATCHES, _bert_fits_most),
+    ("C112",): Quantity(DATA_BATCHES, lambda r: _largest_batch(r).sel(model="gpt2-large"), None),
+    ("C107",): Statement(PIPELINE_BATCHES, _pipeline_share_rises_with_batch),
+    ("C108",): Statement(PIPELINE_BATCHES, _pipeline_share_falls_with_gpus),
+    ("C109",): _pipeline_floor(64),
+    ("C110",): _pipeline_floor(128),
+    ("C111",): Statement(PIPELINE_BATCHES, _gpt2_large_is_out_of_memory),
+    ("C043", "C113"): Quantity(CLUSTER_B, _share_on_b, 50.0),
 }
 
 TESTS: dict[str, Quantity | Statement] = {

@@ -39,7 +39,9 @@ def table(judgements: Sequence[Judgement]) -> str:
             "",
             f"predicted: {_counts([j.predicted_verdict for j in judgements])}",
             f"testbed: {_counts([j.verdict for j in judgements])}",
-            *dict.fromkeys(f"{j.verdict}: {j.reason}" for j in judgements if j.reason),
+            *dict.fromkeys(
+                f"{j.verdict}: {j.reason}" for j in judgements if j.verdict in ("not run", "input")
+            ),
         ]
     )
 
@@ -50,7 +52,7 @@ def _counts(verdicts: Sequence[Verdict]) -> str:
 
 def _note(judgement: Judgement) -> str:
     parts = (judgement.predicted_reason, judgement.reason, judgement.note)
-    return "; ".join(part for part in parts if part)
+    return "; ".join(part for part in dict.fromkeys(parts) if part)
 
 
 def _found(value: float | None, interval: tuple[float, float] | None, unit: str) -> str:

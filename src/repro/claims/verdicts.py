@@ -1,7 +1,7 @@
 """Compare every published claim with the results, and say what became of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -9,10 +9,17 @@ import xarray as xr
 
 from repro.catalog.experiments import experiment
 from repro.catalog.protocols import read_protocols
+from repro.catalog.selection import select
 from repro.claims.predictions import PREDICTIONS, Predicted
 from repro.claims.published import Claim, read_claims
-from repro.claims.quantities import TESTS, Quantity, Statement
-from repro.predict.experiments import draw_scaling, predict_scaling
+from repro.claims.quantities import (
+    ASSUMPTIONS,
+    MEMORY_INPUTS,
+    TESTS,
+    Quantity,
+    Statement,
+)
+from repro.predict.experiments import draw_experiment, predict_experiment
 from repro.predict.workload import Array
 from repro.results.metrics import CONFIDENCE, Sample, draw_sample, estimate, support
 from repro.results.store import why_not_run
@@ -105,9 +112,13 @@ def _judge_all(claims: list[Claim], results: Mapping[str, xr.Dataset]) -> list[J
     for claim in claims:
         at_full_scale, on_testbed = _SILENT, _UNTESTED
         if test := TESTS.get(claim.id):
-            name, reason = test.experiment, inputs.get(claim.id)
-            at_full_scale = _find(claim, test, predicted[name], reason)
-            on_testbed = _find(claim, test, measured.get(name, f"{name} was not run"), reason)
+            name, reason = test.experiment, inputs.get(claim.id, "")
+            assumed = ASSUMPTIONS.get(name, "")
+            at_full_scale = _find(claim, test, predicted[name], reason, assumed)
+            sample = measured.get(name, f"{name} was not run")
+            on_testbed = _find(
+                claim, test, sample, reason or MEMORY_INPUTS.get(claim.id, ""), assumed
+            )
         elif prediction := PREDICTIONS.get(claim.id):
             at_full_scale = _evaluate(claim, prediction, *evaluated[prediction])
         judgements.append(_judgement(claim, at_full_scale, on_testbed))
@@ -128,10 +139,10 @@ def _inputs() -> dict[str, str]:
 
 def predicted_sample(name: str) -> Sample:
     """An experiment as predicted, with draws of the model's uncertain parameters."""
-    entry = experiment(name)
-    full = entry.profiles["default"]
-    what = (entry, full.models, tuple(read_protocols()), full.gpus)
-    point, draws = predict_scaling(*what), draw_scaling(*what)
+    # Some experiments are predicted for more than can be measured.
+    profile = "predicted" if "predicted" in experiment(name).profiles else "default"
+    selection = select(name, source="predicted", profile=profile)
+    point, draws = predict_experiment(selection), draw_experiment(selection)
     return Sample(point.squeeze("source", drop=True), draws.squeeze("source", drop=True))
 
 
@@ -148,11 +159,13 @@ def _why_not(name: str, dataset: xr.Dataset) -> str:
         return reasons
     if "testbed" not in dataset["source"].values:
         return f"{name} was not run on the testbed"
-    full = experiment(name).profiles["default"]
+    entry = experiment(name)
+    full = entry.profiles["default"]
     for dim, wanted in (
         ("model", full.models),
         ("gpus", full.gpus),
-        ("protocol", tuple(read_protocols())),
+        ("protocol", entry.protocols),
+        *([(entry.sweep, full.values)] if entry.sweep else []),
     ):
         missing = [str(value) for value in wanted if value not in dataset[dim].values]
         if missing:
@@ -161,19 +174,33 @@ def _why_not(name: str, dataset: xr.Dataset) -> str:
 
 
 def _find(
-    claim: Claim, test: Quantity | Statement, sample: Sample | str, input_reason: str | None
+    claim: Claim,
+    test: Quantity | Statement,
+    sample: Sample | str,
+    input_reason: str,
+    assumption: str,
 ) -> Finding:
     if isinstance(sample, str):
         return Finding(None, None, "input" if input_reason else "not run", sample)
     if isinstance(test, Statement):
-        return _of_statement(support(sample, test.holds), bool(test.holds(sample.results)))
-    result = estimate(sample, test.compute)
-    if np.isnan(result.value):
-        return Finding(None, None, "not run", "configurations are missing")
-    found = _of_number(claim, result.value, (result.low, result.high), test.neutral)
+        found = _of_statement(support(sample, test.holds), bool(test.holds(sample.results)))
+    else:
+        result = estimate(sample, test.compute)
+        if np.isnan(result.value):
+            return Finding(None, None, "not run", "configurations are missing")
+        found = _of_number(claim, result.value, (result.low, result.high), test.neutral)
     if input_reason:
-        return Finding(found.value, found.interval, "input", input_reason)
-    return found
+        return replace(found, verdict="input", reason=input_reason)
+    return replace(found, reason=assumption)
+
+
+def judge_point(claim: Claim, test: Quantity | Statement, results: xr.Dataset) -> Finding:
+    """Judge a claim on results alone, without an interval; an order holds (1) or does not (0)."""
+    if isinstance(test, Statement):
+        holds = bool(test.holds(results))
+        return _of_statement(float(holds), holds)
+    value = float(test.compute(results))
+    return _of_number(claim, value, (value, value), test.neutral)
 
 
 def _evaluate(claim: Claim, predicted: Predicted, value: float, draws: Array) -> Finding:
@@ -182,7 +209,7 @@ def _evaluate(claim: Claim, predicted: Predicted, value: float, draws: Array) ->
     tail = 100 * (1 - CONFIDENCE) / 2
     low, high = np.percentile(draws, [tail, 100 - tail])
     found = _of_number(claim, value, (float(low), float(high)), predicted.neutral)
-    return Finding(found.value, found.interval, found.verdict, predicted.assumption)
+    return replace(found, reason=predicted.assumption)
 
 
 def _of_statement(share: float, holds: bool) -> Finding:

@@ -5,7 +5,8 @@ import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import pandas as pd
 import xarray as xr
 
-from repro.figures.scaling import PROTOCOL_COLOURS, not_run_here, protocol_labels
+from repro.figures.panels import not_run_here, protocol_labels
+from repro.figures.scaling import PROTOCOL_COLOURS
 from repro.results.metrics import communication_fraction
 from repro.results.store import has_runs
 

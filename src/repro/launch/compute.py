@@ -1,23 +1,30 @@
-"""Measure how fast one emulated GPU computes: the testbed's side of the similarity rule."""
+"""Measure how fast one emulated GPU computes, and what memory it takes: the testbed's side of the
+similarity rule."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
-from repro.catalog.experiments import Profile
+from repro.catalog.experiments import EXPERIMENTS, Profile, experiment, most_gpus
 from repro.catalog.models import model
-from repro.launch.messages import Order, Site
+from repro.errors import ReproError
+from repro.launch.messages import Order, Outcome, Site
 from repro.launch.runs import testbed_run
 from repro.launch.sites import open_site
 from repro.observe.environment import provenance
+from repro.paths import RESULTS
+from repro.results.store import read_dataset
 from repro.testbed.quota import cores_per_rank, quota_parent
-from repro.testbed.similarity import REFERENCE_MICRO_BATCH
 
-# Models take turns, because a machine's speed drifts over seconds with what else runs on it.
-_ROUNDS = 4
+# Computing takes a fixed time and one for each sequence: three sizes show both, and others lie
+# between them or on the line through the last two.
+_MICRO_BATCHES = (1, 4, 16)
+# Cases take turns, because a machine's speed drifts over seconds with what else runs on it.
+_ROUNDS = 3
+_LAYOUTS = {False: "data", True: "pipeline"}
 
 
 def emulated_cores(ranks: int) -> float | None:
@@ -25,56 +32,160 @@ def emulated_cores(ranks: int) -> float | None:
     return cores_per_rank(ranks) if quota_parent() is not None else None
 
 
-def measure_compute(models: Sequence[str], ranks: int, corpus: Path, split: str) -> xr.Dataset:
-    """Train every model on one rank alone, under the quota it would have among `ranks`.
+def compute_path(cluster_name: str) -> Path:
+    """Where a cluster's computing times are kept."""
+    return RESULTS / f"compute-{cluster_name}.nc"
+
+
+def measure_compute(cluster_name: str, profile_name: str, corpus: Path, split: str) -> xr.Dataset:
+    """Train the models of a cluster's experiments on one rank alone, with nothing to communicate.
+
+    The rank has the quota that it would have in the experiments.
 
     Returns
     -------
     Dataset
-        `iteration_time_s` (model, iteration): whole iterations of `REFERENCE_MICRO_BATCH`
-        sequences, with nothing to communicate.
+        `iteration_time_s` (layout, model, micro_batch_size, iteration) and `peak_memory_bytes`
+        (layout, model, micro_batch_size). Layout `data` is the testbed's data-parallel shape of a
+        model, `pipeline` the one for pipelines, here in one piece.
 
     Raises
     ------
     ReproError
         A run failed.
     """
+    ranks = most_gpus(cluster_name)
     cores = emulated_cores(ranks)
-    times: dict[str, list[float]] = {name: [] for name in models}
-    alone = Profile(
-        models=tuple(models),
-        gpus=(1,),
-        warmup=2,
-        iterations=8,
-        save_every=0,
-        validate_every=0,
-        validation_batches=1,
-    )
-    turns = [name for _ in range(_ROUNDS) for name in models]
+    alone = Profile(models=(), gpus=(1,), warmup=1, iterations=3)
+    cases = [
+        (pipeline, name, micro_batch)
+        for pipeline, name in _trained(cluster_name, profile_name)
+        for micro_batch in _MICRO_BATCHES
+    ]
+    times: dict[tuple[bool, str, int], list[float]] = {case: [] for case in cases}
+    peaks: dict[tuple[bool, str, int], list[int]] = {case: [] for case in cases}
+    turns = [case for _ in range(_ROUNDS) for case in cases]
     with open_site(Site(topology=None, ranks=1, cores=cores)) as site:
-        for name in tqdm(turns, desc="compute on one rank", unit="run"):
-            run = testbed_run(name, REFERENCE_MICRO_BATCH, alone, corpus, split)
+        for case in tqdm(turns, desc=f"compute on one rank, {cluster_name}", unit="run"):
+            pipeline, name, micro_batch = case
+            run = testbed_run(
+                name, alone, corpus, split, pipeline=pipeline, micro_batch_size=micro_batch
+            )
             outcome = site.train(Order(run, ranks=1, rates_gbps={}))
-            times[name] += outcome.records[0].iteration_time_s
+            assert isinstance(outcome, Outcome)
+            (record,) = outcome.records
+            times[case] += record.iteration_time_s
+            peaks[case].append(record.peak_memory_bytes)
+    return _dataset(times, peaks).assign_attrs(
+        title=f"Computing time of one emulated GPU of {cluster_name}",
+        quota_cores="none" if cores is None else cores,
+        provenance=provenance(
+            {
+                "rounds": _ROUNDS,
+                "warmup": alone.warmup,
+                "ranks": ranks,
+                "models": {name: model(name).model_dump() for _, name, _ in cases},
+            }
+        ),
+    )
+
+
+def _trained(cluster_name: str, profile_name: str) -> list[tuple[bool, str]]:
+    """Layouts and models of all experiments on a cluster."""
+    return sorted(
+        {
+            (entry.pipeline, name)
+            for entry in map(experiment, EXPERIMENTS)
+            if entry.cluster == cluster_name
+            for name in entry.profiles[profile_name].models
+        }
+    )
+
+
+def _dataset(
+    times: dict[tuple[bool, str, int], list[float]], peaks: dict[tuple[bool, str, int], list[int]]
+) -> xr.Dataset:
+    layouts = list(dict.fromkeys(_LAYOUTS[pipeline] for pipeline, _, _ in times))
+    models = list(dict.fromkeys(name for _, name, _ in times))
+    iterations = len(next(iter(times.values())))
+    shape = (len(layouts), len(models), len(_MICRO_BATCHES))
+    seconds, bytes_ = np.full((*shape, iterations), np.nan), np.full(shape, np.nan)
+    for pipeline, name, micro_batch in times:
+        at = (
+            layouts.index(_LAYOUTS[pipeline]),
+            models.index(name),
+            _MICRO_BATCHES.index(micro_batch),
+        )
+        seconds[at] = times[pipeline, name, micro_batch]
+        # The first run of a process loads what later ones find.
+        bytes_[at] = min(peaks[pipeline, name, micro_batch])
+    dims = ("layout", "model", "micro_batch_size")
     return xr.Dataset(
         {
             "iteration_time_s": (
-                ("model", "iteration"),
-                np.array([times[name] for name in models]),
+                (*dims, "iteration"),
+                seconds,
                 {"long_name": "iteration time on one rank", "units": "s"},
-            )
-        },
-        coords={"model": list(models)},
-        attrs={
-            "title": "Computing time of one emulated GPU",
-            "quota_cores": "none" if cores is None else cores,
-            "provenance": provenance(
-                {
-                    "rounds": _ROUNDS,
-                    "warmup": alone.warmup,
-                    "micro_batch_size": REFERENCE_MICRO_BATCH,
-                    "models": {name: model(name).model_dump() for name in models},
-                }
+            ),
+            "peak_memory_bytes": (
+                dims,
+                bytes_,
+                {"long_name": "memory that the run took", "units": "B"},
             ),
         },
+        coords={"layout": layouts, "model": models, "micro_batch_size": list(_MICRO_BATCHES)},
+    )
+
+
+@dataclass(frozen=True)
+class Computing:
+    """What one rank was measured to need for micro batches of one testbed model."""
+
+    micro_batch_sizes: tuple[int, ...]
+    time_s: tuple[float, ...]
+    memory_bytes: tuple[float, ...]
+
+    def seconds(self, micro_batch_size: int) -> float:
+        """The median iteration time: measured, or on the line between or beyond two sizes."""
+        sizes = self.micro_batch_sizes
+        last = len(sizes) - 1
+        right = next((i for i in range(1, last) if sizes[i] >= micro_batch_size), last)
+        left = right - 1
+        slope = (self.time_s[right] - self.time_s[left]) / (sizes[right] - sizes[left])
+        return self.time_s[left] + slope * (micro_batch_size - sizes[left])
+
+    @property
+    def sequence_bytes(self) -> float:
+        """Memory that one more sequence takes, between the two larger sizes."""
+        sizes, taken = self.micro_batch_sizes, self.memory_bytes
+        return (taken[-1] - taken[-2]) / (sizes[-1] - sizes[-2])
+
+    @property
+    def fixed_bytes(self) -> float:
+        """Memory that a run takes whatever its batch."""
+        return self.memory_bytes[-1] - self.sequence_bytes * self.micro_batch_sizes[-1]
+
+
+def read_computing(cluster_name: str, name: str, pipeline: bool) -> Computing:
+    """Read what `measure_compute` found for one model.
+
+    Raises
+    ------
+    ReproError
+        It was not measured.
+    """
+    path = compute_path(cluster_name)
+    dataset = read_dataset(path)
+    layout = _LAYOUTS[pipeline]
+    known = layout in dataset["layout"].values and name in dataset["model"].values
+    chosen = dataset.sel(layout=layout, model=name) if known else None
+    if chosen is None or bool(chosen["peak_memory_bytes"].isnull().any()):
+        raise ReproError(
+            f"{path}: no {layout}-parallel model {name!r}; measure it with "
+            f"`repro compute {cluster_name}`"
+        )
+    return Computing(
+        tuple(chosen["micro_batch_size"].values.tolist()),
+        tuple(chosen["iteration_time_s"].median("iteration").values.tolist()),
+        tuple(chosen["peak_memory_bytes"].values.tolist()),
     )

@@ -34,24 +34,30 @@ class Ready:
 class Order:
     """Train one configuration on the first `ranks` ranks, over links of these rates.
 
-    `fabric_latency_s` is added to the way between nodes where the kernel can.
+    `fabric_latency_s` is added to the way between nodes where the kernel can. `memory_bytes` is
+    what each rank may allocate beside what it holds when the run begins; empty: no limit.
     """
 
     run: TrainingRun
     ranks: int
     rates_gbps: dict[str, float]
     fabric_latency_s: float = 0.0
+    memory_bytes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Join:
-    """Supervisor to rank: meet `ranks` ranks at this address, then train; `scratch` is theirs."""
+    """Supervisor to rank: meet `ranks` ranks at this address, then train; `scratch` is theirs.
+
+    `memory_bytes` is what the rank may allocate in it; None: no limit.
+    """
 
     ranks: int
     address: str
     port: int
     run: TrainingRun
     scratch: Path
+    memory_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,14 @@ class Outcome:
     nics: NicSeries
     links: tuple[LinkCheck, ...]
     fabric_latency_s: float
+
+
+@dataclass(frozen=True)
+class OutOfMemory:
+    """A rank's memory was not enough for the run: a result, not a failure."""
+
+    rank: int
+    message: str
 
 
 @dataclass(frozen=True)

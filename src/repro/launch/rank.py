@@ -1,5 +1,6 @@
 """One rank's process: take its place, then train what it is told until the pipe closes."""
 
+import ctypes
 import gc
 import os
 import signal
@@ -10,7 +11,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from repro.errors import one_line
-from repro.launch.messages import Failure, Join, MeasureShare, Progress
+from repro.launch.messages import Failure, Join, MeasureShare, OutOfMemory, Progress
+from repro.testbed.memory import set_limit, used_bytes
 from repro.testbed.namespaces import die_with_parent, enter_network
 from repro.testbed.verify import measure_cpu_share
 
@@ -19,11 +21,15 @@ _LONGEST_REASON = 400
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank goes: a network namespace and a cgroup (None: it stays), and its log file."""
+    """Where a rank goes: a network namespace (None: it stays), cgroups, and its log file.
+
+    `memory` is the cgroup whose memory can be limited, if there is one.
+    """
 
     rank: int
     namespace: str | None
-    cgroup: Path | None
+    cgroups: tuple[Path, ...]
+    memory: Path | None
     log: Path
 
 
@@ -38,15 +44,15 @@ def serve(place: Place, supervisor: Connection) -> None:
         namespace = os.open(place.namespace, os.O_RDONLY)
         enter_network(namespace)
         os.close(namespace)
-    if place.cgroup is not None:
-        (place.cgroup / "cgroup.procs").write_text(str(os.getpid()))
+    for cgroup in place.cgroups:
+        (cgroup / "cgroup.procs").write_text(str(os.getpid()))
     try:
-        _obey(place.rank, supervisor)
+        _obey(place, supervisor)
     except EOFError:
         pass
     except BaseException as error:
         traceback.print_exc()
-        supervisor.send(Failure(f"{type(error).__name__}: {one_line(error)[:_LONGEST_REASON]}"))
+        supervisor.send(last_words(place.rank, error))
         sys.stderr.flush()
         os._exit(1)
     # Process groups and Megatron's writers have threads and children that would outlive an orderly
@@ -54,7 +60,19 @@ def serve(place: Place, supervisor: Connection) -> None:
     os._exit(0)
 
 
-def _obey(rank: int, supervisor: Connection) -> None:
+def last_words(rank: int, error: BaseException) -> Failure | OutOfMemory:
+    """What a rank says of the exception that ends it.
+
+    A device that is out of memory raises torch's own exception; the CPU's allocator has none.
+    """
+    reason = f"{type(error).__name__}: {one_line(error)[:_LONGEST_REASON]}"
+    name = type(error).__name__
+    if name in ("OutOfMemoryError", "MemoryError") or "can't allocate memory" in str(error):
+        return OutOfMemory(rank, reason)
+    return Failure(reason)
+
+
+def _obey(place: Place, supervisor: Connection) -> None:
     # Loaded by the fork server already; imported here so that only rank processes need torch.
     import torch
 
@@ -75,9 +93,28 @@ def _obey(rank: int, supervisor: Connection) -> None:
                 with device_scope():
                     if joined is not None:
                         leave_groups()
-                    join_groups(rank, message.ranks, message.address, message.port)
+                    join_groups(
+                        place.rank,
+                        message.ranks,
+                        message.address,
+                        message.port,
+                        message.run.pipeline_parallel,
+                        message.run.family,
+                    )
                 joined = meeting
             report = (
-                (lambda done: supervisor.send(Progress(done))) if rank == 0 else (lambda _: None)
+                (lambda done: supervisor.send(Progress(done)))
+                if place.rank == 0
+                else (lambda _: None)
             )
+            _limit_memory(place.memory, message.memory_bytes)
             supervisor.send(train(message.run, message.scratch, report))
+
+
+def _limit_memory(group: Path | None, allowance_bytes: int | None) -> None:
+    """Allow so many bytes beside what the rank holds now, the last run's memory given back."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    if group is not None:
+        limit = None if allowance_bytes is None else used_bytes(group) + allowance_bytes
+        set_limit(group, limit)

@@ -1,4 +1,4 @@
-"""What the testbed trains: a model's small shape, in fp32, one micro batch an iteration."""
+"""What the testbed trains: a model's small shape, in fp32."""
 
 from pathlib import Path
 
@@ -8,20 +8,32 @@ from repro.train.records import TrainingRun
 
 
 def testbed_run(
-    name: str, micro_batch_size: int, profile: Profile, corpus: Path, split: str
+    name: str,
+    profile: Profile,
+    corpus: Path,
+    split: str,
+    *,
+    micro_batch_size: int,
+    microbatches: int = 1,
+    pipeline: bool = False,
+    stages: int = 1,
 ) -> TrainingRun:
     """A model's run on the testbed, as thorough as the profile says.
 
-    `corpus` and `split` are the folder of the enwiki artefacts and its weights of training and
-    validation data.
+    Parameters
+    ----------
+    corpus, split
+        The folder of the enwiki artefacts, and its weights of training and validation data.
+    pipeline
+        Take the shape for pipelines; `stages` is the number of pieces it is cut into.
     """
     entry = model(name)
     return TrainingRun(
         family=entry.family,
-        shape=entry.testbed,
+        shape=entry.testbed_size(pipeline),
         precision="fp32",
         micro_batch_size=micro_batch_size,
-        microbatches=1,
+        microbatches=microbatches,
         warmup=profile.warmup,
         iterations=profile.iterations,
         save_every=profile.save_every,
@@ -29,4 +41,5 @@ def testbed_run(
         validation_batches=profile.validation_batches,
         corpus=corpus,
         split=split,
+        pipeline_parallel=stages,
     )

@@ -11,7 +11,7 @@ from tempfile import TemporaryFile
 from typing import IO
 
 from repro.errors import NotRunHere, ReproError
-from repro.launch.messages import Failure, Order, Outcome, Progress, Ready, Site
+from repro.launch.messages import Failure, Order, Outcome, OutOfMemory, Progress, Ready, Site
 
 _END_S = 20
 
@@ -25,8 +25,12 @@ class Session:
     _supervisor: "subprocess.Popen[bytes]"
     _log: IO[bytes]
 
-    def train(self, order: Order, report: Callable[[int], object] = lambda _: None) -> Outcome:
+    def train(
+        self, order: Order, report: Callable[[int], object] = lambda _: None
+    ) -> Outcome | OutOfMemory:
         """Have one configuration trained; `report` gets the iterations done so far.
+
+        A rank without enough memory is an answer: the ranks are new then, and the session goes on.
 
         Raises
         ------
@@ -41,7 +45,7 @@ class Session:
             answer = _hear(self._pipe, self._supervisor, self._log)
             if isinstance(answer, Progress):
                 report(answer.iterations)
-            elif isinstance(answer, Outcome):
+            elif isinstance(answer, Outcome | OutOfMemory):
                 return answer
 
 

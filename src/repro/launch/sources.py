@@ -9,12 +9,12 @@ from repro.catalog.clusters import cluster
 from repro.catalog.models import model
 from repro.catalog.selection import Selection
 from repro.corpus.config import read_corpus_config
+from repro.launch.experiment import measure
 from repro.launch.journal import Journal
-from repro.launch.scaling import measure_scaling
 from repro.observe.environment import provenance
 from repro.paths import ENWIKI, PARAMS, RESULTS
 from repro.predict.compute import compute_time
-from repro.predict.experiments import predict_scaling
+from repro.predict.experiments import predict_experiment
 from repro.predict.parameters import calibration
 from repro.results.store import not_run, write_dataset
 from repro.testbed.similarity import REFERENCE_MICRO_BATCH
@@ -89,9 +89,7 @@ def obtain_sensitivity(selection: Selection, output: str = "") -> xr.Dataset:
 
 
 def _predict(selection: Selection) -> xr.Dataset:
-    dataset = predict_scaling(
-        selection.experiment, selection.models, selection.protocols, selection.gpus
-    )
+    dataset = predict_experiment(selection)
     entry = cluster(selection.experiment.cluster)
     return dataset.assign_attrs(
         title=f"{selection.experiment.title}, predicted",
@@ -111,9 +109,7 @@ def _predict(selection: Selection) -> xr.Dataset:
 
 def _measure(selection: Selection, journal: Journal, compute_factor: float = 1.0) -> xr.Dataset:
     split = read_corpus_config(PARAMS / "corpus.yaml").split
-    return measure_scaling(
-        selection, RESULTS / "compute.nc", ENWIKI, split, journal, compute_factor
-    )
+    return measure(selection, ENWIKI, split, journal, compute_factor)
 
 
 def _finish(dataset: xr.Dataset, path: Path, journal: Journal) -> xr.Dataset:
@@ -136,4 +132,9 @@ def _name(selection: Selection) -> str:
         "+".join(selection.models),
         "+".join(str(count) for count in selection.gpus),
     ]
+    chosen = selection.experiment
+    if chosen.pipeline_parallel:
+        parts.append(f"{chosen.pipeline_parallel}stages")
+    if chosen.pipeline and chosen.micro_batch_size:
+        parts.append(f"micro{chosen.micro_batch_size}")
     return "-".join(parts)

@@ -19,7 +19,17 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from repro.errors import NotRunHere, ReproError
-from repro.launch.messages import Failure, Join, MeasureShare, Order, Outcome, Progress, Ready, Site
+from repro.launch.messages import (
+    Failure,
+    Join,
+    MeasureShare,
+    Order,
+    Outcome,
+    OutOfMemory,
+    Progress,
+    Ready,
+    Site,
+)
 from repro.launch.rank import Place, serve
 from repro.observe.nic import sample_counters
 from repro.testbed.links import (
@@ -30,6 +40,7 @@ from repro.testbed.links import (
     set_fabric_latency,
     set_rates,
 )
+from repro.testbed.memory import kills
 from repro.testbed.namespaces import Namespace, become_network_admin
 from repro.testbed.ownership import leftovers, owned_name
 from repro.testbed.quota import Quotas, create_quotas
@@ -38,10 +49,19 @@ from repro.train.records import RankRecord
 
 _FIRST_PORT = 29500
 _LOG_LINES = 5
+_LAST_WORDS_S = 1.0
 
 
 class _UserGone(Exception):
     """The pipe to the user's process closed."""
+
+
+class _RankOutOfMemory(Exception):
+    """A rank's memory was not enough; the other ranks wait for it in vain."""
+
+    def __init__(self, found: OutOfMemory):
+        super().__init__(found.message)
+        self.found = found
 
 
 class _Ranks:
@@ -52,13 +72,16 @@ class _Ranks:
         context.set_forkserver_preload(["repro.train.run", "repro.train.groups"])
         self._topology = site.topology
         self._logs = [logs / f"rank{rank}.log" for rank in range(site.ranks)]
+        self._memory = quotas.memory_paths if quotas else ()
+        self._kills = [kills(group) for group in self._memory]
         self.pipes: list[Connection] = []
         self.processes: list[ForkServerProcess] = []
         for rank in range(site.ranks):
             here, there = context.Pipe()
             namespace = f"/proc/{os.getpid()}/fd/{network.gpus[rank].fd}" if network else None
-            cgroup = quotas.paths[rank] if quotas else None
-            place = Place(rank, namespace, cgroup, self._logs[rank])
+            cgroups = quotas.of_rank(rank) if quotas else ()
+            memory = self._memory[rank] if self._memory else None
+            place = Place(rank, namespace, cgroups, memory, self._logs[rank])
             process = context.Process(target=serve, args=(place, there))
             process.start()
             there.close()
@@ -72,9 +95,19 @@ class _Ranks:
         ------
         ReproError
             A rank failed or ended; the message says which, where and how, with its last words.
+        _RankOutOfMemory
+            The reason was memory.
         _UserGone
             The user's process closed its pipe.
         """
+        try:
+            return self._collect(ranks, user)
+        except ReproError:
+            if found := self._out_of_memory():
+                raise _RankOutOfMemory(found) from None
+            raise
+
+    def _collect(self, ranks: int, user: Connection) -> list[object]:
         answers: dict[int, object] = {}
         sentinels = {process.sentinel: rank for rank, process in enumerate(self.processes)}
         pipes: dict[Connection, int] = {self.pipes[rank]: rank for rank in range(ranks)}
@@ -96,12 +129,32 @@ class _Ranks:
         except (EOFError, ConnectionResetError):
             self.processes[rank].join(1)
             raise ReproError(self._obituary(rank)) from None
+        if isinstance(answer, OutOfMemory):
+            raise _RankOutOfMemory(answer)
         if isinstance(answer, Failure):
             raise ReproError(f"{self._name(rank)} failed: {answer.message}")
         if isinstance(answer, Progress):
             user.send(answer)
         else:
             answers[rank] = answer
+
+    def _out_of_memory(self) -> OutOfMemory | None:
+        """The rank that ran out of memory, if that is why the first rank to complain failed.
+
+        Neighbours lose their connection to it, and may say so before it does.
+        """
+        for rank, (group, before) in enumerate(zip(self._memory, self._kills, strict=True)):
+            if kills(group) > before:
+                return OutOfMemory(rank, f"{self._name(rank)} was killed at its memory limit")
+        for pipe in wait(self.pipes, _LAST_WORDS_S):
+            assert isinstance(pipe, Connection)
+            try:
+                answer = pipe.recv()
+            except (EOFError, ConnectionResetError):
+                continue
+            if isinstance(answer, OutOfMemory):
+                return answer
+        return None
 
     def _name(self, rank: int) -> str:
         return f"rank {rank} on node {self._topology.node_of(rank) if self._topology else 0}"
@@ -140,15 +193,23 @@ def supervise(user: Connection) -> None:
             quotas = stack.enter_context(create_quotas(site.ranks, site.cores))
         os.environ.update(_environment(network is not None))
         ranks = _Ranks(site, network, quotas, scratch)
-        stack.callback(ranks.bury)
+        stack.callback(lambda: ranks.bury())
         _verify_shares(site, ranks, user)
         user.send(Ready())
-        port, previous = _FIRST_PORT, 0
+        port, previous = _FIRST_PORT, None
         while True:
             order: Order = user.recv()
-            if order.ranks != previous:
-                port, previous = _free_port(port, network), order.ranks
-            user.send(_carry_out(order, ranks, network, scratch, port, user))
+            # Ranks that form other groups meet at another port.
+            stages = order.run.pipeline_parallel
+            layout = (order.ranks, stages, order.run.family if stages > 1 else None)
+            if layout != previous:
+                port, previous = _free_port(port, network), layout
+            try:
+                user.send(_carry_out(order, ranks, network, scratch, port, user))
+            except _RankOutOfMemory as error:
+                ranks.bury()
+                ranks, previous = _Ranks(site, network, quotas, scratch), None
+                user.send(error.found)
 
 
 def _carry_out(
@@ -169,8 +230,9 @@ def _carry_out(
         nodes = network.nodes[: network.topology.node_of(order.ranks - 1) + 1]
     address = network.addresses[0] if network else "127.0.0.1"
     with sample_counters(lambda: [read_uplink_bytes(node) for node in nodes]) as nics:
-        for pipe in ranks.pipes[: order.ranks]:
-            pipe.send(Join(order.ranks, address, port, order.run, scratch))
+        allowances = order.memory_bytes or (None,) * order.ranks
+        for pipe, allowance in zip(ranks.pipes[: order.ranks], allowances, strict=True):
+            pipe.send(Join(order.ranks, address, port, order.run, scratch, allowance))
         answers = ranks.collect(order.ranks, user)
     records = tuple(answer for answer in answers if isinstance(answer, RankRecord))
     return Outcome(records, nics, checks, latency_s)

@@ -37,17 +37,26 @@ def ring_bytes_per_s(
 
 
 def ring_latency_s(ranks: Array, stride: Array, machine: Machine, parameters: Parameters) -> Array:
-    """What a collective costs beside its transfer.
+    """What a collective costs beside its transfer; `placed_ring_latency_s` says how."""
+    per_node = np.maximum(machine.gpus_per_node / stride, 1)
+    inside = np.minimum(ranks, per_node)
+    nodes = np.maximum(ranks / per_node, 1)
+    latency = placed_ring_latency_s(inside, nodes, machine, parameters)
+    return np.where(ranks > 1, latency, 0.0)
+
+
+def placed_ring_latency_s(
+    ranks_per_node: Array, nodes: Array, machine: Machine, parameters: Parameters
+) -> Array:
+    """What a collective of so many ranks of each of so many nodes costs beside its transfer.
 
     Ranks of one node: latency x n^exponent. Each further doubling of nodes adds two messages over
     the fabric (up and down a tree).
     """
-    per_node = np.maximum(machine.gpus_per_node / stride, 1)
-    inside = np.minimum(ranks, per_node)
-    nodes = np.maximum(ranks / per_node, 1)
-    latency = parameters.collective_latency_s * np.maximum(inside, 2) ** parameters.latency_exponent
-    across = 2 * (machine.levels[-1].latency_s) * np.log2(nodes)
-    return np.where(ranks > 1, latency + across, 0.0)
+    inside = np.maximum(ranks_per_node, 2) ** parameters.latency_exponent
+    across = 2 * machine.levels[-1].latency_s * np.log2(nodes)
+    latency: Array = parameters.collective_latency_s * inside + across
+    return latency
 
 
 def all_reduce_s(

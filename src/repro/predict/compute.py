@@ -24,16 +24,22 @@ class ComputeTime:
     mfu: float
 
 
-def compute_time(model: Model, cluster: Cluster, micro_batch_size: int) -> ComputeTime:
-    """Predict forward and backward compute of one micro batch on one GPU, nothing recomputed."""
+def compute_time(
+    model: Model, cluster: Cluster, micro_batch_size: int, *, pipeline: bool = False
+) -> ComputeTime:
+    """Predict forward and backward compute of one micro batch on one GPU, nothing recomputed.
+
+    `pipeline` chooses the shape that was trained in pipelines, where it is another.
+    """
+    shape = model.full_size(pipeline)
     calibrated = calibration(cluster.calibration)
     plan = Plan(global_batch_size=micro_batch_size, micro_batch_size=micro_batch_size)
-    one, _ = workload(model.family, model.full, plan).flat()
+    one, _ = workload(model.family, shape, plan).flat()
     device = machine(cluster, calibrated.parameters)
     phases = predict_phases(one, device, calibrated.parameters)
     value = float((phases.forward_compute + phases.backward_compute)[0])
     width = float(np.exp(half_width(one, cluster, calibrated)[0]))
-    flops = training_flops(model.family, model.full, micro_batch_size)
+    flops = training_flops(model.family, shape, micro_batch_size)
     return ComputeTime(
         value_s=value,
         low_s=value / width,

@@ -121,7 +121,7 @@ def configurations(results: Mapping[str, xr.Dataset]) -> pd.DataFrame:
                     **by_phase,
                     "measured_s": float(times.sel(at)),
                     "layers": _layers(kind),
-                    "forward_flops": entry.micro_batch(int(gpus))
+                    "forward_flops": entry.batch(studied, int(gpus)).micro_batch_size
                     * forward_flops(kind.family, kind.testbed),
                     "parameters": float(measured["parameters"].sel(at)),
                     "gradient_bytes": float(measured["gradient_bytes"].sel(at)),

@@ -44,6 +44,12 @@ def draw_parameters(calibrated: Calibration, cluster: Cluster) -> Parameters:
     return slower(calibrated.parameters.model_copy(update=values), factor, factor)
 
 
+def without_columns(parameters: Parameters) -> Parameters:
+    """Drawn parameters as plain rows of values, for a plan whose fields have no axis."""
+    drawn = {name: np.ravel(value) for name, value in parameters if np.ndim(value)}
+    return parameters.model_copy(update=drawn)
+
+
 def slower(parameters: Parameters, gpu: Any, host: Any) -> Parameters:
     """Parameters with which the GPU takes `gpu` times as long and the host `host` times."""
     changed = {name: getattr(parameters, name) / gpu for name in _RATES}

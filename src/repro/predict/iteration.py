@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from repro.predict.collectives import all_reduce_s, half_all_reduce_s, message_s
+from repro.predict.ends import EMBEDDING_FORWARD_SHARE, embedding_s, head_passes
 from repro.predict.kernels import Kernels
 from repro.predict.layers import LayerPasses, Pass, layer_passes
 from repro.predict.machine import Machine
@@ -13,14 +14,9 @@ from repro.predict.parameters import Parameters
 from repro.predict.pipeline import Stages, bubble_s
 from repro.predict.workload import Array, Workload
 
-# Bytes per logit that the loss moves on its way (fp16 to fp32, maximum, difference, exponential,
-# sum, quotient) and back.
-_LOSS_FORWARD, _LOSS_BACKWARD = 40, 20
 # Bytes per parameter that mixed-precision Adam moves: fp16 gradient to fp32 (6), its norm (4),
 # scaling (8), Adam on weight, two moments and gradient (28), fp16 weight (6).
 _OPTIMIZER_BYTES = 52
-# Bytes per element of the embedding: gather, positions, dropout; and their gradients.
-_EMBEDDING_BYTES = 24
 
 
 @dataclass(frozen=True)
@@ -66,12 +62,13 @@ def predict_phases(w: Workload, machine: Machine, parameters: Parameters) -> Pha
     """
     kernels = Kernels(machine.gpu, parameters)
     layers = _stage_passes(w, machine, kernels)
-    head_forward, head_backward = _head_passes(w, machine, kernels)
+    head_forward, head_backward = head_passes(w, machine, kernels)
     every = layers.forward + layers.backward + layers.recompute
     middle = _total(every) + parameters.host_micro_batch_s
-    embedding = _embedding_s(w, kernels)
+    embedding = embedding_s(w.micro_batch_size * w.sequence_length, w.hidden_size, kernels)
     # Without a pipeline one stage has both ends.
     own = np.where(w.pipeline_parallel > 1, 0.0, embedding)
+    own_forward = EMBEDDING_FORWARD_SHARE * own
     stages = Stages(
         first=middle + embedding,
         middle=middle,
@@ -82,9 +79,8 @@ def predict_phases(w: Workload, machine: Machine, parameters: Parameters) -> Pha
     busy = m * (stages.last + stages.receive) + bubble
     collectives = every.collectives + head_forward.collectives + head_backward.collectives
     return Phases(
-        # A third of the embedding's traffic is forward: the gather, and its two gradients.
-        forward_compute=m * (layers.forward.compute + head_forward.compute + own / 3),
-        backward_compute=m * (layers.backward.compute + head_backward.compute + own * 2 / 3),
+        forward_compute=m * (layers.forward.compute + head_forward.compute + own_forward),
+        backward_compute=m * (layers.backward.compute + head_backward.compute + own - own_forward),
         recompute=m * layers.recompute.compute,
         tensor_parallel=m * collectives,
         forward_receive=m * stages.receive,
@@ -93,7 +89,9 @@ def predict_phases(w: Workload, machine: Machine, parameters: Parameters) -> Pha
         gradient_sync=_exposed_sync_s(w, layers, machine, parameters),
         parameter_all_gather=_parameter_gather_s(w, machine, parameters),
         embedding_sync=_embedding_sync_s(w, machine, parameters),
-        optimizer=_optimizer_s(w, kernels),
+        optimizer=optimizer_s(
+            stage_parameters(w), _stage_layers(w), w.distributed_optimizer, w.data_parallel, kernels
+        ),
         other=m * parameters.host_micro_batch_s + parameters.host_iteration_s,
     )
 
@@ -127,17 +125,13 @@ def _embedding_sync_s(w: Workload, machine: Machine, parameters: Parameters) -> 
     return np.where(w.pipeline_parallel > 1, sync, 0.0)
 
 
-def _optimizer_s(w: Workload, kernels: Kernels) -> Array:
-    """Adam's step on a GPU's own parameters, or its shard of them."""
-    shards = np.where(w.distributed_optimizer > 0, w.data_parallel, 1.0)
-    traffic = kernels.traffic_s(_OPTIMIZER_BYTES * stage_parameters(w) / shards)
-    return traffic + kernels.parameters.host_optimizer_layer_s * _stage_layers(w)
-
-
-def _embedding_s(w: Workload, kernels: Kernels) -> Array:
-    """One micro batch's embedding and its gradients."""
-    elements = w.micro_batch_size * w.sequence_length * w.hidden_size
-    return kernels.traffic_s(_EMBEDDING_BYTES * elements)
+def optimizer_s(
+    count: Array, layers: Array, sharded: Array, data_parallel: Array, kernels: Kernels
+) -> Array:
+    """Adam's step on a GPU's `count` parameters in so many layers, or on its shard of them."""
+    shards = np.where(sharded > 0, data_parallel, 1.0)
+    traffic = kernels.traffic_s(_OPTIMIZER_BYTES * count / shards)
+    return traffic + kernels.parameters.host_optimizer_layer_s * layers
 
 
 def _receive_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
@@ -174,23 +168,6 @@ def _stage_passes(w: Workload, machine: Machine, kernels: Kernels) -> LayerPasse
         more = (other.forward, other.backward, other.recompute)
         stage = [have + add.times(count) for have, add in zip(stage, more, strict=True)]
     return LayerPasses(*stage)
-
-
-def _head_passes(w: Workload, machine: Machine, kernels: Kernels) -> tuple[Pass, Pass]:
-    """Logits and loss of one micro batch: forward and backward."""
-    t, h, p = w.tensor_parallel, w.hidden_size, kernels.parameters
-    logits = w.tokens * w.vocabulary_size / t
-    efficiency = np.where(t > 1, p.logits_gemm_efficiency, p.logits_gemm_efficiency_alone)
-    product = 2 * logits * h / (kernels.gpu.peak_flops * efficiency)
-    # BERT's masked-token head has a dense layer and a norm before the logits.
-    dense = kernels.gemm_s(w.tokens, h, h) if w.family == "bert" else np.zeros_like(h)
-    # Three reductions of one number per token: its largest logit, its target's, the sum.
-    latency = 3 * all_reduce_s(4 * w.tokens, t, np.ones_like(t), machine, p)
-    gathered = all_reduce_s(2 * w.tokens * h, t, np.ones_like(t), machine, p)
-    return (
-        Pass(product + dense + kernels.traffic_s(_LOSS_FORWARD * logits), latency),
-        Pass(2 * product + 2 * dense + kernels.traffic_s(_LOSS_BACKWARD * logits), gathered),
-    )
 
 
 def _hop_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:

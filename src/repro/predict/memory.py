@@ -10,7 +10,7 @@ from repro.predict.workload import Array, Workload
 # Bytes per parameter: fp16 weight and gradient, fp32 weight, two moments and gradient of mixed
 # precision Adam as Megatron-LM keeps them (Korthikanti et al., 2023, figure 1: 18 B/parameter with
 # fp32 gradients accumulated beside fp16 weights).
-_WEIGHT, _GRADIENT, _OPTIMIZER = 2, 4, 12
+WEIGHT_BYTES, GRADIENT_BYTES, OPTIMIZER_BYTES = 2, 4, 12
 # What the framework, its kernels and its communication buffers take beside a training step.
 FRAMEWORK_BYTES = 2e9
 
@@ -54,6 +54,18 @@ def activation_bytes_per_layer(w: Workload, decoder: bool = False) -> Array:
     return np.choose(w.recompute.astype(int), [kept + core, kept, inputs])
 
 
+def recomputed_layer_bytes(w: Workload, decoder: bool = False) -> Array:
+    """A fully recomputed layer, which is in memory as a whole while its backward pass runs."""
+    nothing = replace(w, recompute=np.zeros_like(w.recompute))
+    return np.where(w.recompute == 2, activation_bytes_per_layer(nothing, decoder), 0.0)
+
+
+def logits_bytes(w: Workload) -> Array:
+    """The fp32 logits of one micro batch."""
+    size: Array = 4 * w.tokens * w.vocabulary_size / w.tensor_parallel
+    return size
+
+
 def memory(w: Workload) -> Memory:
     """Memory of a flat workload's GPUs, in bytes."""
     t, p, v = w.tensor_parallel, w.pipeline_parallel, w.virtual_stages
@@ -64,20 +76,17 @@ def memory(w: Workload) -> Memory:
     # (p-1)/(p v) of them (Korthikanti et al., 2023, section 4.2.3).
     in_flight = np.minimum(w.micro_batches, p) * np.where(v > 1, 1 + (p - 1) / (p * v), 1.0)
     layers = per_layer * w.layers / p * in_flight
-    # A recomputed layer is in memory as a whole while its backward pass runs.
-    full = w.recompute == 2
-    nothing = replace(w, recompute=np.zeros_like(w.recompute))
-    transient = np.where(full, activation_bytes_per_layer(nothing), 0.0)
+    transient = recomputed_layer_bytes(w)
     sbh = w.sequence_length * w.micro_batch_size * w.hidden_size
     split = np.where(w.sequence_parallel > 0, t, 1.0)
     embeddings = sbh / split * np.minimum(w.micro_batches, p)
     # Final norm, logits' input and fp32 logits stand where the last stage is the first.
-    head = np.where(p == 1, 4 * sbh / split + 4 * w.tokens * w.vocabulary_size / t, 0.0)
+    head = np.where(p == 1, 4 * sbh / split + logits_bytes(w), 0.0)
     count = stage_parameters(w)
     shards = np.where(w.distributed_optimizer > 0, w.data_parallel, 1.0)
     return Memory(
-        weights=_WEIGHT * count,
-        gradients=_GRADIENT * count,
-        optimizer_states=_OPTIMIZER * count / shards,
+        weights=WEIGHT_BYTES * count,
+        gradients=GRADIENT_BYTES * count,
+        optimizer_states=OPTIMIZER_BYTES * count / shards,
         activations=layers + transient + embeddings + head,
     )

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Sequence
+from typing import get_args
 
 import xarray as xr
 
-from repro.results.store import has_runs
-from repro.train.records import PHASES
+from repro.catalog.experiments import Swept
+from repro.train.records import P2P_TIMERS, PHASES
 
 
 def merge(datasets: Sequence[xr.Dataset]) -> xr.Dataset:
@@ -16,7 +17,7 @@ def merge(datasets: Sequence[xr.Dataset]) -> xr.Dataset:
     attributes, `provenance` lists that of every part, `not_run` is the union, and the others are
     the first part's. Parts without variables add attributes only.
     """
-    parts = [dataset for dataset in datasets if has_runs(dataset)]
+    parts = [dataset for dataset in datasets if dataset.data_vars]
     attributes = _merged_attributes(datasets)
     if not parts:
         return xr.Dataset(attrs=attributes)
@@ -24,11 +25,21 @@ def merge(datasets: Sequence[xr.Dataset]) -> xr.Dataset:
         [part.drop_attrs(deep=False) for part in parts], join="outer", compat="no_conflicts"
     )
     order = {
-        name: list(dict.fromkeys(value for part in parts for value in part[name].values.tolist()))
+        name: list(
+            dict.fromkeys(
+                value for part in parts if name in part for value in part[name].values.tolist()
+            )
+        )
         for name in ("source", "model", "protocol", "level")
     }
-    order["phase"] = list(PHASES)
-    return merged.sel(order).sortby(["gpus", "rank"]).assign_attrs(attributes)
+    order["phase"], order["timer"] = list(PHASES), list(P2P_TIMERS)
+    order = {name: values for name, values in order.items() if name in merged.dims}
+    ascending = ("gpus", "rank", *get_args(Swept))
+    return (
+        merged.sel(order)
+        .sortby([name for name in ascending if name in merged.dims])
+        .assign_attrs(attributes)
+    )
 
 
 def _merged_attributes(datasets: Sequence[xr.Dataset]) -> dict[str, object]:

@@ -1,8 +1,8 @@
 """The quantities of the papers, computed from datasets of the schema, with intervals.
 
-Every function takes and returns arrays with the dimensions (source, model, protocol, gpus) left as
-they are. Samples are averaged over ranks and iterations first, so that shares are ratios of times,
-not means of ratios. `docs/quantities.md` defines each quantity.
+Every function takes and returns arrays with the dimensions (source, model, protocol, gpus), and
+that of a sweep, left as they are. Samples are averaged over ranks and iterations first, so that
+shares are ratios of times, not means of ratios. `docs/quantities.md` defines each quantity.
 """
 
 from collections.abc import Callable
@@ -52,6 +52,71 @@ def wire_fraction(results: xr.Dataset) -> xr.DataArray:
     return phase_time_s(results, "gradient sync") / iteration_time_s(results)
 
 
+def forward_receive_s(results: xr.Dataset) -> xr.DataArray:
+    """Figure 5's forward receive: Megatron's timer on the last stage, which contains the fill."""
+    timers = results["p2p_time_s"].mean("iteration")
+    return _last_rank(timers.sel(timer="forward-recv", drop=True)) / results["time_scale"]
+
+
+def embedding_sync_s(results: xr.Dataset) -> xr.DataArray:
+    """Figure 5's embedding sync: the last stage's wait for it, the drain, and the all-reduce."""
+    both = results["phase_time_s"].sel(phase=["straggler wait", "embedding sync"])
+    whole = both.sum("phase", min_count=2).mean("iteration")
+    return _last_rank(whole) / results["time_scale"]
+
+
+def last_stage_s(results: xr.Dataset, *phases: str) -> xr.DataArray:
+    """Mean time per iteration of the last rank in some phases together, at full scale."""
+    chosen = results["phase_time_s"].sel(phase=list(phases)).mean("iteration")
+    return _last_rank(chosen.sum("phase", min_count=len(phases))) / results["time_scale"]
+
+
+def timer_fraction(results: xr.Dataset) -> xr.DataArray:
+    """Figure 5's and 6(b)'s communication: both of these over the iteration time."""
+    both = forward_receive_s(results) + embedding_sync_s(results)
+    return both / iteration_time_s(results)
+
+
+def pipeline_split_s(results: xr.Dataset) -> xr.DataArray:
+    """Where the ranks of pipelines spend an iteration, waiting and the wire told apart.
+
+    Returns
+    -------
+    DataArray
+        Mean over ranks at full scale, with the dimension `part`: forward and backward compute;
+        messages (one under way); waiting for neighbours (fill and imbalance, in point-to-point
+        calls with nothing under way); drain (waiting for all stages to finish); embedding sync;
+        gradient sync; optimizer; other.
+    """
+    phases = results["phase_time_s"]
+    calls = results["p2p_time_s"].sum("timer", min_count=1)
+    wire = results["p2p_wire_s"].sum("timer", min_count=1)
+    parts = {
+        "forward compute": phases.sel(phase="forward compute", drop=True),
+        "backward compute": phases.sel(phase="backward compute", drop=True),
+        "messages": wire,
+        "waiting for neighbours": calls - wire,
+        "drain": phases.sel(phase="straggler wait", drop=True),
+        **{
+            name: phases.sel(phase=name, drop=True)
+            for name in ("embedding sync", "gradient sync", "optimizer", "other")
+        },
+    }
+    stacked = xr.concat(list(parts.values()), dim="part", coords="minimal", join="outer")
+    mean = stacked.mean(["iteration", "rank"]) / results["time_scale"]
+    return mean.assign_coords(part=list(parts))
+
+
+def wire_share(results: xr.Dataset) -> xr.DataArray:
+    """Share of a pipeline's iteration in which bytes move: messages and both syncs."""
+    parts = pipeline_split_s(results).sel(part=["messages", "embedding sync", "gradient sync"])
+    return parts.sum("part", min_count=3) / iteration_time_s(results)
+
+
+def _last_rank(values: xr.DataArray) -> xr.DataArray:
+    return values.sel(rank=values["gpus"] - 1).drop_vars("rank")
+
+
 def strong_efficiency(time: xr.DataArray, first: int, last: int) -> xr.DataArray:
     """T(first) first / (T(last) last): 1 when each added GPU shortens the time in proportion."""
     return time.sel(gpus=first) * first / (time.sel(gpus=last) * last)
@@ -95,7 +160,9 @@ def resample(results: xr.Dataset) -> xr.Dataset:
     count = results.sizes["iteration"]
     draws = np.random.default_rng(0).multinomial(count, [1 / count] * count, size=_RESAMPLES)
     weights = xr.DataArray(draws / count, dims=("resample", "iteration"))
-    needed = results.drop_dims(["sample", "span"], errors="ignore").drop_vars("iteration")
+    needed = results.drop_dims(["sample", "span", "message", "call"], errors="ignore").drop_vars(
+        "iteration"
+    )
     return needed.map(
         lambda values: (
             xr.dot(values, weights, dim="iteration").expand_dims("iteration")

@@ -3,7 +3,9 @@
 Dimensions
 ----------
 source, model, protocol, gpus
-    What was run; `gpus` is the data-parallel size.
+    What was run, on so many GPUs in all.
+global_batch_size or micro_batch_size
+    What an experiment sweeps beside them, in sequences; others have neither.
 iteration, rank, phase
     The raw samples: recorded iterations, from 0; ranks; phases in the order of
     `repro.train.records.PHASES`. Times are seconds of the machine that measured.
@@ -13,31 +15,70 @@ span
     Checkpoints and validations, in time.
 level
     Levels of the topology, for the check of the links.
+timer, message, call
+    Pipelines only: Megatron's timers of point-to-point calls (`repro.train.records.P2P_TIMERS`);
+    the messages of all recorded iterations, in the order they began; and the calls, by rank.
 
 Where configurations differ in size (ranks, samples), the rest is NaN. `docs/quantities.md` defines
 every variable.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from repro.catalog.experiments import Swept
 from repro.launch.messages import Outcome
+from repro.observe.messages import calls_of, pair_messages, wire_time_s
 from repro.testbed.similarity import Similarity
-from repro.train.records import PHASES, RankRecord
+from repro.train.records import P2P_TIMERS, PHASES, RankRecord
 
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 
-_CONFIGURATION = ("source", "model", "protocol", "gpus")
 _SPAN_NAME_LENGTH = "U16"
 
 
+@dataclass(frozen=True)
+class Cell:
+    """Where a configuration stands in an experiment; `sweep` and `value` are None without one."""
+
+    model: str
+    protocol: str
+    gpus: int
+    sweep: Swept | None = None
+    value: int | None = None
+
+    @property
+    def label(self) -> str:
+        """Its name in a progress bar."""
+        swept = f", {self.sweep} {self.value}" if self.sweep else ""
+        return f"{self.model}, {self.protocol}, {self.gpus} GPUs{swept}"
+
+    def place(self, dataset: xr.Dataset, source: str) -> xr.Dataset:
+        """Give a dataset this cell's dimensions, each of size one."""
+        where: dict[str, str | int] = {
+            "source": source,
+            "model": self.model,
+            "protocol": self.protocol,
+            "gpus": self.gpus,
+        }
+        if self.sweep is not None and self.value is not None:
+            where[self.sweep] = self.value
+        return dataset.assign_coords(where).expand_dims(list(where))
+
+
+def out_of_memory_dataset(source: str, cell: Cell) -> xr.Dataset:
+    """The dataset of a configuration that memory was not enough for: it says so, and no more."""
+    return cell.place(_dataset({"out_of_memory": _fits(1.0)}), source)
+
+
 def configuration_dataset(
-    source: str, protocol: str, gpus: int, similarity: Similarity, outcome: Outcome
+    source: str, cell: Cell, similarity: Similarity, outcome: Outcome
 ) -> xr.Dataset:
-    """Turn one outcome into a dataset with the four configuration dimensions of size one."""
+    """Turn one outcome into a dataset with the dimensions of its cell of size one."""
     records = sorted(outcome.records, key=lambda record: record.rank)
     origin = min(record.start_s[0] for record in records)
     variables = {
@@ -46,35 +87,44 @@ def configuration_dataset(
         **_rates_over_iterations(outcome, records, similarity),
         **_spans(records[0], origin),
         **_links(outcome),
+        **_messages(records, origin),
+        "out_of_memory": _fits(0.0),
         "time_scale": ((), similarity.time_scale, "testbed seconds per full-scale second", "1"),
         "rate_scale": ((), similarity.rate_scale, "testbed rate per full-scale rate", "1"),
         "fabric_latency_s": ((), outcome.fabric_latency_s, "latency added between nodes", "s"),
         "gradient_bytes": ((), records[0].gradient_bytes, "gradients reduced each iteration", "B"),
         "parameters": ((), records[0].parameters, "parameters of the trained model", "1"),
     }
-    dataset = xr.Dataset(
-        {
-            name: xr.Variable(dims, values, {"long_name": long_name, "units": units})
-            for name, (dims, values, long_name, units) in variables.items()
-        },
-        coords={
-            "phase": list(PHASES),
-            "rank": [record.rank for record in records],
-            "level": [check.level for check in outcome.links],
-        },
+    dataset = _dataset(variables).assign_coords(
+        phase=list(PHASES),
+        rank=[record.rank for record in records],
+        level=[check.level for check in outcome.links],
     )
-    configuration = {
-        "source": source,
-        "model": similarity.model,
-        "protocol": protocol,
-        "gpus": gpus,
-    }
+    if "timer" in dataset.dims:
+        dataset = dataset.assign_coords(timer=list(P2P_TIMERS))
     # Numbered, so that configurations with fewer samples can be joined with those with more.
-    counted = {dim: range(dataset.sizes[dim]) for dim in ("iteration", "node", "sample", "span")}
-    return dataset.assign_coords(counted | configuration).expand_dims(list(_CONFIGURATION))
+    counted = {
+        dim: range(dataset.sizes[dim])
+        for dim in ("iteration", "node", "sample", "span", "message", "call")
+        if dim in dataset.dims
+    }
+    return cell.place(dataset.assign_coords(counted), source)
 
 
 _Variable = tuple[tuple[str, ...], object, str, str]
+
+
+def _dataset(variables: Mapping[str, _Variable]) -> xr.Dataset:
+    return xr.Dataset(
+        {
+            name: xr.Variable(dims, values, {"long_name": long_name, "units": units})
+            for name, (dims, values, long_name, units) in variables.items()
+        }
+    )
+
+
+def _fits(value: float) -> _Variable:
+    return ((), value, "whether a GPU's memory was not enough", "1")
 
 
 def _iterations(records: Sequence[RankRecord], origin: float) -> dict[str, _Variable]:
@@ -108,9 +158,55 @@ def _iterations(records: Sequence[RankRecord], origin: float) -> dict[str, _Vari
         "peak_memory_bytes": (
             ("rank",),
             np.array([record.peak_memory_bytes for record in records], dtype=float),
-            "peak memory of the rank",
+            "most memory that the run took on the rank",
             "B",
         ),
+    }
+
+
+def _messages(records: Sequence[RankRecord], origin: float) -> dict[str, _Variable]:
+    """Megatron's point-to-point timers, what of each a message was under way, and the messages."""
+    ends = [record.messages for record in records]
+    if not any(ends):
+        return {}
+    found = sorted(pair_messages(ends), key=lambda message: message.start_s)
+    calls = calls_of(ends)
+    per_timer = ("iteration", "rank", "timer")
+    timed = np.array([[record.timer_time_s[t] for t in P2P_TIMERS] for record in records])
+    one_by_one = {
+        "message": {
+            "iteration": ("recorded iteration", "1", [m.iteration for m in found]),
+            "sender": ("rank that sent it", "1", [m.sender for m in found]),
+            "receiver": ("rank that received it", "1", [m.receiver for m in found]),
+            "backward": (
+                "0 activations, 1 gradients of them",
+                "1",
+                [m.direction == "backward" for m in found],
+            ),
+            "bytes": ("size of the message", "B", [m.size_bytes for m in found]),
+            "start_s": ("when both ends were ready", "s", [m.start_s - origin for m in found]),
+            "end_s": ("when it had arrived", "s", [m.end_s - origin for m in found]),
+        },
+        "call": {
+            "iteration": ("recorded iteration", "1", [c.iteration for c in calls]),
+            "rank": ("rank that made it", "1", [c.rank for c in calls]),
+            "start_s": ("when it began", "s", [c.start_s - origin for c in calls]),
+            "end_s": ("when it was over", "s", [c.end_s - origin for c in calls]),
+        },
+    }
+    return {
+        "p2p_time_s": (per_timer, timed.transpose(2, 0, 1), "time in Megatron's timer", "s"),
+        "p2p_wire_s": (
+            per_timer,
+            wire_time_s(ends, len(records[0].start_s)),
+            "of that, time in which a message was under way",
+            "s",
+        ),
+        **{
+            f"{dim}_{name}": ((dim,), np.array(values, dtype=float), long_name, units)
+            for dim, columns in one_by_one.items()
+            for name, (long_name, units, values) in columns.items()
+        },
     }
 
 

@@ -3,12 +3,11 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import get_args
 
 import xarray as xr
 
 from repro.atomic import replacing
-from repro.catalog.experiments import ExperimentName
+from repro.catalog.experiments import EXPERIMENTS
 from repro.catalog.reading import choose
 from repro.errors import ReproError
 from repro.paths import RESULTS
@@ -71,8 +70,8 @@ def why_not_run(dataset: xr.Dataset) -> str:
 
 def read_experiments() -> dict[str, xr.Dataset]:
     """Every experiment's dataset in `results/`, by name; one that is missing says so."""
-    datasets = {}
-    for name in get_args(ExperimentName):
+    datasets: dict[str, xr.Dataset] = {}
+    for name in EXPERIMENTS:
         path = RESULTS / f"{name}.nc"
         datasets[name] = (
             read_dataset(path)

@@ -3,25 +3,46 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import get_args
 
+import pandas as pd
 import xarray as xr
 
 from repro.atomic import replacing
-from repro.results.metrics import communication_fraction, iteration_time_s, utilisation_gbps
+from repro.catalog.experiments import Swept
+from repro.results.metrics import (
+    communication_fraction,
+    iteration_time_s,
+    timer_fraction,
+    utilisation_gbps,
+    wire_share,
+)
 from repro.results.store import has_runs
 
 
 def write_metrics(results: Mapping[str, xr.Dataset], path: Path) -> None:
-    """Write the mean over the models by experiment, quantity, protocol and number of GPUs."""
-    summary = {name: _summary(dataset) for name, dataset in results.items() if has_runs(dataset)}
+    """Write the mean over the models by experiment, quantity, protocol and number of GPUs.
+
+    Sweeps are left out: a mean over batches means nothing.
+    """
+    summary = {
+        name: _summary(dataset)
+        for name, dataset in results.items()
+        if has_runs(dataset) and not set(get_args(Swept)) & set(dataset.dims)
+    }
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
 
 
 def _summary(dataset: xr.Dataset) -> dict[str, dict[str, dict[str, float]]]:
+    shares = (
+        {"timer_fraction": timer_fraction(dataset), "wire_share": wire_share(dataset)}
+        if "p2p_time_s" in dataset
+        else {"communication_fraction": communication_fraction(dataset)}
+    )
     quantities = {
         "full_scale_iteration_time_s": iteration_time_s(dataset),
-        "communication_fraction": communication_fraction(dataset),
+        **shares,
         "utilisation_full_scale_gbps": utilisation_gbps(dataset),
     }
     return {
@@ -34,3 +55,24 @@ def _summary(dataset: xr.Dataset) -> dict[str, dict[str, dict[str, float]]]:
         }
         for name, values in quantities.items()
     }
+
+
+def pipeline_readings(results: xr.Dataset) -> pd.DataFrame:
+    """Both readings of pipelines' communication, in percent of an iteration.
+
+    Returns
+    -------
+    DataFrame
+        A row per model and protocol; columns by reading (timers, wire) and number of GPUs.
+    """
+    readings = {"timers": timer_fraction(results), "wire": wire_share(results)}
+    tables = {
+        name: (100 * share)
+        .squeeze("source", drop=True)
+        .rename("share")
+        .to_dataframe()["share"]
+        .unstack("gpus")
+        .round(1)
+        for name, share in readings.items()
+    }
+    return pd.concat(tables, axis="columns", names=["reading", "gpus"])

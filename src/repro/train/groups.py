@@ -6,12 +6,40 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 
+from repro.catalog.models import Family
+from repro.errors import ReproError
+from repro.train.stages import position_embedding_stages, word_embedding_stages
+
 # A rank that died is noticed by its launcher; this only bounds what a collective may take.
 _TIMEOUT = timedelta(minutes=10)
 
 
-def join_groups(rank: int, ranks: int, address: str, port: int) -> None:
-    """Join `ranks` data-parallel ranks that meet at rank 0's address: NCCL on GPUs, else gloo."""
+def join_groups(
+    rank: int,
+    ranks: int,
+    address: str,
+    port: int,
+    pipeline_parallel: int = 1,
+    family: Family = "gpt",
+) -> None:
+    """Join `ranks` ranks that meet at rank 0's address: NCCL on GPUs, else gloo.
+
+    They are `pipeline_parallel` stages of as many data-parallel replicas as that leaves ranks for.
+    In Megatron-Core's order, replicas of a stage are neighbours: with d replicas, a rank's stage is
+    rank // d. The family says which stages share embeddings.
+
+    Raises
+    ------
+    ReproError
+        The ranks do not divide into pipelines, or the family not into so many stages.
+    """
+    if ranks % pipeline_parallel:
+        raise ReproError(
+            f"{ranks} ranks do not divide into pipelines of {pipeline_parallel} stages; change "
+            f"the ranks or pipeline_parallel"
+        )
+    word = word_embedding_stages(family, pipeline_parallel)
+    position = position_embedding_stages(family, pipeline_parallel)
     dist.init_process_group(
         "nccl" if torch.cuda.is_available() else "gloo",
         init_method=f"tcp://{address}:{port}",
@@ -19,7 +47,11 @@ def join_groups(rank: int, ranks: int, address: str, port: int) -> None:
         world_size=ranks,
         timeout=_TIMEOUT,
     )
-    parallel_state.initialize_model_parallel()
+    parallel_state.initialize_model_parallel(
+        pipeline_model_parallel_size=pipeline_parallel,
+        get_embedding_ranks=lambda pipeline: [pipeline[stage] for stage in word],
+        get_position_embedding_ranks=lambda pipeline: [pipeline[stage] for stage in position],
+    )
 
 
 def leave_groups() -> None:

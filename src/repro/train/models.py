@@ -1,6 +1,7 @@
-"""Build Megatron-Core's GPT, BERT and T5 from a shape."""
+"""Build Megatron-Core's GPT, BERT and T5, or one pipeline stage of them, from a shape."""
 
 import torch
+from megatron.core import parallel_state
 from megatron.core.models.bert.bert_layer_specs import bert_layer_local_spec
 from megatron.core.models.bert.bert_model import BertModel
 from megatron.core.models.gpt import GPTModel
@@ -16,17 +17,28 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from repro.catalog.models import Family, Shape
 from repro.train.records import Precision
+from repro.train.stages import layers_per_stage
+from repro.train.t5_stage import T5Stage
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _TOKEN_TYPES = 2
 
 
-def transformer_config(shape: Shape, precision: Precision, timers: Timers) -> TransformerConfig:
+def transformer_config(
+    shape: Shape, precision: Precision, timers: Timers, pipeline_parallel: int = 1
+) -> TransformerConfig:
     """Megatron-Core's configuration of a model; dropout is off, so that runs can be compared."""
     return TransformerConfig(
         num_layers=shape.layers,
         hidden_size=shape.hidden_size,
+        ffn_hidden_size=shape.ffn_hidden_size,
         num_attention_heads=shape.attention_heads,
+        pipeline_model_parallel_size=pipeline_parallel,
+        pipeline_dtype=DTYPES[precision],
+        # As Megatron-LM sets it: what was sent is freed, as autograd needs its history only.
+        deallocate_pipeline_outputs=True,
+        # Requests one by one, so that receives and sends can be told apart.
+        batch_p2p_comm=False,
         params_dtype=DTYPES[precision],
         bf16=precision == "bf16",
         fp16=precision == "fp16",
@@ -39,16 +51,30 @@ def transformer_config(shape: Shape, precision: Precision, timers: Timers) -> Tr
 
 
 def build_model(family: Family, shape: Shape, config: TransformerConfig) -> MegatronModule:
-    """The model of one data-parallel rank, all layers of it; embedding and output share weights."""
+    """What this rank holds: a whole model, or its stage of a pipeline.
+
+    Embedding and output share weights, also where they are on different stages.
+
+    Raises
+    ------
+    ReproError
+        The stages cannot share the layers evenly.
+    """
+    stages = config.pipeline_model_parallel_size
+    layers_per_stage(family, shape.layers, stages)
     common = {
         "vocab_size": shape.vocabulary_size,
         "max_sequence_length": shape.sequence_length,
         "share_embeddings_and_output_weights": True,
+        "pre_process": parallel_state.is_pipeline_first_stage(),
+        "post_process": parallel_state.is_pipeline_last_stage(),
     }
     if family == "gpt":
         return GPTModel(config, get_gpt_layer_local_spec(), **common)
     if family == "bert":
         return BertModel(config, _TOKEN_TYPES, bert_layer_local_spec, **common)
+    if stages > 1:
+        return T5Stage(config, shape)
     return T5Model(
         config,
         # The encoder's configuration; the same depth and width as the decoder's.

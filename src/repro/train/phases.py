@@ -1,30 +1,77 @@
 """Where an iteration's time goes: Megatron-Core's timers, read after every iteration."""
 
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+from megatron.core.distributed import finalize_model_grads
 from megatron.core.timers import Timers
 
-from repro.train.records import PHASES
+from repro.train.records import P2P_TIMERS, PHASES
 
-# The timer behind each phase. Megatron-Core's schedule starts and stops the first two, given the
-# `Timers` in its configuration; the training loop the others.
-TIMERS = {
-    "forward compute": "forward-compute",
-    "backward compute": "backward-compute",
-    "straggler wait": "straggler-wait",
-    "gradient sync": "gradient-sync",
-    "optimizer": "optimizer",
+# Megatron-Core's schedule starts and stops the timers of computing and of messages, given the
+# `Timers` in its configuration, and its gradient sync that of the data-parallel part; the training
+# loop the others.
+_COMPUTE = {"forward compute": "forward-compute", "backward compute": "backward-compute"}
+_MESSAGES = {
+    "forward receive": ("forward-recv", "backward-send-forward-recv"),
+    "backward receive": ("backward-recv", "forward-send-backward-recv"),
+    "send": ("forward-send", "backward-send"),
 }
+_LOOP = {"straggler wait": "straggler-wait", "optimizer": "optimizer"}
+_BETWEEN_BARRIERS = "gradient-sync"
+_DATA_PARALLEL = "all-grads-sync"
+_ALL = (*_COMPUTE.values(), *P2P_TIMERS, *_LOOP.values(), _BETWEEN_BARRIERS, _DATA_PARALLEL)
 
 
 def create_timers() -> Timers:
     """Timers that record all levels: each start and stop synchronises the device."""
     timers = Timers(log_level=2, log_option="minmax")
-    for name in ("straggler-wait", "gradient-sync", "optimizer"):
+    for name in (*_LOOP.values(), _BETWEEN_BARRIERS):
         timers(name, log_level=0)
+    timers(_DATA_PARALLEL, log_level=1)
     return timers
 
 
-def read_phases(timers: Timers, iteration_time_s: float) -> dict[str, float]:
-    """Seconds of each phase of the iteration just finished; resets the timers."""
-    times = {phase: timers(name).elapsed(reset=True) for phase, name in TIMERS.items()}
-    times["other"] = iteration_time_s - sum(times.values())
-    return {phase: times[phase] for phase in PHASES}
+def reset_timers(timers: Timers) -> None:
+    """Forget what was timed since the last reading."""
+    for name in _ALL:
+        timers(name).reset()
+
+
+def read_phases(
+    timers: Timers, iteration_time_s: float, pipeline: bool = False
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds of each phase and of each message timer of the iteration just finished.
+
+    Without a pipeline there is nothing to sync but gradients, and all between the two barriers is
+    the gradient sync. In a pipeline it is Megatron-Core's data-parallel part of it, and the rest up
+    to the barrier behind is the embedding sync. Resets the timers.
+    """
+    times = {name: timers(name).elapsed(reset=True) for name in _ALL}
+    sync = times[_DATA_PARALLEL] if pipeline else times[_BETWEEN_BARRIERS]
+    phases = {phase: times[name] for phase, name in (_COMPUTE | _LOOP).items()}
+    phases |= {phase: sum(times[name] for name in names) for phase, names in _MESSAGES.items()}
+    phases |= {"gradient sync": sync, "embedding sync": times[_BETWEEN_BARRIERS] - sync}
+    phases["other"] = iteration_time_s - sum(phases.values())
+    return {phase: phases[phase] for phase in PHASES}, {name: times[name] for name in P2P_TIMERS}
+
+
+def timed_gradient_sync(timers: Timers) -> Callable[..., None]:
+    """Megatron-Core's gradient sync between two barriers, each under a timer of its own.
+
+    The barrier in front makes the sync's time wire time: whoever is early waits there. The one
+    behind makes it the collective's time: it is over when the last rank has its gradients, while a
+    ring's ranks finish one after another.
+    """
+
+    def synchronise(model: Any, num_tokens: Any = None, **groups: Any) -> None:
+        timers("straggler-wait").start()
+        dist.barrier()
+        timers("straggler-wait").stop()
+        timers(_BETWEEN_BARRIERS).start()
+        finalize_model_grads(model, num_tokens, **groups)
+        dist.barrier()
+        timers(_BETWEEN_BARRIERS).stop()
+
+    return synchronise

@@ -1,6 +1,6 @@
 """What a training run is told, and what each of its ranks returns."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -8,16 +8,34 @@ from repro.catalog.models import Family, Shape
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
-# Phases of one iteration, in the order they happen. "straggler wait" is the time a rank waits at
-# the barrier in front of the gradient sync; "other" is what no timer claims.
+# Phases of one iteration. "straggler wait" is the time a rank waits at the barrier in front of the
+# gradient sync, in a pipeline with its drain; "other" is what no timer claims. Receiving, sending
+# and the sync of the embeddings that several stages hold take no time without a pipeline.
 PHASES = (
     "forward compute",
     "backward compute",
+    "forward receive",
+    "backward receive",
+    "send",
     "straggler wait",
+    "embedding sync",
     "gradient sync",
     "optimizer",
     "other",
 )
+
+# Megatron-Core's timers of a stage's messages, one for each kind of call in its 1F1B schedule. A
+# call that sends and receives is one entry: its timer holds both.
+P2P_TIMERS = (
+    "forward-recv",
+    "forward-send",
+    "backward-recv",
+    "backward-send",
+    "forward-send-backward-recv",
+    "backward-send-forward-recv",
+)
+
+Direction = Literal["forward", "backward"]
 
 
 @dataclass(frozen=True)
@@ -32,9 +50,9 @@ class TrainingRun:
         Of parameters and activations; gradients are reduced in fp32 with fp32, else in that
         precision.
     micro_batch_size
-        Sequences in one forward pass of one rank.
+        Sequences in one forward pass of one replica.
     microbatches
-        Forward passes of one rank in one iteration; gradients accumulate over them.
+        Forward passes of one replica in one iteration; gradients accumulate over them.
     warmup, iterations
         Iterations dropped, and iterations recorded.
     save_every, validate_every
@@ -47,6 +65,8 @@ class TrainingRun:
         Weights of training and validation data, as `params/corpus.yaml` gives them.
     seed
         Of the initial weights and of the order of the data.
+    pipeline_parallel
+        Stages that a replica is split into, one rank each; 1 for no pipeline.
     """
 
     family: Family
@@ -62,6 +82,7 @@ class TrainingRun:
     corpus: Path
     split: str
     seed: int = 1234
+    pipeline_parallel: int = 1
 
 
 @dataclass(frozen=True)
@@ -74,11 +95,70 @@ class Span:
 
 
 @dataclass(frozen=True)
+class MessageEnd:
+    """One end of a message between two stages: what its sender or its receiver saw of it.
+
+    Attributes
+    ----------
+    iteration
+        Recorded iteration, from 0.
+    timer
+        The Megatron-Core timer of the call it belongs to, one of `P2P_TIMERS`.
+    call
+        Number of that call in this rank's iteration, from 0.
+    direction
+        Forward for activations, backward for their gradients.
+    peer
+        Global rank at the other end.
+    size_bytes
+        Size of the tensor.
+    sends
+        Whether this rank is the sender.
+    posted_s, completed_s
+        When the request was posted and when it was complete, on the monotonic clock.
+    """
+
+    iteration: int
+    timer: str
+    call: int
+    direction: Direction
+    peer: int
+    size_bytes: int
+    sends: bool
+    posted_s: float
+    completed_s: float
+
+
+@dataclass(frozen=True)
 class RankRecord:
     """What one rank measured; one entry per recorded iteration, times in seconds.
 
-    `start_s` is on the monotonic clock, so that iterations, spans and counter samples of one
-    machine share an axis. `loss` is this rank's own mean loss of the iteration.
+    Attributes
+    ----------
+    rank
+        Global rank.
+    start_s
+        Start of each iteration on the monotonic clock, so that iterations, spans, messages and
+        counter samples of one machine share an axis.
+    iteration_time_s, phase_time_s
+        Duration of each iteration, and of each of its `PHASES`, which add up to it.
+    loss
+        Mean loss of this replica's micro batches; NaN on ranks that do not hold the last stage.
+    validation_loss
+        Mean over all replicas, the same on every rank; one entry per validation.
+    spans
+        Validations and checkpoints.
+    parameters, gradient_bytes
+        Of this rank's stage.
+    peak_memory_bytes
+        The most memory that the run took, beside what the rank held before it.
+    timer_time_s
+        Each of `P2P_TIMERS`, as Megatron-Core measured it.
+    messages
+        This rank's end of every message it sent or received, in the order of completion; empty
+        without a pipeline.
+    pipeline_rank
+        This rank's stage, from 0.
     """
 
     rank: int
@@ -91,3 +171,6 @@ class RankRecord:
     parameters: int
     gradient_bytes: int
     peak_memory_bytes: int
+    timer_time_s: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    messages: tuple[MessageEnd, ...] = ()
+    pipeline_rank: int = 0

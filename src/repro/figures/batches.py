@@ -1,0 +1,104 @@
+"""Figure 6 of the journal paper: communication fraction against batch size, until memory ends."""
+
+import holoviews as hv
+import hvplot.pandas  # noqa: F401  (registers .hvplot)
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from repro.catalog.models import read_models
+from repro.figures.panels import model_names, not_run_here
+from repro.results.metrics import communication_fraction, timer_fraction
+from repro.results.store import has_runs
+
+_FULL = "OOM"
+_MODEL_COLOURS = ("#0072B2", "#56B4E9", "#D55E00", "#009E73")
+
+
+def batch_heatmap(results: xr.Dataset) -> hv.Overlay:
+    """Share of communication by batch and configuration; a cell without memory says OOM.
+
+    Data parallelism has straggler wait and gradient sync (figure 6a), pipelines what the paper's
+    timers show: forward receive with the fill and embedding sync with the drain (figure 6b).
+    """
+    if not has_runs(results):
+        return not_run_here(results)
+    pipeline = "p2p_time_s" in results
+    share = timer_fraction(results) if pipeline else communication_fraction(results)
+    table = _table(100 * share, results["out_of_memory"], by_gpus=pipeline)
+    batches = sorted(table["batch"].unique())
+    rows = list(dict.fromkeys(table["configuration"]))[::-1]
+    table["x"] = [batches.index(batch) for batch in table["batch"]]
+    table["y"] = [rows.index(name) for name in table["configuration"]]
+    cells = hv.Rectangles(
+        [
+            (x - 0.5, y - 0.5, x + 0.5, y + 0.5, share)
+            for x, y, share in zip(table["x"], table["y"], table["share"], strict=True)
+        ],
+        vdims="share",
+    ).opts(
+        color="share",
+        cmap="YlOrRd",
+        clim=(0, 100),
+        xticks=list(enumerate(map(str, batches))),
+        yticks=list(enumerate(rows)),
+        xlabel="global batch, sequences",
+        ylabel="",
+        title="communication, % of iteration",
+    )
+    full = table["label"] == _FULL
+    words = [
+        hv.Labels(table[chosen], ["x", "y"], "label").opts(**_coloured(colour))
+        for chosen, colour in ((~full, "black"), (full, "#D55E00"))
+        if chosen.any()
+    ]
+    overlay = hv.Overlay([cells, *words])
+    if hv.Store.current_backend == "matplotlib":
+        aspect = 1.6 * len(batches) / max(len(rows), 2)
+        return overlay.opts(fig_size=230, aspect=aspect, backend="matplotlib")
+    return overlay.opts(width=680, height=110 + 36 * len(rows), backend="bokeh")
+
+
+def _coloured(colour: str) -> dict[str, str]:
+    """The option that colours labels, which each backend names in its way."""
+    name = "color" if hv.Store.current_backend == "matplotlib" else "text_color"
+    return {name: colour}
+
+
+def _table(share: xr.DataArray, full: xr.DataArray, *, by_gpus: bool) -> pd.DataFrame:
+    squeezed = [dim for dim in ("source", "protocol") if dim in share.dims]
+    frame = xr.Dataset({"share": share, "full": full}).squeeze(squeezed, drop=True).to_dataframe()
+    frame = frame.reset_index().dropna(subset="full")
+    labels = {name: entry.label for name, entry in read_models().items()}
+    frame["configuration"] = [
+        f"{labels[name]}, {gpus} GPUs" if by_gpus else labels[name]
+        for name, gpus in zip(frame["model"], frame["gpus"], strict=True)
+    ]
+    frame["batch"] = frame["global_batch_size"]
+    frame["label"] = np.where(frame["full"] > 0, _FULL, frame["share"].map("{:.0f}".format))
+    return frame[["batch", "configuration", "share", "label"]].reset_index(drop=True)
+
+
+def share_by_micro_batch(results: xr.Dataset) -> hv.Overlay:
+    """Share of forward receive and embedding sync, as the paper's timers have them, by micro batch,
+    a line per model; most GPUs, first protocol."""
+    if not has_runs(results):
+        return not_run_here(results)
+    share = 100 * timer_fraction(results).isel(gpus=-1, protocol=0).squeeze("source", drop=True)
+    labels = {name: entry.label for name, entry in read_models().items()}
+    frame = pd.DataFrame(
+        {labels[name]: share.sel(model=name).to_series() for name in model_names(results)}
+    )
+    return frame.hvplot.line(
+        color=list(_MODEL_COLOURS[: len(frame.columns)]),
+        logx=True,
+        xticks=[(int(size), str(size)) for size in frame.index],
+        xlabel="micro batch, sequences",
+        ylabel="forward receive and embedding sync, % of iteration",
+        ylim=(0, 100),
+        group_label="model",
+        value_label="share",
+        legend="bottom_right",
+        width=620,
+        height=380,
+    )

@@ -1,0 +1,52 @@
+"""Weak scaling beyond the papers' clusters, predicted."""
+
+import holoviews as hv
+import hvplot.pandas  # noqa: F401  (registers .hvplot)
+import pandas as pd
+import xarray as xr
+
+from repro.figures.panels import HEIGHT, WIDTH, panels
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart.
+_COLOURS = ("#000000", "#56B4E9", "#0072B2", "#E69F00", "#D55E00", "#CC79A7")
+_SHOWN = {
+    "communication_fraction": "waiting and sending, % of iteration",
+    "weak_scaling_efficiency": "weak-scaling efficiency, %",
+}
+
+
+def larger_scale(results: xr.Dataset) -> hv.Layout:
+    """Share of communication and weak-scaling efficiency by number of GPUs, a line per model.
+
+    Parameters
+    ----------
+    results : Dataset
+        Of `repro.predict.larger.predict_larger`.
+    """
+    labels = results["label"].values.tolist()
+    drawn = []
+    for number, (name, title) in enumerate(_SHOWN.items()):
+        percent = 100 * results[name]
+        frame = pd.DataFrame(
+            {
+                label: percent.sel(model=model).to_series()
+                for model, label in zip(results["model"].values, labels, strict=True)
+            }
+        )
+        drawn.append(
+            frame.hvplot.line(
+                color=list(_COLOURS[: len(labels)]),
+                logx=True,
+                xticks=[(int(gpus), str(gpus)) for gpus in frame.index],
+                rot=60,
+                xlabel="GPUs",
+                ylabel=title,
+                ylim=(0, 105),
+                group_label="model",
+                value_label=name,
+                legend="bottom_right" if number else False,
+                width=WIDTH,
+                height=HEIGHT,
+            )
+        )
+    return panels(drawn)

@@ -1,0 +1,176 @@
+"""Figure 5 of the journal paper in two readings, and what is behind them.
+
+Times are full-scale equivalents: testbed seconds divided by the configuration's time scale.
+"""
+
+import holoviews as hv
+import hvplot.pandas  # noqa: F401  (registers .hvplot)
+import pandas as pd
+import xarray as xr
+
+from repro.catalog.models import read_models
+from repro.figures.panels import (
+    HEIGHT,
+    WIDTH,
+    model_names,
+    not_run_here,
+    panels,
+    protocol_labels,
+    stacked_panels,
+)
+from repro.results.metrics import (
+    embedding_sync_s,
+    forward_receive_s,
+    iteration_time_s,
+    last_stage_s,
+    pipeline_split_s,
+)
+from repro.results.store import has_runs
+
+# Okabe and Ito's palette: compute in blues, bytes in reds, waiting in yellows.
+_TIMER_COLOURS = {
+    "forward compute": "#56B4E9",
+    "backward compute": "#0072B2",
+    "forward receive": "#E69F00",
+    "embedding sync": "#D55E00",
+    "optimizer and the rest": "#999999",
+}
+_SPLIT_COLOURS = {
+    "forward compute": "#56B4E9",
+    "backward compute": "#0072B2",
+    "messages": "#CC79A7",
+    "embedding sync": "#D55E00",
+    "gradient sync": "#882255",
+    "waiting for neighbours": "#F0E442",
+    "drain": "#E69F00",
+    "optimizer": "#009E73",
+    "other": "#999999",
+}
+_STATE_COLOURS = {"compute": "#0072B2", "wait": "#F0E442", "message": "#CC79A7"}
+# Phases of a stage until it has nothing left to do but wait for the others.
+_BEFORE_DRAIN = (
+    "forward compute",
+    "backward compute",
+    "forward receive",
+    "backward receive",
+    "send",
+)
+_LANE = 0.35
+
+
+def timer_breakdown(results: xr.Dataset) -> hv.Layout:
+    """As the paper's timers have it, on the last stage: forward receive contains the fill, the
+    embedding sync the drain (figure 5a-d)."""
+    if not has_runs(results):
+        return not_run_here(results)
+    shown = {
+        "forward compute": last_stage_s(results, "forward compute"),
+        "backward compute": last_stage_s(results, "backward compute"),
+        "forward receive": forward_receive_s(results),
+        "embedding sync": embedding_sync_s(results),
+    }
+    rest = iteration_time_s(results) - sum(shown.values())
+    parts = xr.concat([*shown.values(), rest], dim="part")
+    return stacked_panels(parts.assign_coords(part=list(_TIMER_COLOURS)), _TIMER_COLOURS)
+
+
+def split_breakdown(results: xr.Dataset) -> hv.Layout:
+    """The same iterations, mean over all stages: messages under way apart from waiting."""
+    if not has_runs(results):
+        return not_run_here(results)
+    return stacked_panels(pipeline_split_s(results), _SPLIT_COLOURS)
+
+
+def node_utilisation(results: xr.Dataset) -> hv.Layout:
+    """Mean rate received by each node's NIC over an iteration, a panel per model, most GPUs."""
+    if not has_runs(results):
+        return not_run_here(results)
+    chosen = results.isel(gpus=-1)
+    name = "rx_iteration_full_scale_gbps"
+    rates = chosen[name].mean("iteration").squeeze("source", drop=True)
+    labels = protocol_labels(results)
+    drawn = []
+    for number, studied in enumerate(model_names(results)):
+        table = pd.DataFrame(
+            {
+                label: rates.sel(model=studied, protocol=protocol).to_series()
+                for protocol, label in labels.items()
+            }
+        ).dropna()
+        table.index = [f"node {int(node)}" for node in table.index]
+        drawn.append(
+            table.hvplot.bar(
+                title=read_models()[studied].label,
+                xlabel="",
+                ylabel="received, Gbit/s at full scale",
+                rot=60,
+                legend="top_left" if number == 0 else False,
+                width=WIDTH,
+                height=HEIGHT,
+            )
+        )
+    return panels(drawn)
+
+
+def timeline(results: xr.Dataset) -> hv.Layout:
+    """What every stage does in one iteration: compute, wait in a call, or have a message under way.
+
+    Of the first model and the slowest protocol, at the most GPUs, up to the drain's end.
+    """
+    if not has_runs(results):
+        return not_run_here(results)
+    if "call_start_s" not in results:
+        return hv.Layout([hv.Text(0.5, 0.5, "predicted: no single messages")])
+    cell = results.isel(source=0, model=0, protocol=-1, gpus=-1)
+    begin = cell["iteration_start_s"].isel(iteration=0)
+    computing = cell["phase_time_s"].isel(iteration=0).sel(phase=list(_BEFORE_DRAIN)).sum("phase")
+    boxes = [
+        (
+            int(rank),
+            float(begin.sel(rank=rank)),
+            float((begin + computing).sel(rank=rank)),
+            "compute",
+        )
+        for rank in cell["rank"].values
+    ]
+    calls = _first_iteration(cell, "call")
+    boxes += zip(
+        calls["rank"], calls["start_s"], calls["end_s"], ["wait"] * len(calls), strict=True
+    )
+    messages = _first_iteration(cell, "message")
+    for end in ("sender", "receiver"):
+        kind = ["message"] * len(messages)
+        boxes += zip(messages[end], messages["start_s"], messages["end_s"], kind, strict=True)
+    scale, origin = 1e3 / float(cell["time_scale"]), float(begin.min())
+    table = pd.DataFrame(boxes, columns=["stage", "start", "end", "kind"])
+    table[["start", "end"]] = scale * (table[["start", "end"]] - origin)
+    table["bottom"], table["top"] = table["stage"] - _LANE, table["stage"] + _LANE
+    drawn = [
+        hv.Rectangles(
+            table[table["kind"] == kind], kdims=["start", "bottom", "end", "top"], label=kind
+        ).opts(color=colour, **_without_edges())
+        for kind, colour in _STATE_COLOURS.items()
+    ]
+    label = read_models()[cell["model"].item()].label
+    protocol = protocol_labels(results)[cell["protocol"].item()]
+    overlay = hv.Overlay(drawn).opts(
+        title=f"{label}, {protocol}", xlabel="time, ms at full scale", ylabel="stage"
+    )
+    if hv.Store.current_backend == "matplotlib":
+        overlay.opts(fig_size=250, aspect=2.4, legend_position="right", backend="matplotlib")
+    else:
+        overlay.opts(width=2 * WIDTH, height=HEIGHT, legend_position="right", backend="bokeh")
+    return hv.Layout([overlay])
+
+
+def _first_iteration(cell: xr.Dataset, dim: str) -> pd.DataFrame:
+    """Messages or calls of the first recorded iteration, a column per variable."""
+    names = [str(name) for name in cell.data_vars if str(name).startswith(f"{dim}_")]
+    table = cell[names].to_dataframe()[names]
+    table.columns = [name.removeprefix(f"{dim}_") for name in names]
+    return table[table["iteration"] == 0]
+
+
+def _without_edges() -> dict[str, object]:
+    edges = {"linewidth": 0} if hv.Store.current_backend == "matplotlib" else {"line_width": 0}
+    return dict(edges)

@@ -1,0 +1,274 @@
+"""Run an experiment on the testbed: every configuration of a selection, resumable."""
+
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import xarray as xr
+from tqdm import tqdm
+
+from repro.catalog.clusters import Cluster, cluster
+from repro.catalog.experiments import Batch, most_gpus
+from repro.catalog.models import model
+from repro.catalog.protocols import protocol
+from repro.catalog.selection import Selection
+from repro.errors import NotRunHere
+from repro.launch.compute import emulated_cores, read_computing
+from repro.launch.journal import Journal
+from repro.launch.messages import Order, OutOfMemory, Site
+from repro.launch.runs import testbed_run
+from repro.launch.sites import Session, open_site
+from repro.observe.environment import provenance
+from repro.predict.compute import compute_time
+from repro.predict.machine import Links, machine
+from repro.predict.parameters import calibration
+from repro.results.merging import merge
+from repro.results.schema import Cell, configuration_dataset, out_of_memory_dataset
+from repro.testbed.memory import memory_parent
+from repro.testbed.quota import usable_cores
+from repro.testbed.similarity import (
+    REFERENCE_MICRO_BATCH,
+    Similarity,
+    derive,
+    memory_allowance_bytes,
+)
+
+
+@dataclass(frozen=True)
+class _Configuration:
+    """One cell of the experiment, fully resolved."""
+
+    cell: Cell
+    similarity: Similarity
+    order: Order
+
+    @property
+    def series(self) -> tuple[str, str, int]:
+        """What it shares with the other values of a sweep."""
+        return self.cell.model, self.cell.protocol, self.cell.gpus
+
+    def inputs(self, site: Site) -> Mapping[str, object]:
+        """All that decides what is measured, except the machine."""
+        return {
+            "cell": asdict(self.cell),
+            "similarity": asdict(self.similarity),
+            "order": asdict(self.order),
+            "cores": site.cores,
+        }
+
+
+def measure(
+    selection: Selection, corpus: Path, split: str, journal: Journal, compute_factor: float = 1.0
+) -> xr.Dataset:
+    """Measure a selection on the testbed.
+
+    Parameters
+    ----------
+    selection : Selection
+        What to run; its source is `testbed`.
+    corpus, split
+        The folder of the enwiki artefacts, and its weights of training and validation data.
+    journal : Journal
+        Finished configurations, so that an interrupted run goes on where it stopped.
+    compute_factor : float
+        Take the full-scale computing time to be this many times the predicted one.
+
+    Returns
+    -------
+    Dataset
+        By the schema of `repro.results.schema`. Attribute `not_run` is a JSON object from what
+        could not run on this machine to the reason.
+
+    Raises
+    ------
+    ReproError
+        A run failed, the computing times were not measured, or the journal cannot be written.
+    """
+    entry = cluster(selection.experiment.cluster)
+    ranks = most_gpus(selection.experiment.cluster)
+    site = Site(entry.topology, entry.topology.gpus, emulated_cores(ranks))
+    configurations, not_run = _plan(selection, entry, site, corpus, split, compute_factor)
+    datasets: list[xr.Dataset] = []
+    try:
+        datasets = _measure(configurations, site, journal, selection)
+    except NotRunHere as reason:
+        not_run = {"testbed": str(reason)}
+    dataset = merge(datasets) if datasets else xr.Dataset()
+    similarities = {_name(c, selection): _explain(c.similarity) for c in configurations}
+    dataset.attrs = {
+        "title": selection.experiment.title,
+        "published_in": selection.experiment.source,
+        "experiment": selection.name,
+        "profile": selection.profile_name,
+        "quota_cores": "none" if site.cores is None else site.cores,
+        "not_run": json.dumps(not_run),
+        "similarity": json.dumps(similarities),
+        "provenance": provenance(
+            {
+                "experiment": selection.experiment.model_dump(),
+                "cluster": entry.model_dump(),
+                "protocols": {name: protocol(name).model_dump() for name in selection.protocols},
+                "models": {name: model(name).model_dump() for name in selection.models},
+            }
+        ),
+    }
+    return dataset
+
+
+def _name(configuration: _Configuration, selection: Selection) -> str:
+    """A model, with its micro batch where several were compared."""
+    similarity = configuration.similarity
+    if selection.experiment.sweep is None:
+        return similarity.model
+    return f"{similarity.model}, micro batch {similarity.micro_batch_size}"
+
+
+def _explain(similarity: Similarity) -> dict[str, object]:
+    return {
+        **asdict(similarity),
+        "time_scale": similarity.time_scale,
+        "rate_scale": similarity.rate_scale,
+        "rule": "B_testbed = B_cluster (V_testbed/V_full) (C_full/C_testbed)",
+    }
+
+
+def _plan(
+    selection: Selection, entry: Cluster, site: Site, corpus: Path, split: str, factor: float
+) -> tuple[list[_Configuration], dict[str, str]]:
+    """Configurations that can run here, fewest changes of rank groups first, and the others."""
+    planned, not_run = [], {}
+    chosen = selection.experiment
+    limited = chosen.until_out_of_memory
+    if limited and (site.cores is None or memory_parent() is None):
+        not_run["memory limits"] = "no writable cgroup with the memory controller; run as root"
+        limited = False
+    for gpus in selection.gpus:
+        if site.cores is None and gpus > usable_cores():
+            not_run[f"{gpus} GPUs"] = (
+                f"without CPU quotas no more ranks than cores ({usable_cores()}) are honest; "
+                "run as root, or in a delegated cgroup"
+            )
+            continue
+        for name in selection.models:
+            for transport in selection.protocols:
+                for value, batch in selection.batches(name, gpus).items():
+                    cell = Cell(name, transport, gpus, chosen.sweep, value)
+                    planned.append(
+                        _configuration(selection, entry, cell, batch, corpus, split, factor)
+                    )
+    if limited:
+        planned = [_limit(one, chosen.cluster) for one in planned]
+    return planned, not_run
+
+
+def _configuration(
+    selection: Selection,
+    entry: Cluster,
+    cell: Cell,
+    batch: Batch,
+    corpus: Path,
+    split: str,
+    factor: float,
+) -> _Configuration:
+    chosen = selection.experiment
+    stages = chosen.stages(cell.gpus)
+    similarity = _similarity(selection, entry, cell.model, batch, factor)
+    run = testbed_run(
+        cell.model,
+        selection.profile,
+        corpus,
+        split,
+        micro_batch_size=batch.micro_batch_size,
+        microbatches=batch.global_batch_size * stages // (cell.gpus * batch.micro_batch_size),
+        pipeline=chosen.pipeline,
+        stages=stages,
+    )
+    fabric = _fabric(entry, cell.protocol)
+    order = Order(
+        run=run,
+        ranks=cell.gpus,
+        rates_gbps=similarity.rates_gbps(entry, fabric.bytes_per_s * 8e-9),
+        fabric_latency_s=fabric.latency_s * similarity.time_scale,
+    )
+    return _Configuration(cell, similarity, order)
+
+
+def _fabric(entry: Cluster, transport: str) -> Links:
+    """What collectives get between nodes: over a protocol whose rate is this cluster's, or as the
+    cluster's own fabric does."""
+    network = protocol(transport) if transport in entry.protocols else None
+    return machine(entry, calibration(entry.calibration).parameters, network).levels[-1]
+
+
+def _similarity(
+    selection: Selection, entry: Cluster, name: str, batch: Batch, factor: float
+) -> Similarity:
+    """Computing is compared at the experiment's own micro batch, where it has one."""
+    chosen = selection.experiment
+    own = chosen.micro_batch_size or REFERENCE_MICRO_BATCH
+    compared = batch.micro_batch_size if chosen.sweep else own
+    full = compute_time(model(name), entry, compared, pipeline=chosen.pipeline)
+    return derive(
+        name,
+        model(name),
+        entry,
+        pipeline=chosen.pipeline,
+        micro_batch_size=compared,
+        compute_testbed_s=read_computing(chosen.cluster, name, chosen.pipeline).seconds(compared),
+        compute_full_s=full.value_s * factor,
+    )
+
+
+def _limit(configuration: _Configuration, cluster_name: str) -> _Configuration:
+    """Give every rank the memory of an emulated GPU."""
+    order, similarity = configuration.order, configuration.similarity
+    name = configuration.cell.model
+    computing = read_computing(cluster_name, name, similarity.pipeline)
+    allowance = memory_allowance_bytes(
+        model(name),
+        cluster(cluster_name),
+        pipeline=similarity.pipeline,
+        stages=order.run.pipeline_parallel,
+        fixed_bytes=computing.fixed_bytes,
+        sequence_bytes=computing.sequence_bytes,
+    )
+    limited = replace(order, memory_bytes=(allowance,) * order.ranks)
+    return replace(configuration, order=limited)
+
+
+def _measure(
+    configurations: list[_Configuration], site: Site, journal: Journal, selection: Selection
+) -> list[xr.Dataset]:
+    """Every configuration's dataset, from the journal or from a run; ranks start when needed.
+
+    Memory rises with the batch: what a series could not hold, it cannot hold at a larger value.
+    """
+    datasets = []
+    session: Session | None = None
+    full: set[tuple[str, str, int]] = set()
+    total = sum(c.order.run.warmup + c.order.run.iterations for c in configurations)
+    with ExitStack() as stack, tqdm(total=total, desc=selection.name, unit="it") as bar:
+        for configuration in configurations:
+            done = bar.n + configuration.order.run.warmup + configuration.order.run.iterations
+            bar.set_postfix_str(configuration.cell.label)
+            inputs = configuration.inputs(site)
+            dataset = journal.find(inputs)
+            if dataset is None and configuration.series in full:
+                dataset = out_of_memory_dataset("testbed", configuration.cell)
+            elif dataset is None:
+                session = session or stack.enter_context(open_site(site))
+                outcome = session.train(configuration.order, report=lambda _: bar.update())
+                if isinstance(outcome, OutOfMemory):
+                    dataset = out_of_memory_dataset("testbed", configuration.cell)
+                else:
+                    dataset = configuration_dataset(
+                        "testbed", configuration.cell, configuration.similarity, outcome
+                    )
+                journal.keep(inputs, dataset)
+            if bool(dataset["out_of_memory"].any()):
+                full.add(configuration.series)
+            bar.update(done - bar.n)
+            datasets.append(dataset)
+    return datasets

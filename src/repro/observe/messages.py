@@ -1,0 +1,200 @@
+"""Messages between pipeline stages, from what their two ends noted on one clock.
+
+A rank that receives waits until its peer sends, and one that sends until its peer receives: gloo
+and NCCL both move nothing before. Only with both ends known is a timer's time told apart into
+messages under way and waiting for the peer.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repro.errors import ReproError
+from repro.train.records import P2P_TIMERS, Direction, MessageEnd
+
+# Iteration, direction, sender, receiver: messages with all four in common are told apart by order.
+_Way = tuple[int, Direction, int, int]
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message between two ranks, under way from `start_s` to `end_s` on the ranks' clock.
+
+    It starts when both ends have posted their request, and ends when it is received.
+    """
+
+    iteration: int
+    direction: Direction
+    sender: int
+    receiver: int
+    size_bytes: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Call:
+    """A point-to-point call of a rank: from its first request to the last one's completion."""
+
+    iteration: int
+    rank: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class _Pair:
+    sent: MessageEnd
+    received: MessageEnd
+
+    @property
+    def sender(self) -> int:
+        return self.received.peer
+
+    @property
+    def receiver(self) -> int:
+        return self.sent.peer
+
+    @property
+    def start_s(self) -> float:
+        return max(self.sent.posted_s, self.received.posted_s)
+
+    @property
+    def end_s(self) -> float:
+        return self.received.completed_s
+
+
+def pair_messages(ends_by_rank: Sequence[Sequence[MessageEnd]]) -> tuple[Message, ...]:
+    """Match what was sent with what was received.
+
+    The k-th send from a to b in an iteration and direction is the k-th receive at b from a.
+
+    Parameters
+    ----------
+    ends_by_rank
+        The message ends of each global rank, in the order in which its calls were made.
+
+    Returns
+    -------
+    tuple of Message
+        By iteration, direction, sender and receiver, then in order.
+
+    Raises
+    ------
+    ReproError
+        A message lacks an end, or its ends disagree about its size.
+    """
+    return tuple(
+        Message(
+            pair.sent.iteration,
+            pair.sent.direction,
+            pair.sender,
+            pair.receiver,
+            pair.sent.size_bytes,
+            pair.start_s,
+            pair.end_s,
+        )
+        for pair in _pairs(ends_by_rank)
+    )
+
+
+def calls_of(ends_by_rank: Sequence[Sequence[MessageEnd]]) -> tuple[Call, ...]:
+    """The calls that all ranks made, rank by rank in the order in which they were made."""
+    return tuple(
+        Call(
+            call[0].iteration,
+            rank,
+            min(end.posted_s for end in call),
+            max(end.completed_s for end in call),
+        )
+        for rank, ends in enumerate(ends_by_rank)
+        for call in _calls(ends)
+    )
+
+
+def wire_time_s(
+    ends_by_rank: Sequence[Sequence[MessageEnd]], iterations: int
+) -> NDArray[np.float64]:
+    """How long messages were under way within the calls that a rank's timers hold.
+
+    The rest of a timer's time is waiting for the peer. Of each call, the union of its messages'
+    time counts, as far as it lies between the call's first request and the last one's completion.
+
+    Parameters
+    ----------
+    ends_by_rank
+        The message ends of each global rank, in the order in which its calls were made.
+    iterations
+        Recorded iterations.
+
+    Returns
+    -------
+    ndarray
+        Seconds (iteration, rank, timer), timers as in `P2P_TIMERS`.
+
+    Raises
+    ------
+    ReproError
+        A message lacks an end, or its ends disagree about its size.
+    """
+    under_way: dict[tuple[int, int, int], list[tuple[float, float]]] = defaultdict(list)
+    for pair in _pairs(ends_by_rank):
+        interval = (pair.start_s, pair.end_s)
+        for rank, end in ((pair.sender, pair.sent), (pair.receiver, pair.received)):
+            under_way[rank, end.iteration, end.call].append(interval)
+    found = np.zeros((iterations, len(ends_by_rank), len(P2P_TIMERS)))
+    for rank, ends in enumerate(ends_by_rank):
+        for call in _calls(ends):
+            begin = min(end.posted_s for end in call)
+            over = max(end.completed_s for end in call)
+            intervals = under_way[rank, call[0].iteration, call[0].call]
+            timer = P2P_TIMERS.index(call[0].timer)
+            found[call[0].iteration, rank, timer] += _union_s(intervals, begin, over)
+    return found
+
+
+def _pairs(ends_by_rank: Sequence[Sequence[MessageEnd]]) -> Iterator[_Pair]:
+    sent: dict[_Way, list[MessageEnd]] = defaultdict(list)
+    received: dict[_Way, list[MessageEnd]] = defaultdict(list)
+    for rank, ends in enumerate(ends_by_rank):
+        for end in ends:
+            if end.sends:
+                sent[end.iteration, end.direction, rank, end.peer].append(end)
+            else:
+                received[end.iteration, end.direction, end.peer, rank].append(end)
+    for way in sorted(sent.keys() | received.keys()):
+        sends, receives = sent[way], received[way]
+        iteration, direction, sender, receiver = way
+        name = f"iteration {iteration}, {direction}, rank {sender} to rank {receiver}"
+        if len(sends) != len(receives):
+            raise ReproError(
+                f"{name}: {len(sends)} messages were sent and {len(receives)} received; the logs "
+                f"of all ranks of a run belong together, whole"
+            )
+        for send, receive in zip(sends, receives, strict=True):
+            if send.size_bytes != receive.size_bytes:
+                raise ReproError(
+                    f"{name}: {send.size_bytes} bytes were sent and {receive.size_bytes} received"
+                )
+            yield _Pair(send, receive)
+
+
+def _calls(ends: Sequence[MessageEnd]) -> list[list[MessageEnd]]:
+    calls: dict[tuple[int, int], list[MessageEnd]] = defaultdict(list)
+    for end in ends:
+        calls[end.iteration, end.call].append(end)
+    return list(calls.values())
+
+
+def _union_s(intervals: list[tuple[float, float]], begin: float, over: float) -> float:
+    """Length of the union of intervals, within `begin` and `over`."""
+    total, covered = 0.0, begin
+    for start, end in sorted(intervals):
+        low, high = max(start, covered), min(end, over)
+        if high > low:
+            total += high - low
+            covered = high
+    return total

@@ -1,0 +1,119 @@
+"""Send and receive between pipeline stages as Megatron-Core does, and note when."""
+
+import time
+from typing import Any, NamedTuple
+
+import torch
+from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator, _p2p_ops
+
+from repro.train.records import Direction, MessageEnd
+
+# What a call of the 1F1B schedule posts, in the order in which it is posted, and its timer. The
+# message that goes forward comes first at both ends, as in Megatron-Core: NCCL carries the messages
+# of one pair of ranks in order, and two ends that disagree about it would wait for each other.
+_TIMERS = {
+    ("recv_prev",): "forward-recv",
+    ("send_next",): "forward-send",
+    ("recv_next",): "backward-recv",
+    ("send_prev",): "backward-send",
+    ("send_next", "recv_next"): "forward-send-backward-recv",
+    ("recv_prev", "send_prev"): "backward-send-forward-recv",
+}
+_ORDER = ("recv_prev", "send_next", "recv_next", "send_prev")
+_DIRECTIONS: dict[str, Direction] = {
+    "recv_prev": "forward",
+    "send_next": "forward",
+    "recv_next": "backward",
+    "send_prev": "backward",
+}
+
+
+class _Posted(NamedTuple):
+    name: str
+    tensor: torch.Tensor
+    posted_s: float
+    request: Any
+
+
+class RecordingCommunicator(P2PCommunicator):  # type: ignore[misc]
+    """Megatron-Core's communicator of a stage, with a log of its messages.
+
+    It posts all requests of a call, then waits for the receives and then for the sends, so that
+    the end of a receive is that of its message.
+    """
+
+    def __init__(self, pp_group: torch.distributed.ProcessGroup, config: Any) -> None:
+        super().__init__(pp_group, config)
+        self._calls = 0
+        self._log: list[tuple[str, int, Direction, int, int, bool, float, float]] = []
+
+    def take(self, iteration: int) -> list[MessageEnd]:
+        """The messages since the last call, as those of `iteration`; the log is empty then."""
+        ends = [MessageEnd(iteration, *entry) for entry in self._log]
+        self._calls = 0
+        self._log = []
+        return ends
+
+    def _communicate(
+        self,
+        *,
+        tensor_send_next: torch.Tensor | None,
+        tensor_send_prev: torch.Tensor | None,
+        recv_prev: bool,
+        recv_next: bool,
+        tensor_shape: Any,
+        wait_on_reqs: bool = True,
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+        tensors = {
+            "recv_prev": self._buffer(tensor_shape) if recv_prev else None,
+            "send_next": tensor_send_next,
+            "recv_next": self._buffer(tensor_shape) if recv_next else None,
+            "send_prev": tensor_send_prev,
+        }
+        posted = [
+            self._post(name, tensor) for name in _ORDER if (tensor := tensors[name]) is not None
+        ]
+        timer = _TIMERS[tuple(message.name for message in posted)]
+        for message in sorted(posted, key=lambda message: message.name.startswith("send")):
+            self._wait(message, timer)
+        self._calls += 1
+        return tensors["recv_prev"], tensors["recv_next"], None
+
+    def _buffer(self, shape: Any) -> torch.Tensor:
+        return torch.empty(
+            shape,
+            requires_grad=True,
+            device=torch.cuda.current_device(),
+            dtype=self.config.pipeline_dtype,
+        )
+
+    def _post(self, name: str, tensor: torch.Tensor) -> _Posted:
+        """Post one request, in the process group that Megatron-Core takes for it."""
+        none = {f"tensor_{other}": None for other in _ORDER}
+        posted_s = time.monotonic()
+        (request,) = _p2p_ops(
+            **{**none, f"tensor_{name}": tensor},
+            group=self.pp_group,
+            prev_pipeline_rank=self.prev_rank,
+            next_pipeline_rank=self.next_rank,
+        ).values()
+        return _Posted(name, tensor, posted_s, request)
+
+    def _wait(self, message: _Posted, timer: str) -> None:
+        message.request.wait()
+        if message.tensor.is_cuda:
+            # NCCL's requests let the stream wait, not the host.
+            torch.cuda.current_stream().synchronize()
+        completed_s = time.monotonic()
+        self._log.append(
+            (
+                timer,
+                self._calls,
+                _DIRECTIONS[message.name],
+                self.prev_rank if message.name.endswith("prev") else self.next_rank,
+                message.tensor.numel() * message.tensor.element_size(),
+                message.name.startswith("send"),
+                message.posted_s,
+                completed_s,
+            )
+        )

@@ -1,0 +1,130 @@
+"""A training run that is set up: model, optimizer and data of one rank."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
+from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+from megatron.core.timers import Timers
+from megatron.core.transformer.module import Float16Module, MegatronModule
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from repro.corpus.datasets import build_datasets
+from repro.errors import ReproError
+from repro.train.batches import batches
+from repro.train.communicator import RecordingCommunicator
+from repro.train.models import DTYPES, build_model, transformer_config
+from repro.train.phases import create_timers, timed_gradient_sync
+from repro.train.records import TrainingRun
+from repro.train.steps import Batch
+
+LEARNING_RATE = 1e-4
+GRADIENT_CLIP = 1.0
+# Megatron-LM's distance between the seeds of two stages.
+_SEEDS_PER_STAGE = 100
+
+
+@dataclass(frozen=True)
+class Training:
+    """A run that is set up: everything one iteration needs on this rank.
+
+    `communicator` moves and logs the messages of a pipeline; None without one.
+    """
+
+    run: TrainingRun
+    scratch: Path
+    module: MegatronModule
+    model: DistributedDataParallel
+    optimizer: MegatronOptimizer
+    timers: Timers
+    communicator: RecordingCommunicator | None
+    training: Iterator[Batch]
+    validation: Iterator[Batch]
+
+
+def set_up(run: TrainingRun, scratch: Path) -> Training:
+    """Build model, optimizer and data of a run; replicas start from the same weights."""
+    if run.family == "t5" and run.pipeline_parallel > 1 and run.save_every:
+        raise ReproError(
+            f"save_every is {run.save_every} and pipeline_parallel {run.pipeline_parallel}; "
+            f"checkpoints of t5 pipelines are not supported: set save_every to 0"
+        )
+    replica = parallel_state.get_data_parallel_rank()
+    replicas = parallel_state.get_data_parallel_world_size()
+    gpu = torch.cuda.is_available()
+    device = torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
+    seed = run.seed + _SEEDS_PER_STAGE * parallel_state.get_pipeline_model_parallel_rank()
+    torch.manual_seed(seed)
+    # Without a GPU there is no CUDA generator to keep; the inference tracker keeps none.
+    model_parallel_cuda_manual_seed(seed, inference_rng_tracker=not gpu, force_reset_rng=True)
+    timers = create_timers()
+    config = transformer_config(run.shape, run.precision, timers, run.pipeline_parallel)
+    config.finalize_model_grads_func = timed_gradient_sync(timers)
+    module = build_model(run.family, run.shape, config).to(device)
+    if run.precision != "fp32":
+        module = Float16Module(config, module)
+    model = DistributedDataParallel(
+        config,
+        DistributedDataParallelConfig(
+            overlap_grad_reduce=False,
+            use_distributed_optimizer=False,
+            grad_reduce_in_fp32=run.precision == "fp32",
+            check_for_nan_in_grad=False,
+        ),
+        module,
+    )
+    optimizer = get_megatron_optimizer(
+        OptimizerConfig(
+            optimizer="adam",
+            lr=LEARNING_RATE,
+            fp16=run.precision == "fp16",
+            bf16=run.precision == "bf16",
+            params_dtype=DTYPES[run.precision],
+            clip_grad=GRADIENT_CLIP,
+        ),
+        [model],
+    )
+    _fuse(optimizer)
+    if run.precision == "fp16":
+        config.grad_scale_func = optimizer.scale_loss
+    config.no_sync_func = model.no_sync
+    per_iteration = run.micro_batch_size * run.microbatches * replicas
+    training, validation = build_datasets(
+        run.family,
+        run.corpus,
+        sequence_length=run.shape.sequence_length,
+        decoder_sequence_length=run.shape.decoder_sequence_length,
+        train_samples=per_iteration * (run.warmup + run.iterations),
+        valid_samples=run.micro_batch_size * replicas * max(1, run.validation_batches),
+        seed=run.seed,
+        split=run.split,
+        cache_dir=scratch / "indices",
+    )
+    return Training(
+        run,
+        scratch,
+        module,
+        model,
+        optimizer,
+        timers,
+        _communicator(config),
+        batches(training, run.micro_batch_size, replica, replicas, device),
+        batches(validation, run.micro_batch_size, replica, replicas, device),
+    )
+
+
+def _communicator(config: TransformerConfig) -> RecordingCommunicator | None:
+    if config.pipeline_model_parallel_size == 1:
+        return None
+    return RecordingCommunicator(parallel_state.get_pipeline_model_parallel_group(), config)
+
+
+def _fuse(optimizer: MegatronOptimizer) -> None:
+    """Step all parameters in one kernel, as Apex does, where torch stands in for it."""
+    if isinstance(optimizer.optimizer, torch.optim.Adam | torch.optim.AdamW):
+        for group in optimizer.optimizer.param_groups:
+            group.update(fused=True, foreach=False)

@@ -1,0 +1,113 @@
+"""Rank processes for tests: started once, they meet in process groups of every size."""
+
+import multiprocessing
+import os
+import signal
+import socket
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from typing import Any
+
+from repro.catalog.models import Family
+from repro.testbed.namespaces import die_with_parent
+
+_SIZE = 8
+_LONGEST_TASK_S = 120
+
+
+@dataclass(frozen=True)
+class _Job:
+    task: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    ranks: int
+    port: int
+    stages: int
+    family: Family
+
+
+@dataclass(frozen=True)
+class _Failed:
+    reason: str
+
+
+class RankPool:
+    """Up to eight ranks on the loopback, each a process with one thread."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["repro.train.run", "repro.train.groups"])
+        self._processes: list[ForkServerProcess] = []
+        self._pipes: list[Connection] = []
+
+    def run(
+        self,
+        task: Callable[..., Any],
+        *arguments: Any,
+        ranks: int,
+        stages: int = 1,
+        family: Family = "gpt",
+    ) -> list[Any]:
+        """What `task` returns on each rank, called there with the groups joined."""
+        if not self._processes:
+            self._start()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        for pipe in self._pipes[:ranks]:
+            pipe.send(_Job(task, arguments, ranks, port, stages, family))
+        return [self._answer(pipe) for pipe in self._pipes[:ranks]]
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.join()
+        for pipe in self._pipes:
+            pipe.close()
+        self._processes, self._pipes = [], []
+
+    def _start(self) -> None:
+        for rank in range(_SIZE):
+            ours, theirs = self._context.Pipe()
+            process = self._context.Process(target=_serve, args=(rank, theirs))
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._pipes.append(ours)
+
+    def _answer(self, pipe: Connection) -> Any:
+        answer = pipe.recv() if pipe.poll(_LONGEST_TASK_S) else _Failed("a rank did not answer")
+        if isinstance(answer, _Failed):
+            # The other ranks wait for it in a collective.
+            self.close()
+            raise AssertionError(answer.reason)
+        return answer
+
+
+def _serve(rank: int, pipe: Connection) -> None:
+    import torch
+
+    from repro.train.groups import join_groups, leave_groups
+    from repro.train.run import device_scope
+
+    # Of a killed test run no rank is left in a collective.
+    die_with_parent(signal.SIGKILL)
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
+    torch.set_num_threads(1)
+    while True:
+        try:
+            job: _Job = pipe.recv()
+        except EOFError:
+            return
+        try:
+            with device_scope():
+                join_groups(rank, job.ranks, "127.0.0.1", job.port, job.stages, job.family)
+                answer = job.task(*job.arguments)
+                leave_groups()
+        except Exception:
+            answer = _Failed(f"rank {rank}: {traceback.format_exc()}")
+        pipe.send(answer)
