@@ -23,7 +23,7 @@ from repro.testbed.quota import cores_per_rank, quota_parent
 # between them or on the line through the last two.
 _MICRO_BATCHES = (1, 4, 16)
 # Cases take turns, because a machine's speed drifts over seconds with what else runs on it.
-_ROUNDS = 3
+_ROUNDS = 2
 _LAYOUTS = {False: "data", True: "pipeline"}
 
 
