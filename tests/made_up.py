@@ -6,13 +6,14 @@ import numpy as np
 import xarray as xr
 
 from repro.catalog.models import Family, model
+from repro.catalog.phases import P2P_TIMERS, PHASES
 from repro.launch.messages import Outcome
 from repro.observe.nic import NicSeries
 from repro.results.merging import merge
 from repro.results.schema import Cell, configuration_dataset
 from repro.testbed.similarity import Similarity
 from repro.testbed.verify import LinkCheck
-from repro.train.records import PHASES, RankRecord, Span, TrainingRun
+from repro.train.records import MessageEnd, RankRecord, Span, TrainingRun
 
 # Every model computes for 0.1 s.
 _RATES = {"rdma": 100.0, "ipoib": 25.0, "tcp": 10.0}
@@ -101,3 +102,70 @@ def small_run(
         corpus=corpus,
         split="90,10",
     )
+
+
+STAGE_S, HOP_S, EMBEDDING_S = 0.10, 0.02, 0.03
+
+
+def made_up_pipeline(cell: Cell) -> xr.Dataset:
+    """Two stages, one micro batch: the forward pass, a message, both of the last stage's passes, a
+    message back and the drain. Times of the machine are twice those at full scale."""
+    iteration = 4 * STAGE_S + 2 * HOP_S + EMBEDDING_S
+    ends: dict[int, list[MessageEnd]] = {0: [], 1: []}
+    for number in range(_ITERATIONS):
+        start = 10.0 + number * iteration
+        forward, backward = start + STAGE_S, start + 3 * STAGE_S + HOP_S
+        arrived, returned = forward + HOP_S, backward + HOP_S
+        ends[0] += [
+            MessageEnd(number, "forward-send", 0, "forward", 1, 800, True, forward, arrived),
+            MessageEnd(number, "backward-recv", 1, "backward", 1, 800, False, arrived, returned),
+        ]
+        ends[1] += [
+            MessageEnd(number, "forward-recv", 0, "forward", 0, 800, False, start, arrived),
+            MessageEnd(number, "backward-send", 1, "backward", 0, 800, True, backward, returned),
+        ]
+    calls = {
+        0: {"forward-send": HOP_S, "backward-recv": 2 * STAGE_S + HOP_S},
+        1: {"forward-recv": STAGE_S + HOP_S, "backward-send": HOP_S},
+    }
+    phases = {
+        0: {"send": HOP_S, "backward receive": 2 * STAGE_S + HOP_S},
+        1: {"forward receive": STAGE_S + HOP_S, "send": HOP_S, "straggler wait": STAGE_S},
+    }
+    records = tuple(
+        RankRecord(
+            rank=rank,
+            start_s=tuple(10.0 + number * iteration for number in range(_ITERATIONS)),
+            iteration_time_s=(iteration,) * _ITERATIONS,
+            phase_time_s={
+                phase: (
+                    {
+                        "forward compute": STAGE_S,
+                        "backward compute": STAGE_S,
+                        "embedding sync": EMBEDDING_S,
+                        **phases[rank],
+                    }.get(phase, 0.0),
+                )
+                * _ITERATIONS
+                for phase in PHASES
+            },
+            loss=(7.0 if rank else float("nan"),) * _ITERATIONS,
+            validation_loss=(),
+            spans=(),
+            parameters=10,
+            gradient_bytes=40,
+            peak_memory_bytes=1000,
+            timer_time_s={
+                timer: (calls[rank].get(timer, 0.0),) * _ITERATIONS for timer in P2P_TIMERS
+            },
+            messages=tuple(ends[rank]),
+            pipeline_rank=rank,
+        )
+        for rank in (0, 1)
+    )
+    clock = np.arange(9.9, 10.0 + _ITERATIONS * iteration + 0.1, 0.02)
+    still = [(0,)] * len(clock)
+    series = NicSeries(time_s=clock.tolist(), rx_bytes=list(still), tx_bytes=list(still))
+    similarity = Similarity(cell.model, True, 4, 0.3, 0.05, 0.1, 400, 40)
+    links = (LinkCheck("node", 1.0, (1.0,)),)
+    return configuration_dataset("testbed", cell, similarity, Outcome(records, series, links, 0.0))

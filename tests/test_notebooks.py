@@ -9,7 +9,7 @@ import pytest
 from repro.paths import ROOT
 
 _NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-_SCALING = ("source", "protocol", "models", "gpus", "profile", "output")
+_SHARED = ("source", "protocol", "models", "gpus", "profile", "output")
 
 
 def _read(path: Path) -> nbformat.NotebookNode:
@@ -21,6 +21,10 @@ def test_the_papers_sections_have_their_notebooks() -> None:
         "strong_scaling",
         "weak_scaling",
         "similarity",
+        "model_parallelism",
+        "micro_batches",
+        "batch_sweeps",
+        "cluster_b",
         "claims",
         "testbed_prediction",
         "what_if",
@@ -49,8 +53,19 @@ def test_papermill_finds_the_kernel_without_being_told(path: Path) -> None:
     assert _read(path).metadata.kernelspec.name == "python3"
 
 
-@pytest.mark.parametrize("name", ["strong_scaling", "weak_scaling"])
-def test_scaling_notebooks_take_the_same_parameters(name: str) -> None:
+# What an experiment's notebook takes beside the parameters of all.
+_OWN: dict[str, set[str]] = {
+    "strong_scaling": set(),
+    "weak_scaling": set(),
+    "model_parallelism": {"micro_batch_size", "pipeline_parallel"},
+    "micro_batches": set(),
+    "batch_sweeps": {"parallelism"},
+    "cluster_b": set(),
+}
+
+
+@pytest.mark.parametrize("name", list(_OWN))
+def test_experiments_take_the_same_parameters(name: str) -> None:
     cells = [
         cell
         for cell in _read(ROOT / "notebooks" / f"{name}.ipynb").cells
@@ -58,4 +73,5 @@ def test_scaling_notebooks_take_the_same_parameters(name: str) -> None:
     ]
     assert len(cells) == 1
     names = [node.targets[0].id for node in ast.parse(cells[0].source).body]  # type: ignore[attr-defined]
-    assert tuple(names) == _SCALING
+    assert tuple(n for n in names if n not in _OWN[name]) == _SHARED
+    assert set(names) - set(_SHARED) == _OWN[name]

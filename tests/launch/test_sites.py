@@ -15,6 +15,7 @@ import pytest
 import torch
 from made_up import small_run
 
+from repro.catalog.phases import PHASES
 from repro.catalog.topology import Level, Topology
 from repro.errors import ReproError
 from repro.launch.compute import emulated_cores
@@ -25,7 +26,6 @@ from repro.predict.volumes import ring_all_reduce_bytes
 from repro.testbed.memory import memory_parent
 from repro.testbed.ownership import GLOB
 from repro.testbed.quota import quota_parent
-from repro.train.records import PHASES
 
 pytestmark = [pytest.mark.testbed, pytest.mark.slow]
 

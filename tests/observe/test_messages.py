@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from repro.catalog.phases import P2P_TIMERS
 from repro.errors import ReproError
 from repro.observe.messages import Message, pair_messages, wire_time_s
-from repro.train.records import P2P_TIMERS, Direction, MessageEnd
+from repro.train.records import Direction, MessageEnd
 
 
 def _end(

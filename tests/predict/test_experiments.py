@@ -7,6 +7,7 @@ import xarray as xr
 from repro.catalog.clusters import cluster
 from repro.catalog.experiments import Experiment, Profile, experiment
 from repro.catalog.models import model
+from repro.catalog.phases import P2P_TIMERS
 from repro.catalog.protocols import protocol
 from repro.catalog.selection import Selection, select
 from repro.predict.experiments import draw_experiment, predict_experiment, predict_with
@@ -14,7 +15,6 @@ from repro.predict.machine import machine
 from repro.predict.memory import FRAMEWORK_BYTES, memory
 from repro.predict.parameters import calibration
 from repro.predict.pipeline_iteration import PHASES, predict_pipeline
-from repro.predict.schedule import TIMERS
 from repro.predict.workload import Plan, workload
 from repro.results.metrics import communication_fraction, iteration_time_s, utilisation_gbps
 
@@ -72,7 +72,7 @@ def test_a_pipelines_ranks_are_its_stages() -> None:
     predicted = _pipelines(protocol="tcp", gpus=(2, 8)).sel(protocol="tcp")
     assert predicted["rank"].values.tolist() == list(range(8))
     assert predicted["p2p_time_s"].dims[-1] == "timer"
-    assert predicted["timer"].values.tolist() == list(TIMERS)
+    assert predicted["timer"].values.tolist() == list(P2P_TIMERS)
     calibrated = calibration("a100-megatron").parameters
     entry = model("gpt2-medium")
     plan = Plan(global_batch_size=128, micro_batch_size=4, pipeline_parallel=8)

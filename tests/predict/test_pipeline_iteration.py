@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from repro.catalog.clusters import cluster
 from repro.catalog.models import Family, Shape, model
+from repro.catalog.phases import P2P_TIMERS
 from repro.catalog.protocols import protocol
 from repro.predict.iteration import predict_phases
 from repro.predict.machine import machine
 from repro.predict.pipeline_iteration import PHASES, predict_pipeline
-from repro.predict.schedule import TIMERS
 from repro.predict.stages import parameters_by_stage
 from repro.predict.workload import Array, Plan, Workload, workload
 
@@ -112,7 +112,7 @@ def test_phases_add_up_on_every_stage(data: st.DataObject) -> None:
 
 def test_phases_of_messages_are_megatrons_timers() -> None:
     found = predict_pipeline(_of("gpt2-medium", _plan(8)), _A, CALIBRATED)
-    timers = dict(zip(TIMERS, np.moveaxis(found.timeline.timer_s, 1, 0), strict=True))
+    timers = dict(zip(P2P_TIMERS, np.moveaxis(found.timeline.timer_s, 1, 0), strict=True))
     for phase, two in (
         ("forward receive", ("forward-recv", "backward-send-forward-recv")),
         ("backward receive", ("backward-recv", "forward-send-backward-recv")),
@@ -131,7 +131,7 @@ def test_the_papers_timers_are_fill_and_drain() -> None:
     m, host = 1, CALIBRATED.host_micro_batch_s
     forward = _phase(found.phases_s, "forward compute") / m + host
     backward = _phase(found.phases_s, "backward compute") / m
-    recv = found.timeline.timer_s[-1, TIMERS.index("forward-recv")]
+    recv = found.timeline.timer_s[-1, P2P_TIMERS.index("forward-recv")]
     assert recv == pytest.approx(forward[:-1].sum(), rel=1e-12)
     assert _phase(found.phases_s, "straggler wait")[-1] == pytest.approx(backward[:-1].sum())
 

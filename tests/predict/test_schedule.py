@@ -6,8 +6,9 @@ from examples import rows
 from hypothesis import given
 from hypothesis import strategies as st
 
+from repro.catalog.phases import P2P_TIMERS
 from repro.predict.pipeline import Stages, bubble_s
-from repro.predict.schedule import TIMERS, Timeline, run_1f1b
+from repro.predict.schedule import Timeline, run_1f1b
 from repro.predict.workload import Array, Plan
 
 _STAGES = pytest.mark.parametrize("stages", [1, 2, 3, 4, 8])
@@ -27,12 +28,12 @@ def _uniform(stages: int, micro_batches: int, hop: float = 0.0) -> Timeline:
 
 
 def _timer(timeline: Timeline, name: str) -> Array:
-    values: Array = timeline.timer_s[:, TIMERS.index(name)]
+    values: Array = timeline.timer_s[:, P2P_TIMERS.index(name)]
     return values
 
 
 def _wire(timeline: Timeline, name: str) -> Array:
-    values: Array = timeline.wire_s[:, TIMERS.index(name)]
+    values: Array = timeline.wire_s[:, P2P_TIMERS.index(name)]
     return values
 
 
@@ -168,9 +169,9 @@ def test_two_stages_and_two_micro_batches_by_hand() -> None:
     first = {"forward-send": 0.5, "forward-send-backward-recv": 4.5, "backward-recv": 3.25}
     second = {"forward-recv": 1.5, "backward-send-forward-recv": 0.5, "backward-send": 0.25}
     for stage, timers in enumerate((first, second)):
-        assert found.timer_s[stage].tolist() == [timers.get(name, 0.0) for name in TIMERS]
+        assert found.timer_s[stage].tolist() == [timers.get(name, 0.0) for name in P2P_TIMERS]
     wire = {"forward-send": 0.5, "forward-send-backward-recv": 0.5, "backward-recv": 0.25}
-    assert found.wire_s[0].tolist() == [wire.get(name, 0.0) for name in TIMERS]
+    assert found.wire_s[0].tolist() == [wire.get(name, 0.0) for name in P2P_TIMERS]
     assert found.end_s.tolist() == [14.25, 12.25]
 
 

@@ -7,11 +7,11 @@ import pytest
 import xarray as xr
 from made_up import TIME_SCALE, made_up_configuration
 
+from repro.catalog.phases import PHASES
 from repro.errors import ReproError
 from repro.results.merging import merge
 from repro.results.schema import Cell
 from repro.results.store import read_dataset, write_dataset
-from repro.train.records import PHASES
 
 
 def test_a_configuration_keeps_every_sample() -> None:

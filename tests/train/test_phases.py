@@ -2,8 +2,8 @@
 
 import pytest
 
+from repro.catalog.phases import P2P_TIMERS, PHASES
 from repro.train.phases import create_timers, read_phases, reset_timers
-from repro.train.records import P2P_TIMERS, PHASES
 
 _TIMES_S = {
     "forward-compute": 1.0,

@@ -25,13 +25,13 @@ from staged import (
 )
 
 from repro.catalog.models import Family
+from repro.catalog.stages import layers_per_stage, tokens_handed_on
 from repro.corpus.config import FAMILIES
 from repro.errors import ReproError
 from repro.observe.messages import pair_messages
 from repro.train.groups import join_groups
 from repro.train.records import RankRecord, TrainingRun
 from repro.train.run import train
-from repro.train.stages import layers_per_stage, tokens_handed_on
 from repro.train.training import set_up
 
 _ITERATIONS = 3

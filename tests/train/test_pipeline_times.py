@@ -13,8 +13,9 @@ import pytest
 from rank_pool import RankPool
 from staged import MICROBATCHES, staged_run
 
+from repro.catalog.phases import P2P_TIMERS, PHASES
 from repro.observe.messages import wire_time_s
-from repro.train.records import P2P_TIMERS, PHASES, RankRecord, TrainingRun
+from repro.train.records import RankRecord, TrainingRun
 
 _STAGES = 4
 _SLOW_STAGE = 1

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from made_up import small_run
 
-from repro.train.records import PHASES, Precision
+from repro.catalog.phases import PHASES
+from repro.train.records import Precision
 from repro.train.run import train
 
 

@@ -23,13 +23,14 @@ _LONGEST_REASON = 400
 class Place:
     """Where a rank goes: a network namespace (None: it stays), cgroups, and its log file.
 
-    `memory` is the cgroup whose memory can be limited, if there is one.
+    `memory` is the cgroup whose memory can be limited, if there is one; `cores` the CPU quota.
     """
 
     rank: int
     namespace: str | None
     cgroups: tuple[Path, ...]
     memory: Path | None
+    cores: float | None
     log: Path
 
 
@@ -108,7 +109,7 @@ def _obey(place: Place, supervisor: Connection) -> None:
                 else (lambda _: None)
             )
             _limit_memory(place.memory, message.memory_bytes)
-            supervisor.send(train(message.run, message.scratch, report))
+            supervisor.send(train(message.run, message.scratch, report, place.cores))
 
 
 def _limit_memory(group: Path | None, allowance_bytes: int | None) -> None:

@@ -81,7 +81,7 @@ class _Ranks:
             namespace = f"/proc/{os.getpid()}/fd/{network.gpus[rank].fd}" if network else None
             cgroups = quotas.of_rank(rank) if quotas else ()
             memory = self._memory[rank] if self._memory else None
-            place = Place(rank, namespace, cgroups, memory, self._logs[rank])
+            place = Place(rank, namespace, cgroups, memory, site.cores, self._logs[rank])
             process = context.Process(target=serve, args=(place, there))
             process.start()
             there.close()
@@ -209,6 +209,8 @@ def supervise(user: Connection) -> None:
             except _RankOutOfMemory as error:
                 ranks.bury()
                 ranks, previous = _Ranks(site, network, quotas, scratch), None
+                # Ranks that are still starting would disturb the next check of the links.
+                _verify_shares(site, ranks, user)
                 user.send(error.found)
 
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from repro.catalog.phases import P2P_TIMERS
 from repro.errors import ReproError
-from repro.train.records import P2P_TIMERS, Direction, MessageEnd
+from repro.train.records import Direction, MessageEnd
 
 # Iteration, direction, sender, receiver: messages with all four in common are told apart by order.
 _Way = tuple[int, Direction, int, int]

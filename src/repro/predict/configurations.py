@@ -12,12 +12,13 @@ import numpy as np
 
 from repro.catalog.experiments import Batch
 from repro.catalog.models import Model
+from repro.catalog.phases import PHASES
 from repro.catalog.selection import Selection
 from repro.errors import ReproError
 from repro.predict.machine import Machine
 from repro.predict.memory import FRAMEWORK_BYTES
 from repro.predict.parameters import Parameters
-from repro.predict.pipeline_iteration import PHASES, PipelineIteration, predict_pipeline
+from repro.predict.pipeline_iteration import PipelineIteration, predict_pipeline
 from repro.predict.quantities import MEMORY, quantities
 from repro.predict.workload import Array, Plan, workload
 

@@ -11,6 +11,7 @@ import xarray as xr
 
 from repro.catalog.clusters import cluster
 from repro.catalog.models import model
+from repro.catalog.phases import P2P_TIMERS, PHASES
 from repro.catalog.protocols import Protocol, protocol
 from repro.catalog.selection import Selection
 from repro.predict.configurations import (
@@ -22,8 +23,6 @@ from repro.predict.configurations import (
 from repro.predict.draws import draw_parameters, without_columns
 from repro.predict.machine import Machine, machine
 from repro.predict.parameters import Parameters, calibration
-from repro.predict.pipeline_iteration import PHASES
-from repro.predict.schedule import TIMERS
 from repro.predict.workload import Array
 
 # What is known of a configuration even where it does not run.
@@ -108,7 +107,7 @@ def _fill(
     sizes = {
         **_ranks_and_nodes(selection),
         "phase": len(PHASES),
-        "timer": len(TIMERS),
+        "timer": len(P2P_TIMERS),
         "resample": max(np.size(value) for _, value in parameters),
     }
     where = (len(selection.models), len(machines), len(selection.gpus), len(values))
@@ -155,7 +154,7 @@ def _dataset(
     if chosen.sweep:
         coordinates[chosen.sweep] = selection.profile.values
     if chosen.pipeline:
-        coordinates["timer"] = TIMERS
+        coordinates["timer"] = P2P_TIMERS
         coordinates |= {dim: range(size) for dim, size in _ranks_and_nodes(selection).items()}
     variables = {}
     for name, values in arrays.items():

@@ -10,6 +10,7 @@ from pydantic import PositiveInt
 from repro.catalog.clusters import Cluster, cluster
 from repro.catalog.experiments import experiment
 from repro.catalog.models import Shape, model
+from repro.catalog.phases import PHASES
 from repro.catalog.reading import Entry, read_yaml
 from repro.errors import ReproError
 from repro.paths import PARAMS
@@ -18,7 +19,7 @@ from repro.predict.interval import LEVEL
 from repro.predict.machine import machine
 from repro.predict.memory import FRAMEWORK_BYTES
 from repro.predict.parameters import Parameters, calibration
-from repro.predict.pipeline_iteration import PHASES, predict_pipeline
+from repro.predict.pipeline_iteration import predict_pipeline
 from repro.predict.stages import check_stages, memory_by_stage_bytes
 from repro.predict.workload import Array, Plan, Workload, workload
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from repro.catalog.phases import MESSAGE_PHASES, P2P_TIMERS, PHASES
 from repro.predict.collectives import all_reduce_s, half_all_reduce_s
 from repro.predict.iteration import optimizer_s
 from repro.predict.kernels import Kernels
@@ -17,7 +18,7 @@ from repro.predict.placement import (
     placed_message_s,
     ring_hops,
 )
-from repro.predict.schedule import TIMERS, Timeline, run_1f1b
+from repro.predict.schedule import Timeline, run_1f1b
 from repro.predict.stages import (
     check_stages,
     embedding_stages,
@@ -29,26 +30,6 @@ from repro.predict.stages import (
 )
 from repro.predict.volumes import ring_all_reduce_bytes
 from repro.predict.workload import Array, Workload
-
-# The phases of an iteration that experiments tell apart.
-PHASES = (
-    "forward compute",
-    "backward compute",
-    "forward receive",
-    "backward receive",
-    "send",
-    "straggler wait",
-    "embedding sync",
-    "gradient sync",
-    "optimizer",
-    "other",
-)
-# The timers of `repro.predict.schedule` that each phase of messages consists of.
-_MESSAGES = {
-    "forward receive": ("forward-recv", "backward-send-forward-recv"),
-    "backward receive": ("backward-recv", "forward-send-backward-recv"),
-    "send": ("forward-send", "backward-send"),
-}
 
 
 @dataclass(frozen=True)
@@ -113,8 +94,10 @@ def predict_pipeline(w: Workload, machine: Machine, parameters: Parameters) -> P
         "forward compute": micro_batches * forward,
         "backward compute": micro_batches * backward,
         **{
-            name: sum((timeline.timer_s[:, TIMERS.index(timer)] for timer in timers), np.zeros(()))
-            for name, timers in _MESSAGES.items()
+            name: sum(
+                (timeline.timer_s[:, P2P_TIMERS.index(timer)] for timer in timers), np.zeros(())
+            )
+            for name, timers in MESSAGE_PHASES.items()
         },
         "straggler wait": busy - timeline.end_s + straggling,
         "embedding sync": embeddings,

@@ -10,17 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from repro.catalog.phases import P2P_TIMERS
 from repro.predict.workload import Array
 
-# Megatron's timers of point-to-point calls.
-TIMERS = (
-    "forward-recv",
-    "forward-send",
-    "backward-recv",
-    "backward-send",
-    "forward-send-backward-recv",
-    "backward-send-forward-recv",
-)
 # What a stage's neighbour calls when the stage calls it with the next stage.
 _COUNTERPARTS = {
     "forward-send": "forward-recv",
@@ -37,7 +29,7 @@ class Timeline:
     Attributes
     ----------
     timer_s
-        Time of each stage in each of `TIMERS` (stage, timer, ...).
+        Time of each stage in each of `P2P_TIMERS` (stage, timer, ...).
     wire_s
         Of that, the time in which a message of the call was under way; the rest is waiting for the
         other end.
@@ -84,8 +76,8 @@ def run_1f1b(
         *(values.shape[1:] for values in (*passes.values(), *messages.values()))
     )
     clock = [np.zeros(shape) for _ in range(stages)]
-    waited = np.zeros((stages, len(TIMERS), *shape))
-    on_the_wire = np.zeros((stages, len(TIMERS), *shape))
+    waited = np.zeros((stages, len(P2P_TIMERS), *shape))
+    on_the_wire = np.zeros((stages, len(P2P_TIMERS), *shape))
     programs = [_program(stage, stages, micro_batches) for stage in range(stages)]
 
     def next_call(stage: int) -> str | None:
@@ -107,7 +99,7 @@ def run_1f1b(
         start = np.maximum(clock[boundary], clock[boundary + 1])
         message = messages[call][boundary]
         for stage, name in ((boundary, call), (boundary + 1, _COUNTERPARTS[call])):
-            timer = TIMERS.index(name)
+            timer = P2P_TIMERS.index(name)
             waited[stage, timer] += start - clock[stage]
             on_the_wire[stage, timer] += message
             clock[stage] = start + message

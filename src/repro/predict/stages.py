@@ -10,6 +10,7 @@ layers, as in Megatron-Core before 0.14; the first decoder stage has embeddings 
 import numpy as np
 
 from repro.catalog.models import Family
+from repro.catalog.stages import layers_per_stage, tokens_handed_on, word_embedding_stages
 from repro.errors import ReproError
 from repro.predict.ends import EMBEDDING_FORWARD_SHARE, embedding_s, head_passes
 from repro.predict.kernels import Kernels
@@ -43,14 +44,7 @@ def check_stages(w: Workload) -> None:
             f"tensor_parallel {w.tensor_parallel:g}, virtual_stages {w.virtual_stages:g}: "
             f"pipelines are predicted stage by stage with 1 of both only"
         )
-    stages, split = int(w.pipeline_parallel), w.family == "t5" and w.pipeline_parallel > 1
-    if split and stages % 2:
-        raise ReproError(f"pipeline_parallel {stages}: t5 needs an even number, or 1")
-    sharing = stages // 2 if split else stages
-    if w.layers % sharing:
-        raise ReproError(
-            f"pipeline_parallel {stages}: {w.layers:g} layers do not divide among {sharing} stages"
-        )
+    layers_per_stage(w.family, int(w.layers), int(w.pipeline_parallel))
 
 
 def stage_layers(w: Workload) -> Array:
@@ -67,20 +61,14 @@ def stage_layers(w: Workload) -> Array:
 
 def embedding_stages(w: Workload) -> list[int]:
     """Stages with a copy of the word embeddings, which inputs and logits share."""
-    return sorted({*_embedded_tokens(w), int(w.pipeline_parallel) - 1})
+    return word_embedding_stages(w.family, int(w.pipeline_parallel))
 
 
 def message_bytes(w: Workload) -> Array:
-    """What one micro batch hands over each boundary, forward and as gradients back (boundary,).
-
-    Decoder stages hand on the encoder's output beside their own, because each attends to it.
-    """
-    boundaries = np.arange(int(w.pipeline_parallel) - 1)
-    handed_on = np.full(len(boundaries), w.sequence_length)
-    if w.family == "t5":
-        decodes = boundaries >= w.pipeline_parallel // 2
-        handed_on = handed_on + np.where(decodes, w.decoder_sequence_length, 0.0)
-    size: Array = _MESSAGE_BYTES * w.micro_batch_size * handed_on * w.hidden_size
+    """What one micro batch hands over each boundary, forward and as gradients back (boundary,)."""
+    stages = int(w.pipeline_parallel)
+    tokens = [tokens_handed_on(w.family, w, stages, stage) for stage in range(stages - 1)]
+    size: Array = _MESSAGE_BYTES * w.micro_batch_size * np.array(tokens) * w.hidden_size
     return size
 
 

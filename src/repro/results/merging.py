@@ -7,7 +7,7 @@ from typing import get_args
 import xarray as xr
 
 from repro.catalog.experiments import Swept
-from repro.train.records import P2P_TIMERS, PHASES
+from repro.catalog.phases import P2P_TIMERS, PHASES
 
 
 def merge(datasets: Sequence[xr.Dataset]) -> xr.Dataset:

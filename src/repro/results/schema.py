@@ -31,10 +31,11 @@ import numpy as np
 import xarray as xr
 
 from repro.catalog.experiments import Swept
+from repro.catalog.phases import P2P_TIMERS, PHASES
 from repro.launch.messages import Outcome
 from repro.observe.messages import calls_of, pair_messages, wire_time_s
 from repro.testbed.similarity import Similarity
-from repro.train.records import P2P_TIMERS, PHASES, RankRecord
+from repro.train.records import RankRecord
 
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -7,8 +7,8 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 
 from repro.catalog.models import Family
+from repro.catalog.stages import position_embedding_stages, word_embedding_stages
 from repro.errors import ReproError
-from repro.train.stages import position_embedding_stages, word_embedding_stages
 
 # A rank that died is noticed by its launcher; this only bounds what a collective may take.
 _TIMEOUT = timedelta(minutes=10)

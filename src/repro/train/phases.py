@@ -7,26 +7,30 @@ import torch.distributed as dist
 from megatron.core.distributed import finalize_model_grads
 from megatron.core.timers import Timers
 
-from repro.train.records import P2P_TIMERS, PHASES
+from repro.catalog.phases import MESSAGE_PHASES, P2P_TIMERS, PHASES
+from repro.train.pacing import PacedTimers
 
 # Megatron-Core's schedule starts and stops the timers of computing and of messages, given the
 # `Timers` in its configuration, and its gradient sync that of the data-parallel part; the training
 # loop the others.
 _COMPUTE = {"forward compute": "forward-compute", "backward compute": "backward-compute"}
-_MESSAGES = {
-    "forward receive": ("forward-recv", "backward-send-forward-recv"),
-    "backward receive": ("backward-recv", "forward-send-backward-recv"),
-    "send": ("forward-send", "backward-send"),
-}
 _LOOP = {"straggler wait": "straggler-wait", "optimizer": "optimizer"}
 _BETWEEN_BARRIERS = "gradient-sync"
+_ALL_LEVELS, _LOG_OPTION = 2, "minmax"
 _DATA_PARALLEL = "all-grads-sync"
 _ALL = (*_COMPUTE.values(), *P2P_TIMERS, *_LOOP.values(), _BETWEEN_BARRIERS, _DATA_PARALLEL)
 
 
-def create_timers() -> Timers:
-    """Timers that record all levels: each start and stop synchronises the device."""
-    timers = Timers(log_level=2, log_option="minmax")
+def create_timers(cores: float | None = None) -> Timers:
+    """Timers that record all levels: each start and stop synchronises the device.
+
+    With a CPU quota of `cores`, passes take the time that they have at that rate.
+    """
+    timers = (
+        Timers(_ALL_LEVELS, _LOG_OPTION)
+        if cores is None
+        else PacedTimers(cores, _ALL_LEVELS, _LOG_OPTION)
+    )
     for name in (*_LOOP.values(), _BETWEEN_BARRIERS):
         timers(name, log_level=0)
     timers(_DATA_PARALLEL, log_level=1)
@@ -51,7 +55,7 @@ def read_phases(
     times = {name: timers(name).elapsed(reset=True) for name in _ALL}
     sync = times[_DATA_PARALLEL] if pipeline else times[_BETWEEN_BARRIERS]
     phases = {phase: times[name] for phase, name in (_COMPUTE | _LOOP).items()}
-    phases |= {phase: sum(times[name] for name in names) for phase, names in _MESSAGES.items()}
+    phases |= {phase: sum(times[name] for name in names) for phase, names in MESSAGE_PHASES.items()}
     phases |= {"gradient sync": sync, "embedding sync": times[_BETWEEN_BARRIERS] - sync}
     phases["other"] = iteration_time_s - sum(phases.values())
     return {phase: phases[phase] for phase in PHASES}, {name: times[name] for name in P2P_TIMERS}

@@ -8,33 +8,6 @@ from repro.catalog.models import Family, Shape
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
-# Phases of one iteration. "straggler wait" is the time a rank waits at the barrier in front of the
-# gradient sync, in a pipeline with its drain; "other" is what no timer claims. Receiving, sending
-# and the sync of the embeddings that several stages hold take no time without a pipeline.
-PHASES = (
-    "forward compute",
-    "backward compute",
-    "forward receive",
-    "backward receive",
-    "send",
-    "straggler wait",
-    "embedding sync",
-    "gradient sync",
-    "optimizer",
-    "other",
-)
-
-# Megatron-Core's timers of a stage's messages, one for each kind of call in its 1F1B schedule. A
-# call that sends and receives is one entry: its timer holds both.
-P2P_TIMERS = (
-    "forward-recv",
-    "forward-send",
-    "backward-recv",
-    "backward-send",
-    "forward-send-backward-recv",
-    "backward-send-forward-recv",
-)
-
 Direction = Literal["forward", "backward"]
 
 

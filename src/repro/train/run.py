@@ -14,11 +14,12 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.transformer.module import Float16Module
 
+from repro.catalog.phases import P2P_TIMERS, PHASES
 from repro.observe.memory import begin_peak, peak_bytes
 from repro.train.checkpoint import save_checkpoint
 from repro.train.cpu_compat import cpu_as_cuda
 from repro.train.phases import read_phases, reset_timers
-from repro.train.records import P2P_TIMERS, PHASES, MessageEnd, RankRecord, Span, TrainingRun
+from repro.train.records import MessageEnd, RankRecord, Span, TrainingRun
 from repro.train.steps import Batch, forward_step
 from repro.train.t5_stage import t5_shapes
 from repro.train.training import Training, set_up
@@ -30,13 +31,17 @@ def device_scope() -> AbstractContextManager[None]:
 
 
 def train(
-    run: TrainingRun, scratch: Path, report: Callable[[int], None] = lambda _: None
+    run: TrainingRun,
+    scratch: Path,
+    report: Callable[[int], None] = lambda _: None,
+    cores: float | None = None,
 ) -> RankRecord:
     """Train one configuration on this rank and return what it measured.
 
     The process groups exist (`repro.train.groups`). Checkpoints and dataset indices go below
     `scratch`, a folder all ranks see. `report` is called with the number of finished iterations,
-    warm-up included, after each.
+    warm-up included, after each. `cores` is the CPU quota of an emulated GPU, at whose rate passes
+    are paced.
 
     Batches are loaded between iterations, outside the clock: what is measured is computing and
     communicating.
@@ -48,7 +53,7 @@ def train(
     """
     with device_scope():
         held = begin_peak()
-        return _loop(set_up(run, scratch), report, held)
+        return _loop(set_up(run, scratch, cores), report, held)
 
 
 def forward_backward(

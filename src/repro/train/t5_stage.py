@@ -18,7 +18,7 @@ from megatron.core.transformer.transformer_block import TransformerBlock
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from repro.catalog.models import Shape
-from repro.train.stages import encoder_stages, layers_per_stage, tokens_handed_on
+from repro.catalog.stages import encoder_stages, layers_per_stage, tokens_handed_on
 
 _Shapes = list[tuple[int, int, int]]
 

@@ -46,7 +46,7 @@ class Training:
     validation: Iterator[Batch]
 
 
-def set_up(run: TrainingRun, scratch: Path) -> Training:
+def set_up(run: TrainingRun, scratch: Path, cores: float | None = None) -> Training:
     """Build model, optimizer and data of a run; replicas start from the same weights."""
     if run.family == "t5" and run.pipeline_parallel > 1 and run.save_every:
         raise ReproError(
@@ -61,7 +61,7 @@ def set_up(run: TrainingRun, scratch: Path) -> Training:
     torch.manual_seed(seed)
     # Without a GPU there is no CUDA generator to keep; the inference tracker keeps none.
     model_parallel_cuda_manual_seed(seed, inference_rng_tracker=not gpu, force_reset_rng=True)
-    timers = create_timers()
+    timers = create_timers(cores)
     config = transformer_config(run.shape, run.precision, timers, run.pipeline_parallel)
     config.finalize_model_grads_func = timed_gradient_sync(timers)
     module = build_model(run.family, run.shape, config).to(device)

@@ -1,7 +1,18 @@
 """Which stage of a pipeline holds what: layers, embeddings, and the shape that goes on."""
 
-from repro.catalog.models import Family, Shape
+from typing import Any, Protocol
+
+from repro.catalog.models import Family
 from repro.errors import ReproError
+
+
+class Sequences(Protocol):
+    """Lengths in tokens: of a `Shape`, or of a plan of the performance model."""
+
+    @property
+    def sequence_length(self) -> Any: ...
+    @property
+    def decoder_sequence_length(self) -> Any: ...
 
 
 def encoder_stages(stages: int) -> int:
@@ -51,13 +62,12 @@ def position_embedding_stages(family: Family, stages: int) -> list[int]:
     return [0, encoder_stages(stages)] if family == "t5" and stages > 1 else [0]
 
 
-def tokens_handed_on(family: Family, shape: Shape, stages: int, stage: int) -> int:
+def tokens_handed_on(family: Family, model: Sequences, stages: int, stage: int) -> Any:
     """Positions per sequence in what a stage hands to the next.
 
     T5's decoder stages hand on the encoder's output beside their own, because each of them attends
     to it.
     """
     if family != "t5" or stage < encoder_stages(stages):
-        return shape.sequence_length
-    assert shape.decoder_sequence_length is not None
-    return shape.sequence_length + shape.decoder_sequence_length
+        return model.sequence_length
+    return model.sequence_length + model.decoder_sequence_length

@@ -1,0 +1,38 @@
+"""The phases of an iteration, and Megatron-Core's timers of messages between pipeline stages.
+
+Measured and predicted iterations are divided alike.
+"""
+
+# Phases of one iteration. "straggler wait" is the time a rank waits at the barrier in front of the
+# gradient sync, in a pipeline with its drain; "other" is what no timer claims. Receiving, sending
+# and the sync of the embeddings that several stages hold take no time without a pipeline.
+PHASES = (
+    "forward compute",
+    "backward compute",
+    "forward receive",
+    "backward receive",
+    "send",
+    "straggler wait",
+    "embedding sync",
+    "gradient sync",
+    "optimizer",
+    "other",
+)
+
+# One timer for each kind of call in the 1F1B schedule. A call that sends and receives is one entry:
+# its timer holds both.
+P2P_TIMERS = (
+    "forward-recv",
+    "forward-send",
+    "backward-recv",
+    "backward-send",
+    "forward-send-backward-recv",
+    "backward-send-forward-recv",
+)
+
+# The timers that each phase of messages consists of.
+MESSAGE_PHASES = {
+    "forward receive": ("forward-recv", "backward-send-forward-recv"),
+    "backward receive": ("backward-recv", "forward-send-backward-recv"),
+    "send": ("forward-send", "backward-send"),
+}

@@ -1,0 +1,104 @@
+"""Figures 5 to 7: bars add up, cells without memory say so, and all draw on both backends."""
+
+import holoviews as hv
+import hvplot
+import numpy as np
+import pytest
+import xarray as xr
+from made_up import made_up_pipeline
+
+from repro.catalog.selection import select
+from repro.figures.batches import batch_heatmap, share_by_micro_batch
+from repro.figures.every import figures_of
+from repro.figures.larger import larger_scale
+from repro.figures.pipelines import node_utilisation, split_breakdown, timeline, timer_breakdown
+from repro.predict.experiments import predict_experiment
+from repro.predict.larger import predict_larger
+from repro.results.metrics import iteration_time_s
+from repro.results.schema import Cell
+from repro.results.store import not_run
+
+
+@pytest.fixture(params=["bokeh", "matplotlib"])
+def backend(request: pytest.FixtureRequest) -> str:
+    hvplot.extension(request.param, logo=False)
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def pipelines() -> xr.Dataset:
+    return predict_experiment(select("model_parallelism", "predicted"))
+
+
+@pytest.mark.parametrize("reading", [timer_breakdown, split_breakdown])
+def test_bars_add_up_to_the_iteration(pipelines: xr.Dataset, reading: object, backend: str) -> None:
+    panels = list(reading(pipelines))  # type: ignore[operator]
+    assert len(panels) == 4
+    expected = 1e3 * iteration_time_s(pipelines).squeeze("source")
+    for panel, name in zip(panels, pipelines["model"].values, strict=True):
+        (bars,) = panel.traverse(lambda element: element, [hv.Bars])
+        table = bars.dframe().set_index(["GPUs and protocol", "part"])
+        sums = table.groupby(level=0)[table.columns[0]].sum()
+        assert sums["8 TCP/IP"] == pytest.approx(
+            float(expected.sel(model=name, gpus=8, protocol="tcp")), rel=1e-6
+        )
+        hv.render(panel, backend=backend)
+
+
+def test_nodes_have_a_bar_each(pipelines: xr.Dataset, backend: str) -> None:
+    panel = next(iter(node_utilisation(pipelines)))
+    (bars,) = panel.traverse(lambda element: element, [hv.Bars])
+    assert len(bars) == 4 * 3
+    hv.render(panel, backend=backend)
+
+
+def test_a_timeline_shows_what_each_stage_does(backend: str) -> None:
+    figure = timeline(made_up_pipeline(Cell("bert-large", "rdma", 2)))
+    boxes = figure.traverse(lambda element: element, [hv.Rectangles])
+    found = {element.label: len(element) for element in boxes}
+    # One iteration: two stages, two calls and two message ends each.
+    assert found == {"compute": 2, "wait": 4, "message": 4}
+    hv.render(figure, backend=backend)
+
+
+def test_cells_without_memory_say_so(backend: str) -> None:
+    results = predict_experiment(select("data_batches", "predicted"))
+    figure = batch_heatmap(results)
+    labels = [
+        word
+        for element in figure.traverse(lambda element: element, [hv.Labels])
+        for word in element.dimension_values("label")
+    ]
+    assert labels.count("OOM") == int(results["out_of_memory"].sum())
+    assert len(labels) == results["out_of_memory"].size
+    hv.render(figure, backend=backend)
+
+
+def test_micro_batches_have_a_line_per_model(backend: str) -> None:
+    results = predict_experiment(select("micro_batches", "predicted", "rdma", profile="predicted"))
+    figure = share_by_micro_batch(results)
+    curves = figure.traverse(lambda element: element, [hv.Curve])
+    assert len(curves) == 4
+    assert all(np.nanmax(curve.dimension_values(1)) <= 100 for curve in curves)
+    hv.render(figure, backend=backend)
+
+
+def test_larger_models_have_two_panels(backend: str) -> None:
+    results = predict_larger()
+    figure = larger_scale(results)
+    curves = figure.traverse(lambda element: element, [hv.Curve])
+    assert len(curves) == 2 * results.sizes["model"]
+    hv.render(figure, backend=backend)
+
+
+def test_what_was_not_run_says_why(backend: str) -> None:
+    empty = not_run({"testbed": "no namespaces"})
+    for figure in (timer_breakdown, split_breakdown, node_utilisation, timeline, batch_heatmap):
+        (text,) = figure(empty).traverse(lambda element: element, [hv.Text])
+        assert text.data[2] == "not run here: testbed: no namespaces"
+
+
+def test_every_kind_of_experiment_has_figures(pipelines: xr.Dataset) -> None:
+    assert set(figures_of(pipelines)) == {"timers", "split", "timeline", "nodes", "received"}
+    swept = predict_experiment(select("pipeline_batches", "predicted", models="bert-large"))
+    assert set(figures_of(swept)) == {"share"}

@@ -1,0 +1,43 @@
+"""Paced passes take the time that their CPU time has at the quota's rate, however short."""
+
+import time
+
+import pytest
+
+from repro.train.pacing import PacedTimers
+
+pytestmark = pytest.mark.usefixtures("cuda_means_cpu")
+
+
+def _compute(cpu_s: float) -> float:
+    begin = time.process_time()
+    while time.process_time() - begin < cpu_s:
+        sum(range(100))
+    return time.process_time() - begin
+
+
+@pytest.mark.parametrize("cpu_s", [0.001, 0.01])
+def test_a_pass_takes_its_cpu_time_over_the_quota(cpu_s: float) -> None:
+    timers = PacedTimers(0.1, log_level=2, log_option="minmax")
+    timers("forward-compute", log_level=2).start()
+    used = _compute(cpu_s)
+    timers("forward-compute").stop()
+    # A busy machine makes it longer, nothing makes it shorter.
+    assert timers("forward-compute").elapsed() >= 0.99 * used / 0.1
+
+
+def test_waiting_buys_no_faster_pass() -> None:
+    timers = PacedTimers(0.1, log_level=2, log_option="minmax")
+    time.sleep(0.1)
+    timers("backward-compute", log_level=2).start()
+    used = _compute(0.002)
+    timers("backward-compute").stop()
+    assert timers("backward-compute").elapsed() >= 0.99 * used / 0.1
+
+
+def test_messages_are_not_paced() -> None:
+    timers = PacedTimers(0.001, log_level=2, log_option="minmax")
+    timers("forward-recv", log_level=2).start()
+    used = _compute(0.002)
+    timers("forward-recv").stop()
+    assert used <= timers("forward-recv").elapsed() < 1.0, "paced, it would take 2 s"
