@@ -134,6 +134,21 @@ def test_one_rank_out_of_memory_is_an_answer_and_the_session_goes_on(enwiki: Pat
     assert [r.loss for r in after.records] == [r.loss for r in before.records]
 
 
+@pytest.mark.skipif(memory_parent() is None, reason="no memory controller here")
+def test_new_ranks_are_not_out_of_memory_at_their_first_run(enwiki: Path) -> None:
+    """A process's first run loads some 40 MB, which are none of the model's."""
+    run = small_run("gpt", enwiki, micro_batch_size=1)
+    with open_site(_site()) as session:
+        unlimited = session.train(Order(run, 4, _RATES))
+        assert isinstance(unlimited, Outcome)
+        first = max(record.peak_memory_bytes for record in unlimited.records)
+    allowance = 25 << 20
+    assert first > allowance, "the first run takes no more than others: this test shows nothing"
+    with open_site(_site()) as session:
+        limited = session.train(Order(run, 4, _RATES, memory_bytes=(allowance,) * 4))
+    assert isinstance(limited, Outcome)
+
+
 @pytest.mark.parametrize(
     "error",
     [

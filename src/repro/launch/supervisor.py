@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -196,7 +197,7 @@ def supervise(user: Connection) -> None:
         stack.callback(lambda: ranks.bury())
         _verify_shares(site, ranks, user)
         user.send(Ready())
-        port, previous = _FIRST_PORT, None
+        port, previous, fresh = _FIRST_PORT, None, True
         while True:
             order: Order = user.recv()
             # Ranks that form other groups meet at another port.
@@ -205,13 +206,33 @@ def supervise(user: Connection) -> None:
             if layout != previous:
                 port, previous = _free_port(port, network), layout
             try:
+                if fresh and order.memory_bytes:
+                    _carry_out(_first_run(order), ranks, network, scratch, port, user)
                 user.send(_carry_out(order, ranks, network, scratch, port, user))
+                fresh = False
             except _RankOutOfMemory as error:
                 ranks.bury()
-                ranks, previous = _Ranks(site, network, quotas, scratch), None
+                ranks, previous, fresh = _Ranks(site, network, quotas, scratch), None, True
                 # Ranks that are still starting would disturb the next check of the links.
                 _verify_shares(site, ranks, user)
                 user.send(error.found)
+
+
+def _first_run(order: Order) -> Order:
+    """The smallest run like this one, without limits.
+
+    A process's first run loads what later ones find, many times what a small model takes.
+    """
+    run = replace(
+        order.run,
+        micro_batch_size=1,
+        microbatches=1,
+        warmup=1,
+        iterations=1,
+        save_every=0,
+        validate_every=0,
+    )
+    return replace(order, run=run, memory_bytes=())
 
 
 def _carry_out(
