@@ -92,9 +92,9 @@ class Trained:
     messages: tuple[MessageEnd, ...]
 
 
-def set_up_staged(run: TrainingRun, scratch: Path) -> Training:
+def set_up_staged(run: TrainingRun, scratch: Path, cores: float | None = None) -> Training:
     """`set_up`, with the weights of `initialise`."""
-    state = set_up(run, scratch)
+    state = set_up(run, scratch, cores)
     initialise(state)
     return state
 

@@ -112,7 +112,7 @@ def node_utilisation(results: xr.Dataset) -> hv.Layout:
     return panels(drawn)
 
 
-def timeline(results: xr.Dataset) -> hv.Layout:
+def timeline(results: xr.Dataset) -> hv.core.Dimensioned:
     """What every stage does in one iteration: compute, wait in a call, or have a message under way.
 
     Of the first model and the slowest protocol, at the most GPUs, up to the drain's end.
@@ -157,10 +157,10 @@ def timeline(results: xr.Dataset) -> hv.Layout:
         title=f"{label}, {protocol}", xlabel="time, ms at full scale", ylabel="stage"
     )
     if hv.Store.current_backend == "matplotlib":
-        overlay.opts(fig_size=250, aspect=2.4, legend_position="right", backend="matplotlib")
+        size = {"fig_size": 300, "aspect": 2.6}
     else:
-        overlay.opts(width=2 * WIDTH, height=HEIGHT, legend_position="right", backend="bokeh")
-    return hv.Layout([overlay])
+        size = {"width": 2 * WIDTH, "height": HEIGHT}
+    return overlay.opts(legend_position="right", **size)
 
 
 def _first_iteration(cell: xr.Dataset, dim: str) -> pd.DataFrame:
