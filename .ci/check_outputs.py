@@ -1,16 +1,14 @@
 """Check that the pipeline's outputs exist and are well formed."""
 
 import json
-from typing import get_args
 from xml.etree import ElementTree
 
 import matplotlib.image
 import numpy as np
 
-from repro.catalog.experiments import Swept
 from repro.figures.every import figures_of
 from repro.paths import RESULTS
-from repro.results.store import read_dataset, read_experiments
+from repro.results.store import is_sweep, read_dataset, read_experiments
 
 experiments = read_experiments()
 for name, dataset in experiments.items():
@@ -33,7 +31,7 @@ for name, dataset in experiments.items():
 assert read_dataset(RESULTS / "sensitivity.nc").sizes["mfu"] == 2
 claims = json.loads((RESULTS / "claims.json").read_text())
 assert len(claims) > 50
-swept = {name for name, dataset in experiments.items() if set(get_args(Swept)) & set(dataset.dims)}
+swept = {name for name, dataset in experiments.items() if is_sweep(dataset)}
 assert set(json.loads((RESULTS / "metrics.json").read_text())) == set(experiments) - swept
 assert "<html" in (RESULTS / "report.html").read_text()[:2000].lower()
 print("outputs are well formed")

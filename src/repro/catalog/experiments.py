@@ -165,7 +165,7 @@ def most_gpus(cluster_name: str) -> int:
 
     It sets the CPU quota of all of them, so that they share the computing time of a GPU.
     """
-    cluster(cluster_name)
+    topology = cluster(cluster_name).topology
     experiments = [experiment(name) for name in EXPERIMENTS]
     return max(
         (
@@ -175,5 +175,5 @@ def most_gpus(cluster_name: str) -> int:
             for profile in entry.profiles.values()
             for gpus in profile.gpus
         ),
-        default=cluster(cluster_name).topology.gpus,
+        default=topology.gpus,
     )

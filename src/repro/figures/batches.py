@@ -6,13 +6,17 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.models import read_models
-from repro.figures.panels import model_names, not_run_here
+from repro.figures.panels import (
+    MODEL_COLOURS,
+    model_labels,
+    model_names,
+    not_run_here,
+    option,
+)
 from repro.results.metrics import communication_fraction, timer_fraction
-from repro.results.store import has_runs
+from repro.results.store import has_pipelines, has_runs
 
 _FULL = "OOM"
-_MODEL_COLOURS = ("#0072B2", "#56B4E9", "#D55E00", "#009E73")
 
 
 def batch_heatmap(results: xr.Dataset) -> hv.Overlay:
@@ -23,7 +27,7 @@ def batch_heatmap(results: xr.Dataset) -> hv.Overlay:
     """
     if not has_runs(results):
         return not_run_here(results)
-    pipeline = "p2p_time_s" in results
+    pipeline = has_pipelines(results)
     share = timer_fraction(results) if pipeline else communication_fraction(results)
     table = _table(100 * share, results["out_of_memory"], by_gpus=pipeline)
     batches = sorted(table["batch"].unique())
@@ -48,7 +52,9 @@ def batch_heatmap(results: xr.Dataset) -> hv.Overlay:
     )
     full = table["label"] == _FULL
     words = [
-        hv.Labels(table[chosen], ["x", "y"], "label").opts(**_coloured(colour))
+        hv.Labels(table[chosen], ["x", "y"], "label").opts(
+            **option(colour, matplotlib="color", bokeh="text_color")
+        )
         for chosen, colour in ((~full, "black"), (full, "#D55E00"))
         if chosen.any()
     ]
@@ -59,17 +65,11 @@ def batch_heatmap(results: xr.Dataset) -> hv.Overlay:
     return overlay.opts(width=680, height=110 + 36 * len(rows), backend="bokeh")
 
 
-def _coloured(colour: str) -> dict[str, str]:
-    """The option that colours labels, which each backend names in its way."""
-    name = "color" if hv.Store.current_backend == "matplotlib" else "text_color"
-    return {name: colour}
-
-
 def _table(share: xr.DataArray, full: xr.DataArray, *, by_gpus: bool) -> pd.DataFrame:
     squeezed = [dim for dim in ("source", "protocol") if dim in share.dims]
     frame = xr.Dataset({"share": share, "full": full}).squeeze(squeezed, drop=True).to_dataframe()
     frame = frame.reset_index().dropna(subset="full")
-    labels = {name: entry.label for name, entry in read_models().items()}
+    labels = model_labels()
     frame["configuration"] = [
         f"{labels[name]}, {gpus} GPUs" if by_gpus else labels[name]
         for name, gpus in zip(frame["model"], frame["gpus"], strict=True)
@@ -85,12 +85,12 @@ def share_by_micro_batch(results: xr.Dataset) -> hv.Overlay:
     if not has_runs(results):
         return not_run_here(results)
     share = 100 * timer_fraction(results).isel(gpus=-1, protocol=0).squeeze("source", drop=True)
-    labels = {name: entry.label for name, entry in read_models().items()}
+    labels = model_labels()
     frame = pd.DataFrame(
         {labels[name]: share.sel(model=name).to_series() for name in model_names(results)}
     )
     return frame.hvplot.line(
-        color=list(_MODEL_COLOURS[: len(frame.columns)]),
+        color=list(MODEL_COLOURS[: len(frame.columns)]),
         logx=True,
         xticks=[(int(size), str(size)) for size in frame.index],
         xlabel="micro batch, sequences",

@@ -12,7 +12,7 @@ from repro.figures.batches import batch_heatmap, share_by_micro_batch
 from repro.figures.disk import save_figure
 from repro.figures.pipelines import node_utilisation, split_breakdown, timeline, timer_breakdown
 from repro.figures.scaling import breakdown, received_over_time
-from repro.results.store import has_runs
+from repro.results.store import has_pipelines, has_runs
 
 Figure = Callable[[xr.Dataset], hv.core.Dimensioned]
 
@@ -39,7 +39,7 @@ def figures_of(dataset: xr.Dataset) -> dict[str, Figure]:
         return {"share": share_by_micro_batch}
     if "global_batch_size" in dataset.dims:
         return {"share": batch_heatmap}
-    if "p2p_time_s" in dataset:
+    if has_pipelines(dataset):
         return {
             "timers": timer_breakdown,
             "split": split_breakdown,

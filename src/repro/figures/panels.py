@@ -11,6 +11,8 @@ from repro.catalog.protocols import read_protocols
 from repro.results.store import why_not_run
 
 WIDTH, HEIGHT = 460, 320
+# Okabe and Ito's palette, which colour-blind readers can tell apart.
+MODEL_COLOURS = ("#0072B2", "#56B4E9", "#D55E00", "#009E73")
 _LEGEND_WIDTH = 150
 _FIGURE_SIZE = 190
 
@@ -45,7 +47,7 @@ def _stack(times_s: xr.DataArray, colours: Mapping[str, str], *, legend: bool) -
     return table.hvplot.bar(
         stacked=True,
         color=list(colours.values()),
-        title=read_models()[times_s["model"].item()].label,
+        title=model_labels()[times_s["model"].item()],
         xlabel="",
         ylabel="iteration, ms at full scale",
         rot=60,
@@ -63,6 +65,11 @@ def panels(drawn: list[hv.Element]) -> hv.Layout:
     return layout
 
 
+def option(value: object, *, matplotlib: str, bokeh: str) -> dict[str, object]:
+    """An option that the backends name differently, for the one that draws."""
+    return {matplotlib if hv.Store.current_backend == "matplotlib" else bokeh: value}
+
+
 def not_run_here(results: xr.Dataset) -> hv.Layout:
     """The reasons why nothing was, in the figure's place."""
     return hv.Layout([hv.Text(0.5, 0.5, f"not run here: {why_not_run(results)}")])
@@ -71,6 +78,11 @@ def not_run_here(results: xr.Dataset) -> hv.Layout:
 def model_names(results: xr.Dataset | xr.DataArray) -> list[str]:
     """The models of results, in their order."""
     return [str(name) for name in results["model"].values]
+
+
+def model_labels() -> dict[str, str]:
+    """The names of models in figures, by their names in datasets."""
+    return {name: entry.label for name, entry in read_models().items()}
 
 
 def protocol_labels(results: xr.Dataset | xr.DataArray) -> dict[str, str]:

@@ -8,12 +8,13 @@ import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.models import read_models
 from repro.figures.panels import (
     HEIGHT,
     WIDTH,
+    model_labels,
     model_names,
     not_run_here,
+    option,
     panels,
     protocol_labels,
     stacked_panels,
@@ -100,7 +101,7 @@ def node_utilisation(results: xr.Dataset) -> hv.Layout:
         table.index = [f"node {int(node)}" for node in table.index]
         drawn.append(
             table.hvplot.bar(
-                title=read_models()[studied].label,
+                title=model_labels()[studied],
                 xlabel="",
                 ylabel="received, Gbit/s at full scale",
                 rot=60,
@@ -148,10 +149,10 @@ def timeline(results: xr.Dataset) -> hv.core.Dimensioned:
     drawn = [
         hv.Rectangles(
             table[table["kind"] == kind], kdims=["start", "bottom", "end", "top"], label=kind
-        ).opts(color=colour, **_without_edges())
+        ).opts(color=colour, **option(0, matplotlib="linewidth", bokeh="line_width"))
         for kind, colour in _STATE_COLOURS.items()
     ]
-    label = read_models()[cell["model"].item()].label
+    label = model_labels()[cell["model"].item()]
     protocol = protocol_labels(results)[cell["protocol"].item()]
     overlay = hv.Overlay(drawn).opts(
         title=f"{label}, {protocol}", xlabel="time, ms at full scale", ylabel="stage"
@@ -169,8 +170,3 @@ def _first_iteration(cell: xr.Dataset, dim: str) -> pd.DataFrame:
     table = cell[names].to_dataframe()[names]
     table.columns = [name.removeprefix(f"{dim}_") for name in names]
     return table[table["iteration"] == 0]
-
-
-def _without_edges() -> dict[str, object]:
-    edges = {"linewidth": 0} if hv.Store.current_backend == "matplotlib" else {"line_width": 0}
-    return dict(edges)

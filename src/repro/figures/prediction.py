@@ -4,11 +4,8 @@ import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import pandas as pd
 
-from repro.catalog.models import read_models
 from repro.catalog.protocols import read_protocols
-
-# Okabe and Ito's palette, which colour-blind readers can tell apart.
-_MODEL_COLOURS = ("#0072B2", "#56B4E9", "#D55E00", "#009E73")
+from repro.figures.panels import MODEL_COLOURS, model_labels
 
 
 def prediction_errors(rows: pd.DataFrame) -> hv.Overlay:
@@ -23,7 +20,7 @@ def prediction_errors(rows: pd.DataFrame) -> hv.Overlay:
     """
     shown = rows[~rows.calibrated].sort_values("gpus", kind="stable")
     labels = {name: entry.label for name, entry in read_protocols().items()}
-    models = {name: entry.label for name, entry in read_models().items()}
+    models = model_labels()
     points = pd.DataFrame(
         {
             "ranks and protocol": [
@@ -38,7 +35,7 @@ def prediction_errors(rows: pd.DataFrame) -> hv.Overlay:
         x="ranks and protocol",
         y="error",
         by="model",
-        color=list(_MODEL_COLOURS),
+        color=list(MODEL_COLOURS),
         size=80,
         xlabel="",
         ylabel="predicted over measured, % off",

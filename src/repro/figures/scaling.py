@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.models import read_models
 from repro.figures.panels import (
     HEIGHT,
     WIDTH,
+    model_labels,
     model_names,
     not_run_here,
     panels,
@@ -98,7 +98,7 @@ def _received_of(results: xr.Dataset, *, legend: bool) -> hv.Overlay:
         y="received",
         by="protocol",
         color=[PROTOCOL_COLOURS[label] for label in labels.values()],
-        title=read_models()[results["model"].item()].label,
+        title=model_labels()[results["model"].item()],
         xlabel="time, s at full scale",
         ylabel="received, Gbit/s at full scale",
         legend="top_right" if legend else False,

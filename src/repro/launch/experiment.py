@@ -15,7 +15,7 @@ from repro.catalog.models import model
 from repro.catalog.protocols import protocol
 from repro.catalog.selection import Selection
 from repro.errors import NotRunHere
-from repro.launch.compute import emulated_cores, read_computing
+from repro.launch.compute import Computing, emulated_cores, read_computing
 from repro.launch.journal import Journal
 from repro.launch.messages import Order, OutOfMemory, Site
 from repro.launch.runs import testbed_run
@@ -140,6 +140,10 @@ def _plan(
     """Configurations that can run here, fewest changes of rank groups first, and the others."""
     planned, not_run = [], {}
     chosen = selection.experiment
+    computing = {
+        name: read_computing(chosen.cluster, name, chosen.pipeline) for name in selection.models
+    }
+    similarities = _similarities(selection, entry, computing, factor)
     limited = chosen.until_out_of_memory
     if limited and (site.cores is None or memory_parent() is None):
         not_run["memory limits"] = "no writable cgroup with the memory controller; run as root"
@@ -155,11 +159,12 @@ def _plan(
             for transport in selection.protocols:
                 for value, batch in selection.batches(name, gpus).items():
                     cell = Cell(name, transport, gpus, chosen.sweep, value)
+                    similarity = similarities[name, _compared(selection, batch)]
                     planned.append(
-                        _configuration(selection, entry, cell, batch, corpus, split, factor)
+                        _configuration(selection, entry, cell, batch, similarity, corpus, split)
                     )
     if limited:
-        planned = [_limit(one, chosen.cluster) for one in planned]
+        planned = [_limit(one, entry, computing[one.cell.model]) for one in planned]
     return planned, not_run
 
 
@@ -168,13 +173,12 @@ def _configuration(
     entry: Cluster,
     cell: Cell,
     batch: Batch,
+    similarity: Similarity,
     corpus: Path,
     split: str,
-    factor: float,
 ) -> _Configuration:
     chosen = selection.experiment
     stages = chosen.stages(cell.gpus)
-    similarity = _similarity(selection, entry, cell.model, batch, factor)
     run = testbed_run(
         cell.model,
         selection.profile,
@@ -202,34 +206,46 @@ def _fabric(entry: Cluster, transport: str) -> Links:
     return machine(entry, calibration(entry.calibration).parameters, network).levels[-1]
 
 
-def _similarity(
-    selection: Selection, entry: Cluster, name: str, batch: Batch, factor: float
-) -> Similarity:
-    """Computing is compared at the experiment's own micro batch, where it has one."""
+def _compared(selection: Selection, batch: Batch) -> int:
+    """The micro batch at which computing is compared: the experiment's own, where it has one."""
     chosen = selection.experiment
-    own = chosen.micro_batch_size or REFERENCE_MICRO_BATCH
-    compared = batch.micro_batch_size if chosen.sweep else own
-    full = compute_time(model(name), entry, compared, pipeline=chosen.pipeline)
-    return derive(
-        name,
-        model(name),
-        entry,
-        pipeline=chosen.pipeline,
-        micro_batch_size=compared,
-        compute_testbed_s=read_computing(chosen.cluster, name, chosen.pipeline).seconds(compared),
-        compute_full_s=full.value_s * factor,
-    )
+    if chosen.sweep:
+        return batch.micro_batch_size
+    return chosen.micro_batch_size or REFERENCE_MICRO_BATCH
 
 
-def _limit(configuration: _Configuration, cluster_name: str) -> _Configuration:
+def _similarities(
+    selection: Selection, entry: Cluster, computing: Mapping[str, Computing], factor: float
+) -> dict[tuple[str, int], Similarity]:
+    """Every similarity that the selection's configurations need, by model and micro batch."""
+    pipeline = selection.experiment.pipeline
+    needed = {
+        (name, _compared(selection, batch)): model(name)
+        for name in selection.models
+        for gpus in selection.gpus
+        for batch in selection.batches(name, gpus).values()
+    }
+    return {
+        (name, compared): derive(
+            name,
+            kind,
+            entry,
+            pipeline=pipeline,
+            micro_batch_size=compared,
+            compute_testbed_s=computing[name].seconds(compared),
+            compute_full_s=compute_time(kind, entry, compared, pipeline=pipeline).value_s * factor,
+        )
+        for (name, compared), kind in needed.items()
+    }
+
+
+def _limit(configuration: _Configuration, entry: Cluster, computing: Computing) -> _Configuration:
     """Give every rank the memory of an emulated GPU."""
-    order, similarity = configuration.order, configuration.similarity
-    name = configuration.cell.model
-    computing = read_computing(cluster_name, name, similarity.pipeline)
+    order = configuration.order
     allowance = memory_allowance_bytes(
-        model(name),
-        cluster(cluster_name),
-        pipeline=similarity.pipeline,
+        model(configuration.cell.model),
+        entry,
+        pipeline=configuration.similarity.pipeline,
         stages=order.run.pipeline_parallel,
         fixed_bytes=computing.fixed_bytes,
         sequence_bytes=computing.sequence_bytes,

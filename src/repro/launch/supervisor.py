@@ -197,22 +197,22 @@ def supervise(user: Connection) -> None:
         stack.callback(lambda: ranks.bury())
         _verify_shares(site, ranks, user)
         user.send(Ready())
-        port, previous, fresh = _FIRST_PORT, None, True
+        port, previous = _FIRST_PORT, None
         while True:
             order: Order = user.recv()
             # Ranks that form other groups meet at another port.
             stages = order.run.pipeline_parallel
             layout = (order.ranks, stages, order.run.family if stages > 1 else None)
+            fresh = previous is None
             if layout != previous:
                 port, previous = _free_port(port, network), layout
             try:
                 if fresh and order.memory_bytes:
                     _carry_out(_first_run(order), ranks, network, scratch, port, user)
                 user.send(_carry_out(order, ranks, network, scratch, port, user))
-                fresh = False
             except _RankOutOfMemory as error:
                 ranks.bury()
-                ranks, previous, fresh = _Ranks(site, network, quotas, scratch), None, True
+                ranks, previous = _Ranks(site, network, quotas, scratch), None
                 # Ranks that are still starting would disturb the next check of the links.
                 _verify_shares(site, ranks, user)
                 user.send(error.found)

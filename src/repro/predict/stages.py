@@ -10,7 +10,13 @@ layers, as in Megatron-Core before 0.14; the first decoder stage has embeddings 
 import numpy as np
 
 from repro.catalog.models import Family
-from repro.catalog.stages import layers_per_stage, tokens_handed_on, word_embedding_stages
+from repro.catalog.stages import (
+    encoder_stages,
+    layers_per_stage,
+    position_embedding_stages,
+    tokens_handed_on,
+    word_embedding_stages,
+)
 from repro.errors import ReproError
 from repro.predict.ends import EMBEDDING_FORWARD_SHARE, embedding_s, head_passes
 from repro.predict.kernels import Kernels
@@ -55,7 +61,7 @@ def stage_layers(w: Workload) -> Array:
         return np.array([everywhere, nowhere])
     if stages == 1:
         return np.array([everywhere, everywhere])
-    encodes = np.arange(stages) < stages // 2
+    encodes = np.arange(stages) < encoder_stages(stages)
     return 2 * np.where([encodes, ~encodes], everywhere, nowhere)
 
 
@@ -148,7 +154,7 @@ def _embedded_tokens(w: Workload) -> dict[int, Array]:
     b = w.micro_batch_size
     tokens = {0: b * w.sequence_length}
     if w.family == "t5":
-        first_decoder = int(w.pipeline_parallel) // 2
+        first_decoder = position_embedding_stages(w.family, int(w.pipeline_parallel))[-1]
         tokens[first_decoder] = tokens.get(first_decoder, 0.0) + b * w.decoder_sequence_length
     return tokens
 

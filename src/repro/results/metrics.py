@@ -60,9 +60,7 @@ def forward_receive_s(results: xr.Dataset) -> xr.DataArray:
 
 def embedding_sync_s(results: xr.Dataset) -> xr.DataArray:
     """Figure 5's embedding sync: the last stage's wait for it, the drain, and the all-reduce."""
-    both = results["phase_time_s"].sel(phase=["straggler wait", "embedding sync"])
-    whole = both.sum("phase", min_count=2).mean("iteration")
-    return _last_rank(whole) / results["time_scale"]
+    return last_stage_s(results, "straggler wait", "embedding sync")
 
 
 def last_stage_s(results: xr.Dataset, *phases: str) -> xr.DataArray:

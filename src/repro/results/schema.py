@@ -8,7 +8,7 @@ global_batch_size or micro_batch_size
     What an experiment sweeps beside them, in sequences; others have neither.
 iteration, rank, phase
     The raw samples: recorded iterations, from 0; ranks; phases in the order of
-    `repro.train.records.PHASES`. Times are seconds of the machine that measured.
+    `repro.catalog.phases.PHASES`. Times are seconds of the machine that measured.
 node, sample
     NIC series: nodes, and samples in time.
 span
@@ -16,7 +16,7 @@ span
 level
     Levels of the topology, for the check of the links.
 timer, message, call
-    Pipelines only: Megatron's timers of point-to-point calls (`repro.train.records.P2P_TIMERS`);
+    Pipelines only: Megatron's timers of point-to-point calls (`repro.catalog.phases.P2P_TIMERS`);
     the messages of all recorded iterations, in the order they began; and the calls, by rank.
 
 Where configurations differ in size (ranks, samples), the rest is NaN. `docs/quantities.md` defines

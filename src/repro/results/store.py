@@ -3,11 +3,12 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import get_args
 
 import xarray as xr
 
 from repro.atomic import replacing
-from repro.catalog.experiments import EXPERIMENTS
+from repro.catalog.experiments import EXPERIMENTS, Swept
 from repro.catalog.reading import choose
 from repro.errors import ReproError
 from repro.paths import RESULTS
@@ -60,6 +61,16 @@ def not_run(reasons: Mapping[str, str], **attributes: str) -> xr.Dataset:
 def has_runs(dataset: xr.Dataset) -> bool:
     """Whether anything of an experiment was run."""
     return "iteration_time_s" in dataset
+
+
+def is_sweep(dataset: xr.Dataset) -> bool:
+    """Whether an experiment varies a batch size beside the GPUs."""
+    return not set(get_args(Swept)).isdisjoint(dataset.dims)
+
+
+def has_pipelines(dataset: xr.Dataset) -> bool:
+    """Whether models were split into stages, which send each other messages."""
+    return "p2p_time_s" in dataset
 
 
 def why_not_run(dataset: xr.Dataset) -> str:

@@ -3,13 +3,11 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import get_args
 
 import pandas as pd
 import xarray as xr
 
 from repro.atomic import replacing
-from repro.catalog.experiments import Swept
 from repro.results.metrics import (
     communication_fraction,
     iteration_time_s,
@@ -17,7 +15,7 @@ from repro.results.metrics import (
     utilisation_gbps,
     wire_share,
 )
-from repro.results.store import has_runs
+from repro.results.store import has_pipelines, has_runs, is_sweep
 
 
 def write_metrics(results: Mapping[str, xr.Dataset], path: Path) -> None:
@@ -28,7 +26,7 @@ def write_metrics(results: Mapping[str, xr.Dataset], path: Path) -> None:
     summary = {
         name: _summary(dataset)
         for name, dataset in results.items()
-        if has_runs(dataset) and not set(get_args(Swept)) & set(dataset.dims)
+        if has_runs(dataset) and not is_sweep(dataset)
     }
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
@@ -37,7 +35,7 @@ def write_metrics(results: Mapping[str, xr.Dataset], path: Path) -> None:
 def _summary(dataset: xr.Dataset) -> dict[str, dict[str, dict[str, float]]]:
     shares = (
         {"timer_fraction": timer_fraction(dataset), "wire_share": wire_share(dataset)}
-        if "p2p_time_s" in dataset
+        if has_pipelines(dataset)
         else {"communication_fraction": communication_fraction(dataset)}
     )
     quantities = {
