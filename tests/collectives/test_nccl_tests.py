@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from repro.collectives.nccl_tests import COLUMNS, bus_factor, read_log
+from repro.collectives.definitions import bus_factor
+from repro.collectives.nccl_tests import COLUMNS, read_log
 from repro.errors import ReproError
 from repro.paths import PUBLISHED
 

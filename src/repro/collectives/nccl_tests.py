@@ -9,34 +9,20 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
 
+from repro.collectives.definitions import COLLECTIVES, bus_factor
 from repro.errors import ReproError
 
 COLUMNS = (
     *("collective", "dtype", "size_bytes", "ranks", "nodes", "in_place"),
     *("time_us", "algbw_GBps", "busbw_GBps"),
 )
-
-# doc/PERFORMANCE.md of nccl-tests: bus bandwidth over algorithm bandwidth (size over time), of n
-# ranks. The size is that of all ranks' data together for the three with (n - 1)/n.
-_BUS_FACTORS: Mapping[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
-    "all_reduce": lambda n: 2 * (n - 1) / n,
-    "all_gather": lambda n: (n - 1) / n,
-    "reduce_scatter": lambda n: (n - 1) / n,
-    "all_to_all": lambda n: (n - 1) / n,
-    "broadcast": np.ones_like,
-    "reduce": np.ones_like,
-    "send_recv": np.ones_like,
-}
-COLLECTIVES = tuple(_BUS_FACTORS)
 
 # The programs, NAME_perf, whose results are read; the others are known to be refused by name.
 _PROGRAMS = {
@@ -52,23 +38,6 @@ _WIDTHS = {
     **dict.fromkeys(("int32", "uint32", "float"), 4),
     **dict.fromkeys(("int64", "uint64", "double"), 8),
 }
-
-
-def bus_factor(collective: str, ranks: ArrayLike) -> NDArray[Any]:
-    """Bus bandwidth over algorithm bandwidth, as nccl-tests defines them.
-
-    Times a collective's size it is the bytes that each rank's link has to carry.
-
-    Raises
-    ------
-    ReproError
-        The collective is none of `COLLECTIVES`.
-    """
-    if collective not in _BUS_FACTORS:
-        raise ReproError(
-            f"unknown collective {collective!r}; choose from: {', '.join(COLLECTIVES)}"
-        )
-    return _BUS_FACTORS[collective](np.asarray(ranks, dtype=float))
 
 
 @dataclass(frozen=True)

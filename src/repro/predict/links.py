@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike
 from pydantic import PositiveFloat, PositiveInt
 
 from repro.catalog.reading import Entry, read_yaml
-from repro.collectives.nccl_tests import bus_factor
+from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
 from repro.paths import PARAMS
 from repro.predict.fitting import Prior

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from repro.collectives.nccl_tests import bus_factor
+from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
 from repro.predict.interval import half_width
 from repro.predict.link_prediction import predict_collective

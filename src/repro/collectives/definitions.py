@@ -1,0 +1,57 @@
+"""The bandwidths of collectives, as nccl-tests defines them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from repro.errors import ReproError
+
+# doc/PERFORMANCE.md of nccl-tests: bus bandwidth over algorithm bandwidth (size over time), of n
+# ranks. The size is that of all ranks' data together for the three with (n - 1)/n.
+_BUS_FACTORS: Mapping[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+    "broadcast": np.ones_like,
+    "reduce": np.ones_like,
+    "send_recv": np.ones_like,
+}
+COLLECTIVES = tuple(_BUS_FACTORS)
+
+
+def bus_factor(collective: str, ranks: ArrayLike) -> NDArray[Any]:
+    """Bus bandwidth over algorithm bandwidth, as nccl-tests defines them.
+
+    Times a collective's size it is the bytes that each rank's link has to carry.
+
+    Raises
+    ------
+    ReproError
+        The collective is none of `COLLECTIVES`.
+    """
+    if collective not in _BUS_FACTORS:
+        raise ReproError(
+            f"unknown collective {collective!r}; choose from: {', '.join(COLLECTIVES)}"
+        )
+    return _BUS_FACTORS[collective](np.asarray(ranks, dtype=float))
+
+
+def algbw_GBps(size_bytes: ArrayLike, time_s: ArrayLike) -> NDArray[Any]:
+    """Algorithm bandwidth: size over time, in GB/s (1e9 B/s)."""
+    return np.asarray(size_bytes, dtype=float) / np.asarray(time_s, dtype=float) * 1e-9
+
+
+def busbw_GBps(
+    collective: str, ranks: ArrayLike, size_bytes: ArrayLike, time_s: ArrayLike
+) -> NDArray[Any]:
+    """Bus bandwidth: algorithm bandwidth times `bus_factor`, in GB/s.
+
+    Raises
+    ------
+    ReproError
+        The collective is none of `COLLECTIVES`.
+    """
+    return bus_factor(collective, ranks) * algbw_GBps(size_bytes, time_s)
