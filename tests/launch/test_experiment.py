@@ -48,7 +48,7 @@ class _FakeSession:
         self._until = until
         self._most_sequences = most_sequences
 
-    def train(self, order: Order, report: object) -> Outcome | OutOfMemory:
+    def run(self, order: Order, report: object) -> Outcome | OutOfMemory:
         if len(self.trained) == self._until:
             raise KeyboardInterrupt
         self.trained.append(order)

@@ -48,7 +48,7 @@ def _site() -> Site:
 def outcome(enwiki: Path) -> Outcome:
     """Four ranks on two nodes, with checkpoints and validations."""
     with open_site(_site()) as session:
-        found = session.train(
+        found = session.run(
             Order(small_run("gpt", enwiki, iterations=_ITERATIONS, every=2), 4, _RATES)
         )
     assert isinstance(found, Outcome)
@@ -124,9 +124,9 @@ def test_one_rank_out_of_memory_is_an_answer_and_the_session_goes_on(enwiki: Pat
         small_run("gpt", enwiki), 4, _RATES, memory_bytes=(plenty, plenty, little, plenty)
     )
     with open_site(_site()) as session:
-        before = session.train(replace(order, memory_bytes=(plenty,) * 4))
-        found = session.train(order)
-        after = session.train(replace(order, memory_bytes=()))
+        before = session.run(replace(order, memory_bytes=(plenty,) * 4))
+        found = session.run(order)
+        after = session.run(replace(order, memory_bytes=()))
     assert isinstance(found, OutOfMemory)
     assert found.rank == 2
     assert "rank 2 on node 1 was killed at its memory limit" in found.message
@@ -139,13 +139,13 @@ def test_new_ranks_are_not_out_of_memory_at_their_first_run(enwiki: Path) -> Non
     """A process's first run loads some 40 MB, which are none of the model's."""
     run = small_run("gpt", enwiki, micro_batch_size=1)
     with open_site(_site()) as session:
-        unlimited = session.train(Order(run, 4, _RATES))
+        unlimited = session.run(Order(run, 4, _RATES))
         assert isinstance(unlimited, Outcome)
         first = max(record.peak_memory_bytes for record in unlimited.records)
     allowance = 25 << 20
     assert first > allowance, "the first run takes no more than others: this test shows nothing"
     with open_site(_site()) as session:
-        limited = session.train(Order(run, 4, _RATES, memory_bytes=(allowance,) * 4))
+        limited = session.run(Order(run, 4, _RATES, memory_bytes=(allowance,) * 4))
     assert isinstance(limited, Outcome)
 
 
@@ -220,7 +220,7 @@ def test_a_killed_rank_is_named_and_everything_is_cleaned_up(enwiki: Path) -> No
         pytest.raises(ReproError, match=r"rank 3 on node 1 was killed by SIGKILL.*last log lines"),
         open_site(_site()) as session,
     ):
-        session.train(Order(small_run("gpt", enwiki, iterations=50), 4, _RATES), kill_rank_3)
+        session.run(Order(small_run("gpt", enwiki, iterations=50), 4, _RATES), kill_rank_3)
     assert time.monotonic() - killed_at < 30
     assert not _wait_until_clean(before, 10)
 
@@ -251,7 +251,7 @@ from repro.launch.sites import open_site
 from repro.errors import ReproError
 try:
     with open_site(_site()) as session:
-        session.train(
+        session.run(
             Order(small_run("gpt", Path({corpus!r}), iterations=200, every=2), 4, _RATES),
             lambda done: print(done, flush=True),
         )
@@ -319,7 +319,7 @@ def test_a_rank_that_raises_says_what(enwiki: Path, tmp_path: Path) -> None:
         ),
         open_site(_site()) as session,
     ):
-        session.train(Order(small_run("gpt", tmp_path), 2, _RATES))
+        session.run(Order(small_run("gpt", tmp_path), 2, _RATES))
 
 
 def test_more_ranks_than_the_site_has_are_refused(enwiki: Path) -> None:
@@ -327,4 +327,4 @@ def test_more_ranks_than_the_site_has_are_refused(enwiki: Path) -> None:
         pytest.raises(ReproError, match="8 ranks wanted, but the site has 4"),
         open_site(_site()) as session,
     ):
-        session.train(Order(small_run("gpt", enwiki), 8, _RATES))
+        session.run(Order(small_run("gpt", enwiki), 8, _RATES))

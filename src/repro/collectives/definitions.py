@@ -41,7 +41,10 @@ def bus_factor(collective: str, ranks: ArrayLike) -> NDArray[Any]:
 
 def algbw_GBps(size_bytes: ArrayLike, time_s: ArrayLike) -> NDArray[Any]:
     """Algorithm bandwidth: size over time, in GB/s (1e9 B/s)."""
-    return np.asarray(size_bytes, dtype=float) / np.asarray(time_s, dtype=float) * 1e-9
+    bandwidth: NDArray[Any] = (
+        np.asarray(size_bytes, dtype=float) / np.asarray(time_s, dtype=float) * 1e-9
+    )
+    return bandwidth
 
 
 def busbw_GBps(
@@ -54,4 +57,5 @@ def busbw_GBps(
     ReproError
         The collective is none of `COLLECTIVES`.
     """
-    return bus_factor(collective, ranks) * algbw_GBps(size_bytes, time_s)
+    bandwidth: NDArray[Any] = bus_factor(collective, ranks) * algbw_GBps(size_bytes, time_s)
+    return bandwidth

@@ -71,7 +71,7 @@ def measure_compute(cluster_name: str, profile_name: str, corpus: Path, split: s
             run = testbed_run(
                 name, alone, corpus, split, pipeline=pipeline, micro_batch_size=micro_batch
             )
-            outcome = site.train(Order(run, ranks=1, rates_gbps={}))
+            outcome = site.run(Order(run, ranks=1, rates_gbps={}))
             assert isinstance(outcome, Outcome)
             (record,) = outcome.records
             times[case] += record.iteration_time_s

@@ -34,6 +34,7 @@ from repro.testbed.similarity import (
     derive,
     memory_allowance_bytes,
 )
+from repro.train.records import TrainingRun
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class _Configuration:
 
     cell: Cell
     similarity: Similarity
-    order: Order
+    order: Order[TrainingRun]
 
     @property
     def series(self) -> tuple[str, str, int]:
@@ -275,7 +276,7 @@ def _measure(
                 dataset = out_of_memory_dataset("testbed", configuration.cell)
             elif dataset is None:
                 session = session or stack.enter_context(open_site(site))
-                outcome = session.train(configuration.order, report=lambda _: bar.update())
+                outcome = session.run(configuration.order, report=lambda _: bar.update())
                 if isinstance(outcome, OutOfMemory):
                     dataset = out_of_memory_dataset("testbed", configuration.cell)
                 else:

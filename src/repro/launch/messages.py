@@ -5,8 +5,11 @@ All of it is pickled through pipes between processes of one machine.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
+from repro.catalog.models import Family
 from repro.catalog.topology import Topology
+from repro.collectives.records import CollectiveSweep, SweepRecord
 from repro.observe.nic import NicSeries
 from repro.testbed.verify import LinkCheck
 from repro.train.records import RankRecord, TrainingRun
@@ -30,15 +33,27 @@ class Ready:
     """All ranks are up, and compute as fast as their quota says."""
 
 
+Work = TypeVar("Work", TrainingRun, CollectiveSweep)
+
+
+def stages_of(work: TrainingRun | CollectiveSweep) -> tuple[int, Family]:
+    """Pipeline stages that ranks form for it, and of which family's models."""
+    if isinstance(work, TrainingRun):
+        return work.pipeline_parallel, work.family
+    return 1, "gpt"
+
+
 @dataclass(frozen=True)
-class Order:
-    """Train one configuration on the first `ranks` ranks, over links of these rates.
+class Order(Generic[Work]):
+    """Train one configuration, or measure collectives, on the first `ranks` ranks.
+
+    Links have the rates `rates_gbps`, by level.
 
     `fabric_latency_s` is added to the way between nodes where the kernel can. `memory_bytes` is
     what each rank may allocate beside what it holds when the run begins; empty: no limit.
     """
 
-    run: TrainingRun
+    run: Work
     ranks: int
     rates_gbps: dict[str, float]
     fabric_latency_s: float = 0.0
@@ -47,7 +62,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Join:
-    """Supervisor to rank: meet `ranks` ranks at this address, then train; `scratch` is theirs.
+    """Supervisor to rank: meet `ranks` ranks at this address, then work; `scratch` is theirs.
 
     `memory_bytes` is what the rank may allocate in it; None: no limit.
     """
@@ -55,7 +70,7 @@ class Join:
     ranks: int
     address: str
     port: int
-    run: TrainingRun
+    run: TrainingRun | CollectiveSweep
     scratch: Path
     memory_bytes: int | None
 
@@ -67,15 +82,16 @@ class MeasureShare:
 
 @dataclass(frozen=True)
 class Progress:
-    """So many iterations are done."""
+    """So many iterations, or cases of a sweep, are done."""
 
-    iterations: int
+    steps: int
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One configuration's measurements: a record per rank, the NICs of the nodes, the links.
+    """One order's measurements: a record per rank, the NICs of the nodes, the links.
 
+    `records` are those of training, `sweeps` those of collectives; the other is empty.
     `fabric_latency_s` is what was added: 0 where the kernel lacks netem.
     """
 
@@ -83,6 +99,7 @@ class Outcome:
     nics: NicSeries
     links: tuple[LinkCheck, ...]
     fabric_latency_s: float
+    sweeps: tuple[SweepRecord, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One rank's process: take its place, then train what it is told until the pipe closes."""
+"""One rank's process: take its place, then do what it is told until the pipe closes."""
 
 import ctypes
 import gc
@@ -10,8 +10,17 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from repro.collectives.records import CollectiveSweep
 from repro.errors import one_line
-from repro.launch.messages import Failure, Join, MeasureShare, OutOfMemory, Progress
+from repro.launch.messages import (
+    Failure,
+    Join,
+    MeasureShare,
+    OutOfMemory,
+    Progress,
+    stages_of,
+)
+from repro.testbed.links import UPLINK
 from repro.testbed.memory import set_limit, used_bytes
 from repro.testbed.namespaces import die_with_parent, enter_network
 from repro.testbed.verify import measure_cpu_share
@@ -77,10 +86,13 @@ def _obey(place: Place, supervisor: Connection) -> None:
     # Loaded by the fork server already; imported here so that only rank processes need torch.
     import torch
 
+    from repro.collectives.sweep import sweep
     from repro.train.groups import join_groups, leave_groups
     from repro.train.run import device_scope, train
 
     torch.set_num_threads(1)
+    if torch.cuda.is_available():
+        torch.cuda.set_device(place.rank % torch.cuda.device_count())
     # What was loaded before the fork is never garbage; walking it would stop a rank for seconds.
     gc.freeze()
     joined: tuple[str, int] | None = None
@@ -99,8 +111,7 @@ def _obey(place: Place, supervisor: Connection) -> None:
                         message.ranks,
                         message.address,
                         message.port,
-                        message.run.pipeline_parallel,
-                        message.run.family,
+                        *stages_of(message.run),
                     )
                 joined = meeting
             report = (
@@ -109,7 +120,13 @@ def _obey(place: Place, supervisor: Connection) -> None:
                 else (lambda _: None)
             )
             _limit_memory(place.memory, message.memory_bytes)
-            supervisor.send(train(message.run, message.scratch, report, place.cores))
+            if isinstance(message.run, CollectiveSweep):
+                # A namespace's uplink is this rank's alone; the loopback is everybody's.
+                own = UPLINK if place.namespace else None
+                with device_scope():
+                    supervisor.send(sweep(message.run, own, report))
+            else:
+                supervisor.send(train(message.run, message.scratch, report, place.cores))
 
 
 def _limit_memory(group: Path | None, allowance_bytes: int | None) -> None:

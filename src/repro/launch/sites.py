@@ -1,4 +1,4 @@
-"""Open a set of ranks from the user's process, and have it train configurations."""
+"""Open a set of ranks from the user's process, and have it carry out orders."""
 
 import multiprocessing
 import subprocess
@@ -11,7 +11,16 @@ from tempfile import TemporaryFile
 from typing import IO
 
 from repro.errors import NotRunHere, ReproError
-from repro.launch.messages import Failure, Order, Outcome, OutOfMemory, Progress, Ready, Site
+from repro.launch.messages import (
+    Failure,
+    Order,
+    Outcome,
+    OutOfMemory,
+    Progress,
+    Ready,
+    Site,
+    Work,
+)
 
 _END_S = 20
 
@@ -25,10 +34,10 @@ class Session:
     _supervisor: "subprocess.Popen[bytes]"
     _log: IO[bytes]
 
-    def train(
-        self, order: Order, report: Callable[[int], object] = lambda _: None
+    def run(
+        self, order: Order[Work], report: Callable[[int], object] = lambda _: None
     ) -> Outcome | OutOfMemory:
-        """Have one configuration trained; `report` gets the iterations done so far.
+        """Have an order carried out; `report` gets the iterations, or cases, done so far.
 
         A rank without enough memory is an answer: the ranks are new then, and the session goes on.
 
@@ -44,7 +53,7 @@ class Session:
         while True:
             answer = _hear(self._pipe, self._supervisor, self._log)
             if isinstance(answer, Progress):
-                report(answer.iterations)
+                report(answer.steps)
             elif isinstance(answer, Outcome | OutOfMemory):
                 return answer
 

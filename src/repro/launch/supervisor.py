@@ -18,7 +18,9 @@ from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
+from repro.collectives.records import SweepRecord
 from repro.errors import NotRunHere, ReproError
 from repro.launch.messages import (
     Failure,
@@ -30,6 +32,7 @@ from repro.launch.messages import (
     Progress,
     Ready,
     Site,
+    stages_of,
 )
 from repro.launch.rank import Place, serve
 from repro.observe.nic import sample_counters
@@ -46,7 +49,7 @@ from repro.testbed.namespaces import Namespace, become_network_admin
 from repro.testbed.ownership import leftovers, owned_name
 from repro.testbed.quota import Quotas, create_quotas
 from repro.testbed.verify import ATTEMPTS, LinkCheck, verify_links, verify_quotas
-from repro.train.records import RankRecord
+from repro.train.records import RankRecord, TrainingRun
 
 _FIRST_PORT = 29500
 _LOG_LINES = 5
@@ -199,16 +202,17 @@ def supervise(user: Connection) -> None:
         user.send(Ready())
         port, previous = _FIRST_PORT, None
         while True:
-            order: Order = user.recv()
+            order: Order[Any] = user.recv()
             # Ranks that form other groups meet at another port.
-            stages = order.run.pipeline_parallel
-            layout = (order.ranks, stages, order.run.family if stages > 1 else None)
+            stages, family = stages_of(order.run)
+            layout = (order.ranks, stages, family if stages > 1 else None)
             fresh = previous is None
             if layout != previous:
                 port, previous = _free_port(port, network), layout
             try:
-                if fresh and order.memory_bytes:
-                    _carry_out(_first_run(order), ranks, network, scratch, port, user)
+                if fresh and order.memory_bytes and isinstance(order.run, TrainingRun):
+                    first = replace(order, run=_smallest(order.run), memory_bytes=())
+                    _carry_out(first, ranks, network, scratch, port, user)
                 user.send(_carry_out(order, ranks, network, scratch, port, user))
             except _RankOutOfMemory as error:
                 ranks.bury()
@@ -218,13 +222,13 @@ def supervise(user: Connection) -> None:
                 user.send(error.found)
 
 
-def _first_run(order: Order) -> Order:
-    """The smallest run like this one, without limits.
+def _smallest(run: TrainingRun) -> TrainingRun:
+    """The smallest run like this one, to be done without limits.
 
     A process's first run loads what later ones find, many times what a small model takes.
     """
-    run = replace(
-        order.run,
+    return replace(
+        run,
         micro_batch_size=1,
         microbatches=1,
         warmup=1,
@@ -232,11 +236,10 @@ def _first_run(order: Order) -> Order:
         save_every=0,
         validate_every=0,
     )
-    return replace(order, run=run, memory_bytes=())
 
 
 def _carry_out(
-    order: Order,
+    order: Order[Any],
     ranks: _Ranks,
     network: Network | None,
     scratch: Path,
@@ -258,7 +261,8 @@ def _carry_out(
             pipe.send(Join(order.ranks, address, port, order.run, scratch, allowance))
         answers = ranks.collect(order.ranks, user)
     records = tuple(answer for answer in answers if isinstance(answer, RankRecord))
-    return Outcome(records, nics, checks, latency_s)
+    sweeps = tuple(answer for answer in answers if isinstance(answer, SweepRecord))
+    return Outcome(records, nics, checks, latency_s, sweeps)
 
 
 def _verify_shares(site: Site, ranks: _Ranks, user: Connection) -> None:

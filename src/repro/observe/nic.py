@@ -1,5 +1,7 @@
 """NIC byte counters, sampled into a time series while something runs."""
 
+import errno
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -48,3 +50,19 @@ def sample_counters(read: Callable[[], Sequence[tuple[int, int]]]) -> Iterator[N
     finally:
         stop.set()
         thread.join()
+
+
+def interface_bytes(table: str, interface: str) -> tuple[int, int]:
+    """Bytes that an interface received and sent, from the text of `/proc/net/dev`.
+
+    Raises
+    ------
+    OSError
+        There is no such interface.
+    """
+    for line in table.splitlines():
+        name, _, fields = line.partition(":")
+        if name.strip() == interface:
+            counters = fields.split()
+            return int(counters[0]), int(counters[8])
+    raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), interface)

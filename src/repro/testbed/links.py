@@ -16,6 +16,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from repro.catalog.topology import Topology
 from repro.errors import NotRunHere
+from repro.observe.nic import interface_bytes
 from repro.testbed.namespaces import Namespace, create_namespace
 
 SUBNET = "10.88.0.0/16"
@@ -200,9 +201,4 @@ def _has_netem(namespace: Namespace) -> bool:
 
 def read_uplink_bytes(namespace: Namespace) -> tuple[int, int]:
     """Bytes received and sent by a vertex's uplink since it was created."""
-    for line in os.pread(namespace.counters_fd, 8192, 0).decode().splitlines():
-        interface, _, fields = line.partition(":")
-        if interface.strip() == UPLINK:
-            counters = fields.split()
-            return int(counters[0]), int(counters[8])
-    raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), UPLINK)
+    return interface_bytes(os.pread(namespace.counters_fd, 8192, 0).decode(), UPLINK)

@@ -9,7 +9,11 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch.distributed as dist
+from megatron.core.distributed import param_and_grad_buffer
 from torch.overrides import TorchFunctionMode
+
+from repro.collectives.ring import ring_reduce_scatter
 
 _CPU = torch.device("cpu")
 
@@ -36,8 +40,17 @@ class _CudaMeansCpu(TorchFunctionMode):
 
 @contextmanager
 def cpu_as_cuda() -> Iterator[None]:
-    """Make the parts of `torch.cuda` that Megatron-Core calls mean the CPU, within this scope."""
+    """Make the parts of `torch.cuda` that Megatron-Core calls mean the CPU, within this scope.
+
+    Reduce-scatters move what NCCL's move (`repro.collectives.ring`).
+    """
     with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(dist, "reduce_scatter_tensor", ring_reduce_scatter))
+        stack.enter_context(
+            mock.patch.object(
+                param_and_grad_buffer, "dist_reduce_scatter_func", ring_reduce_scatter
+            )
+        )
         for name, replacement in (
             ("current_device", lambda: _CPU),
             ("synchronize", lambda *args, **kwargs: None),

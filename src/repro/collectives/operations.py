@@ -1,0 +1,231 @@
+"""Collectives as calls of torch.distributed, with data that shows whether they were right."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+# In and out of place as torch offers them. Where it has a collective in place only, out of place is
+# a copy and the collective, as in torch's functional collectives; an exchange between ranks has no
+# place of its own, as in nccl-tests.
+PLACES: dict[str, tuple[bool, ...]] = {
+    "all_reduce": (False, True),
+    "all_gather": (False, True),
+    "reduce_scatter": (False, True),
+    "broadcast": (False, True),
+    "reduce": (False, True),
+    "all_to_all": (False,),
+    "send_recv": (False,),
+}
+# Data of small whole numbers, so that every order of summing gives the same in half precision too.
+_PERIOD = 3
+# Whose size is that of all ranks' data together.
+_SHARED = ("all_gather", "reduce_scatter", "all_to_all")
+
+
+Fill = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A collective on one size, ready to be called on this rank.
+
+    Attributes
+    ----------
+    size_bytes
+        By nccl-tests' definition: of all ranks' data for the three that gather or scatter.
+    call
+        Run it; on a device it may return before it is over.
+    given, result
+        What this rank gives and gets, the same or overlapping in place.
+    data, expected
+        By positions of `given`, data that tells ranks and elements apart; and by positions of
+        `result`, what one call must make of it. None where a rank gets nothing.
+    """
+
+    size_bytes: int
+    call: Callable[[], object]
+    given: torch.Tensor
+    result: torch.Tensor
+    data: Fill
+    expected: Fill | None
+
+    def wrong_elements(self) -> int:
+        """Call it once on data, and count what of this rank's result is not as it must be."""
+        self.given.copy_(self.data(_positions(self.given)))
+        self.call()
+        if self.expected is None:
+            return 0
+        right = self.expected(_positions(self.result)).to(self.result.dtype)
+        return int((self.result != right).sum())
+
+    def clear(self) -> None:
+        """Give zeros, which stay zeros however often they are summed."""
+        self.given.zero_()
+
+
+def prepare(
+    collective: str,
+    asked_bytes: int,
+    in_place: bool,
+    group: dist.ProcessGroup,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Operation:
+    """Allocate what a collective needs on this rank.
+
+    Parameters
+    ----------
+    collective : str
+        A key of `PLACES`.
+    asked_bytes : int
+        The size; rounded up to a whole number of elements, of each rank where ranks have shares.
+    in_place : bool
+        One of the collective's `PLACES`.
+    """
+    parts = group.size() if collective in _SHARED else 1
+    count = -(-asked_bytes // (parts * dtype.itemsize)) * parts
+    whole = torch.zeros(count, dtype=dtype, device=device)
+    return {
+        "all_reduce": _all_reduce,
+        "all_gather": _all_gather,
+        "reduce_scatter": _reduce_scatter,
+        "broadcast": _broadcast,
+        "reduce": _reduce,
+        "all_to_all": _all_to_all,
+        "send_recv": _send_recv,
+    }[collective](whole, in_place, group)
+
+
+def _all_reduce(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> Operation:
+    result = given if in_place else torch.zeros_like(given)
+
+    def call() -> None:
+        if not in_place:
+            result.copy_(given)
+        dist.all_reduce(result, group=group)
+
+    return Operation(given.nbytes, call, given, result, _of_rank(group), _summed(group))
+
+
+def _reduce(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> Operation:
+    result = given if in_place else torch.zeros_like(given)
+
+    def call() -> None:
+        if not in_place:
+            result.copy_(given)
+        dist.reduce(result, group=group, group_dst=0)
+
+    expected = _summed(group) if group.rank() == 0 else None
+    return Operation(given.nbytes, call, given, result, _of_rank(group), expected)
+
+
+def _broadcast(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> Operation:
+    result = given if in_place else torch.zeros_like(given)
+    # What a broadcast overwrites needs no copy.
+    copies = not in_place and group.rank() == 0
+
+    def call() -> None:
+        if copies:
+            result.copy_(given)
+        dist.broadcast(result, group=group, group_src=0)
+
+    return Operation(given.nbytes, call, given, result, _of_rank(group), lambda at: _pattern(at, 0))
+
+
+def _all_gather(result: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> Operation:
+    share = result.numel() // group.size()
+    given = _share(result, group) if in_place else torch.zeros_like(result[:share])
+
+    def call() -> None:
+        dist.all_gather_into_tensor(result, given, group=group)
+
+    return Operation(
+        result.nbytes,
+        call,
+        given,
+        result,
+        _of_rank(group),
+        lambda at: _pattern(at % share, at // share),
+    )
+
+
+def _reduce_scatter(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> Operation:
+    mine = _share(given, group)
+    result = mine if in_place else torch.zeros_like(mine)
+    first = group.rank() * mine.numel()
+
+    def call() -> None:
+        dist.reduce_scatter_tensor(result, given, group=group)
+
+    summed = _summed(group)
+    return Operation(
+        given.nbytes, call, given, result, _of_rank(group), lambda at: summed(at + first)
+    )
+
+
+def _all_to_all(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> Operation:
+    result, share = torch.zeros_like(given), given.numel() // group.size()
+    first = group.rank() * share
+
+    def call() -> None:
+        dist.all_to_all_single(result, given, group=group)
+
+    return Operation(
+        given.nbytes,
+        call,
+        given,
+        result,
+        _of_rank(group),
+        lambda at: _pattern(first + at % share, at // share),
+    )
+
+
+def _send_recv(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> Operation:
+    """To the next rank, and from the one before at the same time."""
+    result, rank, ranks = torch.zeros_like(given), group.rank(), group.size()
+    exchange = [
+        dist.P2POp(dist.isend, given, group=group, group_peer=(rank + 1) % ranks),
+        dist.P2POp(dist.irecv, result, group=group, group_peer=(rank - 1) % ranks),
+    ]
+
+    def call() -> None:
+        for request in dist.batch_isend_irecv(exchange):
+            request.wait()
+
+    return Operation(
+        given.nbytes,
+        call,
+        given,
+        result,
+        _of_rank(group),
+        lambda at: _pattern(at, (rank - 1) % ranks),
+    )
+
+
+def _share(whole: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    """This rank's part."""
+    return whole.chunk(group.size())[group.rank()]
+
+
+def _positions(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.arange(tensor.numel(), device=tensor.device)
+
+
+def _pattern(position: torch.Tensor, rank: torch.Tensor | int) -> torch.Tensor:
+    """What a rank gives at a position."""
+    return (position + rank) % _PERIOD
+
+
+def _of_rank(group: dist.ProcessGroup) -> Fill:
+    rank = group.rank()
+    return lambda at: _pattern(at, rank)
+
+
+def _summed(group: dist.ProcessGroup) -> Fill:
+    """The sum over all ranks of what they give at a position."""
+    sums = torch.tensor(
+        [sum((first + rank) % _PERIOD for rank in range(group.size())) for first in range(_PERIOD)]
+    )
+    return lambda at: sums.to(at.device)[at % _PERIOD]

@@ -1,0 +1,81 @@
+"""What a sweep of collectives is told, and what each of its ranks returns."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Layout = Literal["world", "node", "rail"]
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+Element = Literal["fp32", "fp16", "bf16"]
+
+
+@dataclass(frozen=True)
+class CollectiveSweep:
+    """Collectives to measure on all ranks.
+
+    Attributes
+    ----------
+    collectives
+        Of `repro.collectives.definitions.COLLECTIVES`.
+    sizes_bytes
+        Ascending, as nccl-tests defines the size: of all ranks' data together for all_gather,
+        reduce_scatter and all_to_all. What does not divide is rounded up to one element a rank.
+    layouts
+        The process groups, which all communicate at once: `world` is one of all ranks, `node` one
+        for each node, `rail` one for each GPU of a node, with that GPU of every node.
+    ranks_per_node
+        Of full nodes; ranks fill one node after another.
+    dtype
+        Of the elements.
+    warmup
+        Calls before the first that is recorded.
+    repeats
+        Recorded measurements of each size, each of one or more calls.
+    longest_call_s
+        A size of which a call takes longer is the collective's last.
+    """
+
+    collectives: tuple[str, ...]
+    sizes_bytes: tuple[int, ...]
+    layouts: tuple[Layout, ...]
+    ranks_per_node: int
+    dtype: Element
+    warmup: int
+    repeats: int
+    longest_call_s: float
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One collective of one size on one rank.
+
+    Attributes
+    ----------
+    size_bytes
+        What was moved, by nccl-tests' definition; `asked_bytes` is the sweep's size for it.
+    calls
+        Calls in each repeat, without a barrier between them.
+    time_s
+        One entry per repeat: its time on this rank, over `calls`.
+    sent_bytes, received_bytes
+        What this rank's network interface counted for one call, headers included; NaN where ranks
+        share an interface or do not use one.
+    """
+
+    layout: Layout
+    collective: str
+    in_place: bool
+    asked_bytes: int
+    size_bytes: int
+    calls: int
+    time_s: tuple[float, ...]
+    sent_bytes: float
+    received_bytes: float
+
+
+@dataclass(frozen=True)
+class SweepRecord:
+    """What one rank measured. `group_ranks` is the size of its process group, by layout."""
+
+    rank: int
+    group_ranks: dict[Layout, int]
+    measurements: tuple[Measurement, ...]

@@ -1,0 +1,188 @@
+"""Measure collectives on this rank, as nccl-tests does: sizes ascending, calls back to back."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from repro.collectives.operations import PLACES, Operation, prepare
+from repro.collectives.records import CollectiveSweep, Layout, Measurement, SweepRecord
+from repro.errors import ReproError
+from repro.observe.nic import interface_bytes
+
+_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+# A repeat is so long, or so many calls: one call of a small message is shorter than what ranks
+# differ in when they leave a barrier.
+_REPEAT_S = 0.02
+_MOST_CALLS = 20
+
+
+def sweep(
+    asked: CollectiveSweep,
+    interface: str | None = None,
+    report: Callable[[int], None] = lambda _: None,
+) -> SweepRecord:
+    """Measure on this rank what all ranks of the default process group are asked for.
+
+    Parameters
+    ----------
+    interface : str, optional
+        The network interface whose bytes are counted, if it is this rank's own.
+    report
+        Called with the number of finished cases (collective, place, size), skipped ones included.
+
+    Raises
+    ------
+    ReproError
+        A collective returned wrong data; the message names it.
+    """
+    device = _device()
+    groups = {layout: _group(asked, layout) for layout in asked.layouts}
+    found: list[Measurement] = []
+    done = 0
+    for layout, group in groups.items():
+        if group.size() == 1:
+            continue
+        for collective in asked.collectives:
+            for in_place in PLACES[collective]:
+                cases = _ascending(asked, layout, collective, in_place, group, device, interface)
+                sizes = 0
+                for sizes, measurement in enumerate(cases, start=1):
+                    found.append(measurement)
+                    report(done + sizes)
+                done += len(asked.sizes_bytes)
+                report(done)
+    for group in groups.values():
+        if group is not dist.group.WORLD:
+            dist.destroy_process_group(group)
+    sizes_of = {layout: group.size() for layout, group in groups.items()}
+    return SweepRecord(dist.get_rank(), sizes_of, tuple(found))
+
+
+def cases(asked: CollectiveSweep) -> int:
+    """How many cases a sweep has, skipped ones included."""
+    places = sum(len(PLACES[collective]) for collective in asked.collectives)
+    return len(asked.layouts) * places * len(asked.sizes_bytes)
+
+
+def _device() -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def _group(asked: CollectiveSweep, layout: Layout) -> dist.ProcessGroup:
+    """This rank's group; all ranks form all groups."""
+    ranks, each = dist.get_world_size(), asked.ranks_per_node
+    if layout == "world":
+        assert dist.group.WORLD is not None
+        return dist.group.WORLD
+    members = (
+        [list(range(first, min(first + each, ranks))) for first in range(0, ranks, each)]
+        if layout == "node"
+        else [list(range(rail, ranks, each)) for rail in range(min(each, ranks))]
+    )
+    group: dist.ProcessGroup = dist.new_subgroups_by_enumeration(members)[0]  # type: ignore[no-untyped-call]
+    return group
+
+
+def _ascending(
+    asked: CollectiveSweep,
+    layout: Layout,
+    collective: str,
+    in_place: bool,
+    group: dist.ProcessGroup,
+    device: torch.device,
+    interface: str | None,
+) -> Iterator[Measurement]:
+    """Sizes up to the first whose call is too long."""
+    for asked_bytes in asked.sizes_bytes:
+        operation = prepare(collective, asked_bytes, in_place, group, _DTYPES[asked.dtype], device)
+        _check(operation, collective, asked_bytes)
+        one_call = _agreed(_warm(operation, asked.warmup), device)
+        calls = max(1, min(_MOST_CALLS, math.ceil(_REPEAT_S / one_call)))
+        yield _measure(
+            operation, asked, layout, collective, in_place, asked_bytes, calls, interface
+        )
+        if one_call > asked.longest_call_s:
+            return
+
+
+def _check(operation: Operation, collective: str, asked_bytes: int) -> None:
+    if wrong := operation.wrong_elements():
+        raise ReproError(
+            f"{collective} of {asked_bytes} bytes: {wrong} wrong elements on rank "
+            f"{dist.get_rank()}; what it takes means nothing"
+        )
+    operation.clear()
+
+
+def _warm(operation: Operation, calls: int) -> float:
+    """Call it so often, at least once; the time of the last call."""
+    seconds = 0.0
+    for _ in range(max(1, calls)):
+        seconds = _timed(operation, 1)
+    return seconds
+
+
+def _timed(operation: Operation, calls: int) -> float:
+    """Seconds from all ranks' being ready to the last call's end on this rank."""
+    dist.barrier()
+    _synchronise()
+    start = time.monotonic()
+    for _ in range(calls):
+        operation.call()
+    _synchronise()
+    return time.monotonic() - start
+
+
+def _synchronise() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _agreed(seconds: float, device: torch.device) -> float:
+    """The longest of all ranks, so that all decide alike."""
+    longest = torch.tensor([seconds], dtype=torch.float64, device=device)
+    dist.all_reduce(longest, op=dist.ReduceOp.MAX)
+    return float(longest)
+
+
+def _measure(
+    operation: Operation,
+    asked: CollectiveSweep,
+    layout: Layout,
+    collective: str,
+    in_place: bool,
+    asked_bytes: int,
+    calls: int,
+    interface: str | None,
+) -> Measurement:
+    before = _counted(interface)
+    times = tuple(_timed(operation, calls) / calls for _ in range(asked.repeats))
+    received, sent = (
+        (after - first) / (calls * asked.repeats)
+        for first, after in zip(before, _counted(interface), strict=True)
+    )
+    return Measurement(
+        layout=layout,
+        collective=collective,
+        in_place=in_place,
+        asked_bytes=asked_bytes,
+        size_bytes=operation.size_bytes,
+        calls=calls,
+        time_s=times,
+        sent_bytes=sent,
+        received_bytes=received,
+    )
+
+
+def _counted(interface: str | None) -> tuple[float, float]:
+    """Bytes received and sent, when nothing is under way any more."""
+    if interface is None:
+        return math.nan, math.nan
+    dist.barrier()
+    return interface_bytes(Path("/proc/self/net/dev").read_text(), interface)
