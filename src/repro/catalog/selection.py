@@ -77,8 +77,8 @@ def select(
         wanted,
         choose("source", source, {known: known for known in SOURCES}),
         choose("protocol", protocol, {**{p: (p,) for p in known}, "all": chosen.protocols}),
-        _pick("model", models, {model: model for model in wanted.models}),
-        _pick("number of GPUs", gpus, {str(count): count for count in wanted.gpus}),
+        pick("model", models, {model: model for model in wanted.models}),
+        pick("number of GPUs", gpus, {str(count): count for count in wanted.gpus}),
     )
 
 
@@ -98,7 +98,14 @@ def _changed(chosen: Experiment, micro_batch_size: int | None, stages: int | Non
         raise ReproError(f"{asked_for}: {reason}; choose another") from None
 
 
-def _pick(kind: str, value: str | int | Sequence[object], among: dict[str, T]) -> tuple[T, ...]:
+def pick(kind: str, value: str | int | Sequence[object], among: dict[str, T]) -> tuple[T, ...]:
+    """What a notebook asks for by name: `all`, one, several separated by commas, or a sequence.
+
+    Raises
+    ------
+    ReproError
+        A name is unknown.
+    """
     if value == "all":
         return tuple(among.values())
     if isinstance(value, str):

@@ -47,6 +47,16 @@ class Topology(Entry):
         """Vertices that hang on the fabric."""
         return self.levels[-1].members
 
+    def first(self, gpus: int) -> "Topology":
+        """The smallest tree of whole nodes that has so many GPUs."""
+        below, levels = 1, []
+        for level in self.levels:
+            top = level is self.levels[-1]
+            members = min(level.members, -(-gpus // below)) if top else level.members
+            levels.append(level.model_copy(update={"members": members}))
+            below *= level.members
+        return Topology(levels=tuple(levels))
+
     def node_of(self, rank: int) -> int:
         """The node a rank runs on: ranks fill one node after another."""
         return rank // self.gpus_per_node

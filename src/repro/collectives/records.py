@@ -1,11 +1,8 @@
 """What a sweep of collectives is told, and what each of its ranks returns."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
 
-Layout = Literal["world", "node", "rail"]
-LAYOUTS: tuple[Layout, ...] = get_args(Layout)
-Element = Literal["fp32", "fp16", "bf16"]
+from repro.catalog.collectives import Element, Layout
 
 
 @dataclass(frozen=True)
@@ -20,8 +17,7 @@ class CollectiveSweep:
         Ascending, as nccl-tests defines the size: of all ranks' data together for all_gather,
         reduce_scatter and all_to_all. What does not divide is rounded up to one element a rank.
     layouts
-        The process groups, which all communicate at once: `world` is one of all ranks, `node` one
-        for each node, `rail` one for each GPU of a node, with that GPU of every node.
+        The process groups, of which all communicate at once.
     ranks_per_node
         Of full nodes; ranks fill one node after another.
     dtype

@@ -190,7 +190,7 @@ def _configuration(
         pipeline=chosen.pipeline,
         stages=stages,
     )
-    fabric = _fabric(entry, cell.protocol)
+    fabric = fabric_links(entry, cell.protocol)
     order = Order(
         run=run,
         ranks=cell.gpus,
@@ -200,7 +200,7 @@ def _configuration(
     return _Configuration(cell, similarity, order)
 
 
-def _fabric(entry: Cluster, transport: str) -> Links:
+def fabric_links(entry: Cluster, transport: str) -> Links:
     """What collectives get between nodes: over a protocol whose rate is this cluster's, or as the
     cluster's own fabric does."""
     network = protocol(transport) if transport in entry.protocols else None

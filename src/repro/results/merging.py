@@ -30,11 +30,11 @@ def merge(datasets: Sequence[xr.Dataset]) -> xr.Dataset:
                 value for part in parts if name in part for value in part[name].values.tolist()
             )
         )
-        for name in ("source", "model", "protocol", "level")
+        for name in ("source", "model", "protocol", "level", "collective", "layout", "in_place")
     }
     order["phase"], order["timer"] = list(PHASES), list(P2P_TIMERS)
     order = {name: values for name, values in order.items() if name in merged.dims}
-    ascending = ("gpus", "rank", *get_args(Swept))
+    ascending = ("gpus", "rank", "size_bytes", *get_args(Swept))
     return (
         merged.sel(order)
         .sortby([name for name in ascending if name in merged.dims])

@@ -1,0 +1,140 @@
+"""Sweeps of collectives: on which clusters, over which sizes (`params/collectives.yaml`)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import PositiveFloat, PositiveInt, field_validator, model_validator
+
+from repro.catalog.clusters import Cluster, cluster, read_clusters
+from repro.catalog.protocols import read_protocols
+from repro.catalog.reading import Entry, choose, read_yaml
+from repro.catalog.selection import SOURCES, pick
+from repro.collectives.definitions import COLLECTIVES
+from repro.paths import PARAMS
+
+# Process groups: one of all ranks; one for each node; one for each GPU of a node, with that GPU of
+# every node.
+Layout = Literal["world", "node", "rail"]
+Element = Literal["fp32", "fp16", "bf16"]
+
+
+class SweptCluster(Entry):
+    """The protocols between a cluster's nodes, and the numbers of its GPUs."""
+
+    protocols: tuple[str, ...]
+    gpus: tuple[PositiveInt, ...]
+
+
+class SweepProfile(Entry):
+    """Which collectives and sizes, and how often: as `repro.collectives.records.CollectiveSweep`
+    has them."""
+
+    collectives: tuple[str, ...]
+    sizes_bytes: tuple[PositiveInt, ...]
+    warmup: PositiveInt
+    repeats: PositiveInt
+    longest_call_s: PositiveFloat
+
+    @field_validator("collectives")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            choose("collective", name, {known: known for known in COLLECTIVES})
+        return names
+
+    @field_validator("sizes_bytes")
+    @classmethod
+    def _ascending(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        if list(sizes) != sorted(set(sizes)):
+            raise ValueError("sizes ascend")
+        return sizes
+
+
+class Collectives(Entry):
+    """Everything about sweeps of collectives.
+
+    `rate_scale` is the emulated rate that stands for one unit of a real link's.
+    """
+
+    title: str
+    source: str
+    rate_scale: PositiveFloat
+    dtype: Element
+    clusters: dict[str, SweptCluster]
+    layouts: tuple[Layout, ...]
+    profiles: dict[str, SweepProfile]
+
+    @model_validator(mode="after")
+    def _on_known_clusters(self) -> "Collectives":
+        for name, entry in self.clusters.items():
+            topology = choose("cluster", name, read_clusters()).topology
+            for protocol in entry.protocols:
+                choose("protocol", protocol, read_protocols())
+            if max(entry.gpus) > topology.gpus:
+                raise ValueError(f"{name} has no {max(entry.gpus)} GPUs")
+        return self
+
+
+def read_collectives_sweep() -> Collectives:
+    """The sweeps of collectives."""
+    value: Collectives = read_yaml(PARAMS / "collectives.yaml", Collectives)
+    return value
+
+
+@dataclass(frozen=True)
+class SweepSelection:
+    """A checked part of the sweeps."""
+
+    cluster_name: str
+    sweeps: Collectives
+    profile_name: str
+    profile: SweepProfile
+    source: str
+    protocols: tuple[str, ...]
+    gpus: tuple[int, ...]
+    collectives: tuple[str, ...]
+
+    @property
+    def cluster(self) -> Cluster:
+        """Where the collectives run."""
+        return cluster(self.cluster_name)
+
+
+def select_sweep(
+    cluster_name: str,
+    source: str = "testbed",
+    protocol: str = "all",
+    gpus: str | int | Sequence[int] = "all",
+    collectives: str | Sequence[str] = "all",
+    profile: str = "default",
+) -> SweepSelection:
+    """Check a notebook's parameters.
+
+    Parameters
+    ----------
+    cluster_name : str
+        A cluster of params/collectives.yaml.
+    source, protocol, gpus, profile
+        As `repro.catalog.selection.select` has them.
+    collectives
+        `all` of the profile's; one; several separated by commas; or a sequence.
+
+    Raises
+    ------
+    ReproError
+        A value is unknown; the message says which values are known.
+    """
+    sweeps = read_collectives_sweep()
+    swept = choose("cluster", cluster_name, sweeps.clusters)
+    wanted = choose("profile", profile, sweeps.profiles)
+    return SweepSelection(
+        cluster_name,
+        sweeps,
+        profile,
+        wanted,
+        choose("source", source, {known: known for known in SOURCES}),
+        pick("protocol", protocol, {name: name for name in swept.protocols}),
+        pick("number of GPUs", gpus, {str(count): count for count in swept.gpus}),
+        pick("collective", collectives, {name: name for name in wanted.collectives}),
+    )

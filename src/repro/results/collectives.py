@@ -1,0 +1,152 @@
+"""Measured collectives as an xarray dataset, and their bandwidths with intervals.
+
+Dimensions
+----------
+source, protocol, gpus, layout
+    Where and between which ranks: `repro.catalog.collectives.Layout`.
+collective, in_place, size_bytes
+    What was called; the size is the one asked for, in bytes by nccl-tests' definition.
+repeat, rank
+    The raw samples.
+
+What was not measured is NaN. `docs/quantities.md` defines every variable.
+"""
+
+import numpy as np
+import xarray as xr
+from scipy.stats import binom
+
+from repro.collectives.definitions import bus_factor
+from repro.collectives.records import CollectiveSweep
+from repro.collectives.traffic import received_bytes
+from repro.launch.messages import Outcome
+from repro.results.metrics import CONFIDENCE
+
+_CASE = ("layout", "collective", "in_place", "size_bytes")
+_WHERE = ("source", "protocol", "gpus")
+PLACES = {False: "out of place", True: "in place"}
+
+
+def sweep_dataset(
+    source: str, protocol: str, gpus: int, asked: CollectiveSweep, outcome: Outcome
+) -> xr.Dataset:
+    """One sweep's measurements, with the dimensions of where it ran of size one."""
+    records = sorted(outcome.sweeps, key=lambda record: record.rank)
+    axes = (list(asked.layouts), list(asked.collectives), list(PLACES), list(asked.sizes_bytes))
+    shape = tuple(map(len, axes))
+    times = np.full((*shape, asked.repeats, len(records)), np.nan)
+    sent, received = (np.full((*shape, len(records)), np.nan) for _ in range(2))
+    calls, moved = (np.full(shape, np.nan) for _ in range(2))
+    for column, record in enumerate(records):
+        for found in record.measurements:
+            keys = (found.layout, found.collective, found.in_place, found.asked_bytes)
+            at = tuple(axis.index(key) for axis, key in zip(axes, keys, strict=True))
+            times[(*at, slice(None), column)] = found.time_s
+            sent[(*at, column)], received[(*at, column)] = found.sent_bytes, found.received_bytes
+            calls[at], moved[at] = found.calls, found.size_bytes
+    group = [records[0].group_ranks[layout] for layout in asked.layouts]
+    rates = {check.level: check for check in outcome.links}
+    variables = {
+        "call_time_s": ((*_CASE, "repeat", "rank"), times, "time of a call on the rank", "s"),
+        "sent_bytes": ((*_CASE, "rank"), sent, "sent by the rank's interface in a call", "B"),
+        "received_bytes": ((*_CASE, "rank"), received, "received by it in a call", "B"),
+        "calls": (_CASE, calls, "calls in a repeat", "1"),
+        "moved_bytes": (_CASE, moved, "size that was moved", "B"),
+        "group_ranks": (("layout",), np.array(group, dtype=float), "ranks of a group", "1"),
+        "link_set_gbps": (
+            ("level",),
+            np.array([check.set_gbps for check in rates.values()]),
+            "rate the links were set to",
+            "Gbit/s",
+        ),
+    }
+    dataset = xr.Dataset(
+        {
+            name: xr.Variable(dims, values, {"long_name": long_name, "units": units})
+            for name, (dims, values, long_name, units) in variables.items()
+        },
+        coords={
+            **dict(zip(_CASE, axes, strict=True)),
+            "in_place": list(PLACES.values()),
+            "repeat": range(asked.repeats),
+            "rank": [record.rank for record in records],
+            "level": list(rates),
+        },
+    )
+    where = {"source": source, "protocol": protocol, "gpus": gpus}
+    return dataset.assign_coords(where).expand_dims(list(where))
+
+
+def bandwidths(results: xr.Dataset) -> xr.Dataset:
+    """Time, algorithm bandwidth and bus bandwidth of every case, each with its interval.
+
+    A repeat's time is that of its slowest rank. The interval is that of the median over repeats, by
+    order statistics, which need no distribution: at least `CONFIDENCE` of it, or the least and the
+    largest value where there are too few repeats for that.
+
+    Returns
+    -------
+    Dataset
+        `time_s`, `algbw_GBps`, `busbw_GBps` (1e9 B/s), each with `_low` and `_high`; `full_scale_`
+        bandwidths are the emulated ones over the attribute `rate_scale`.
+    """
+    slowest = results["call_time_s"].max("rank")
+    low, high = median_ranks(slowest.sizes["repeat"])
+    ordered = slowest.copy(data=np.sort(slowest.values, axis=slowest.get_axis_num("repeat")))
+    times = {
+        "": slowest.median("repeat"),
+        "_low": ordered.isel(repeat=low, drop=True),
+        "_high": ordered.isel(repeat=high, drop=True),
+    }
+    factor = bus_factors(results)
+    scale = float(results.attrs.get("rate_scale", 1.0))
+    found = {}
+    for end, time in times.items():
+        other = {"": "", "_low": "_high", "_high": "_low"}[end]
+        found[f"time_s{end}"] = time
+        found[f"algbw_GBps{other}"] = results["moved_bytes"] / time * 1e-9
+        found[f"busbw_GBps{other}"] = factor * found[f"algbw_GBps{other}"]
+        found[f"full_scale_busbw_GBps{other}"] = found[f"busbw_GBps{other}"] / scale
+    return xr.Dataset(found, attrs=results.attrs)
+
+
+def bus_factors(results: xr.Dataset) -> xr.DataArray:
+    """`repro.collectives.definitions.bus_factor` of each collective and group."""
+    ranks, names = results["group_ranks"], _names(results)
+    factors = [bus_factor(name, ranks.values) for name in names]
+    return xr.DataArray(
+        np.stack(factors, axis=-1),
+        coords={**ranks.coords, "collective": names},
+        dims=[*ranks.dims, "collective"],
+    )
+
+
+def _names(results: xr.Dataset) -> list[str]:
+    return [str(name) for name in results["collective"].values]
+
+
+def median_ranks(samples: int) -> tuple[int, int]:
+    """Of sorted samples, the two, counted from 0, between which the median lies with `CONFIDENCE`.
+
+    The number of samples below the median is binomial with 1/2 (David and Nagaraja, Order
+    Statistics, section 7.1).
+    """
+    below = int(binom.ppf((1 - CONFIDENCE) / 2, samples, 0.5))
+    low = max(0, below - 1)
+    return low, samples - 1 - low
+
+
+def wire_share(results: xr.Dataset, in_place: str = "out of place") -> xr.DataArray:
+    """Bytes received by all ranks of a sweep's `world`, over what the algorithms need (1: exact).
+
+    Headers, acknowledgements and barriers are in it, so that only large messages show the
+    algorithm.
+    """
+    chosen = results.sel(layout="world", in_place=in_place)
+    received = chosen["received_bytes"].sum("rank", min_count=1)
+    needed = xr.zeros_like(received)
+    for name in _names(results):
+        for gpus in results["gpus"].values.tolist():
+            factor = sum(received_bytes(name, 1.0, rank, gpus) for rank in range(gpus))
+            needed.loc[{"collective": name, "gpus": gpus}] = factor
+    return received / (needed * chosen["moved_bytes"])
