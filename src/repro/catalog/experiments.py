@@ -19,6 +19,7 @@ ExperimentName = Literal[
     "data_batches",
     "pipeline_batches",
     "cluster_b",
+    "gpt350m",
 ]
 EXPERIMENTS: tuple[ExperimentName, ...] = get_args(ExperimentName)
 Swept = Literal["global_batch_size", "micro_batch_size"]
@@ -63,6 +64,9 @@ class Experiment(Entry):
     pipeline
         Whether models are split into stages (`Model.full_size`), one per GPU unless
         `pipeline_parallel` says how many; the other GPUs are replicas.
+    distributed_optimizer
+        Whether replicas share the optimizer (ZeRO-1): gradients are reduce-scattered and parameters
+        gathered, each with half an all-reduce's bytes.
     protocols
         Those that are run unless others are asked for.
     sweep
@@ -76,6 +80,7 @@ class Experiment(Entry):
     cluster: str
     pipeline: bool = False
     pipeline_parallel: PositiveInt | None = None
+    distributed_optimizer: bool = False
     protocols: tuple[str, ...] = ("rdma", "ipoib", "tcp")
     global_batch_size: PositiveInt | None = None
     sequences_per_gpu: dict[str, PositiveInt] | None = None

@@ -3,9 +3,10 @@
 Measured and predicted iterations are divided alike.
 """
 
-# Phases of one iteration. "straggler wait" is the time a rank waits at the barrier in front of the
-# gradient sync, in a pipeline with its drain; "other" is what no timer claims. Receiving, sending
-# and the sync of the embeddings that several stages hold take no time without a pipeline.
+# Phases of one iteration. "straggler wait" is the time a rank waits at the barriers in front of the
+# gradient sync, in a pipeline with its drain, and of the parameter all-gather; "other" is what no
+# timer claims. Receiving, sending and the sync of the embeddings that several stages hold take no
+# time without a pipeline, and the parameter all-gather none without the distributed optimizer.
 PHASES = (
     "forward compute",
     "backward compute",
@@ -16,6 +17,7 @@ PHASES = (
     "embedding sync",
     "gradient sync",
     "optimizer",
+    "parameter all-gather",
     "other",
 )
 

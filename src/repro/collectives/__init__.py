@@ -1,1 +1,1 @@
-"""Collectives as nccl-tests measures and defines them."""
+"""Collectives as nccl-tests defines them: measured here, or read from the logs of other tools."""

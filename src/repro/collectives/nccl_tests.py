@@ -5,24 +5,16 @@ by test, `error` in place of `#wrong`), `src/common.cu` from 2.11 on, and `src/u
 2.17 writes the JSON of `-J FILE` too. RCCL's fork prints the same.
 """
 
-import json
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from repro.collectives.definitions import COLLECTIVES, bus_factor
+from repro.collectives.cut_json import read_json
+from repro.collectives.definitions import COLLECTIVES
+from repro.collectives.measurements import Measurement, Reading, check, known, numbered_lines
 from repro.errors import ReproError
-
-COLUMNS = (
-    *("collective", "dtype", "size_bytes", "ranks", "nodes", "in_place"),
-    *("time_us", "algbw_GBps", "busbw_GBps"),
-)
 
 # The programs, NAME_perf, whose results are read; the others are known to be refused by name.
 _PROGRAMS = {
@@ -57,10 +49,7 @@ class _Timing:
     checked: bool
 
     def __post_init__(self) -> None:
-        if self.size_bytes <= 0:
-            raise ValueError("no bytes to move")
-        if not (math.isfinite(self.time_us) and self.time_us > 0):
-            raise ValueError(f"its time is {self.time_us:g} us")
+        check(self.size_bytes, self.time_us)
 
 
 @dataclass
@@ -73,59 +62,35 @@ class _Run:
     timings: list[_Timing] = field(default_factory=list)
 
 
-def read_log(path: Path, collective: str | None = None, ranks: int | None = None) -> pd.DataFrame:
-    """Measurements of one file of nccl-tests, text or JSON.
+def read_nccl_tests(text: str, collective: str | None, ranks: int | None) -> Reading:
+    """Measurements of what a test printed, or wrote for `-J`. A text may hold several runs.
+
+    Size, time and bandwidths are as the file has them: they are the definition. Text has two
+    decimals, so that small messages show a bandwidth of 0.
 
     Parameters
     ----------
-    path : Path
-        What a test printed, or what it wrote for `-J`. A text may hold several runs.
-    collective, ranks : optional
+    text : str
+        The file's content.
+    collective, ranks
         Used where the file does not say.
-
-    Returns
-    -------
-    DataFrame
-        A row per size and per place: collective, dtype, size_bytes, ranks, nodes (number of hosts,
-        None where the file names none), in_place, time_us, algbw_GBps and busbw_GBps (1e9 B/s) as
-        the file has them; text has two decimals, so that small messages show 0.
-        `attrs["skipped"]` lists what was not read, each with its line and why.
 
     Raises
     ------
     ReproError
-        There is no such file, it has no measurement, or it does not say which collective or how
-        many ranks it measured.
+        The file does not say which collective or how many ranks it measured.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        raise ReproError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise ReproError(f"{path}: is a folder; name one file in it") from None
-    if collective is not None:
-        bus_factor(collective, 2)
     skipped: list[str] = []
     read = _read_json if text.lstrip().startswith("{") else _read_text
-    rows = [row for run in read(text, skipped) for row in _rows(path, run, collective, ranks)]
-    if not rows:
-        reason = skipped[0] if skipped else "wanted is the output of nccl-tests"
-        raise ReproError(f"{path}: no measurement; {reason}")
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    frame["nodes"] = pd.Series([row[COLUMNS.index("nodes")] for row in rows], dtype=object)
-    frame.attrs["skipped"] = tuple(skipped)
-    return frame
+    runs = read(text, skipped)
+    return [row for run in runs for row in _rows(run, collective, ranks)], skipped
 
 
-def _rows(
-    path: Path, run: _Run, collective: str | None, ranks: int | None
-) -> Iterator[tuple[object, ...]]:
+def _rows(run: _Run, collective: str | None, ranks: int | None) -> Iterator[Measurement]:
     if not run.timings:
         return
     # Where communicators are split, each group of the list is one.
-    n = max(run.groups.values()) if run.groups else ranks
-    if n is None:
-        raise ReproError(f"{path}: lists no ranks; say how many there were (ranks=N)")
+    n = max(run.groups.values()) if run.groups else known(ranks)
     name = _PROGRAMS[run.program] if run.program else collective or _inferred(run.timings, n)
     if name is None:
         problem = (
@@ -133,10 +98,12 @@ def _rows(
             if run.program
             else "does not say which collective it measured; name it (collective=NAME)"
         )
-        raise ReproError(f"{path}: {problem}; choose from: {', '.join(COLLECTIVES)}")
+        raise ReproError(f"{problem}; choose from: {', '.join(COLLECTIVES)}")
     nodes = len(run.hosts) or None
     for t in run.timings:
-        yield name, t.dtype, t.size_bytes, n, nodes, t.in_place, t.time_us, t.algbw, t.busbw
+        yield Measurement(
+            *(name, t.dtype, t.size_bytes, n, nodes, t.in_place, t.time_us, t.algbw, t.busbw)
+        )
 
 
 def _inferred(timings: Sequence[_Timing], ranks: int) -> str | None:
@@ -170,7 +137,6 @@ def _inferred(timings: Sequence[_Timing], ranks: int) -> str | None:
 
 # Text.
 
-_TAG = re.compile(r"^\[\d+,\d+\]<stdout>:")  # mpirun --tag-output
 _RANK = re.compile(r"#\s+Rank\s+\d+\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device")
 _TIMES = ("time", "cputime")
 # What stands for the out-of-place columns where only the in-place ones were measured.
@@ -181,8 +147,8 @@ def _read_text(text: str, skipped: list[str]) -> list[_Run]:
     """Runs of a text, one after another; what looks like a row and is none goes to `skipped`."""
     runs = [_Run()]
     header: list[str] = []
-    for number, tagged in enumerate(text.splitlines(), start=1):
-        line = _TAG.sub("", tagged).strip()
+    for number, padded in numbered_lines(text):
+        line = padded.strip()
         words = line.replace("#", "# ", 1).split() if line.startswith("#") else line.split()
         if header and words and words[0].isdigit():
             try:
@@ -247,17 +213,11 @@ def _timing(
 
 # JSON.
 
-_RESULTS = re.compile(r',?\s*"results"\s*:\s*\[')
-
 
 def _read_json(text: str, skipped: list[str]) -> list[_Run]:
     """The run of a JSON file; also of one that ends early, as that of a killed test does."""
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError as problem:
-        skipped.append(f"character {problem.pos + 1}: the file ends early ({problem.msg})")
-        content = _beginning(text)
-    config, run = content.get("config", {}), _Run()
+    content, run = read_json(text, "results", skipped), _Run()
+    config = content.get("config", {})
     program = _PROGRAM.search(str((content.get("args") or [""])[0]))
     run.program = program[1] if program else None
     # One device is listed for each process, which has nthreads x ngpus ranks.
@@ -271,27 +231,6 @@ def _read_json(text: str, skipped: list[str]) -> list[_Run]:
         except (KeyError, TypeError, ValueError) as problem:
             skipped.append(f"results[{number}]: {problem}")
     return [run]
-
-
-def _beginning(text: str) -> dict[str, Any]:
-    """What stands before the results, and the results that are whole."""
-    found = _RESULTS.search(text)
-    if not found:
-        return {}
-    try:
-        content: dict[str, Any] = json.loads(text[: found.start()] + "}")
-    except json.JSONDecodeError:
-        return {}
-    content["results"] = []
-    decoder, at = json.JSONDecoder(), found.end()
-    while at < len(text):
-        try:
-            record, at = decoder.raw_decode(text, at)
-        except json.JSONDecodeError:
-            break
-        content["results"].append(record)
-        at += len(text[at:]) - len(text[at:].lstrip(", \n"))
-    return content
 
 
 def _record(record: Mapping[str, Any]) -> list[_Timing]:

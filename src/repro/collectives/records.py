@@ -41,7 +41,7 @@ class CollectiveSweep:
 
 
 @dataclass(frozen=True)
-class Measurement:
+class Timing:
     """One collective of one size on one rank.
 
     Attributes
@@ -74,4 +74,4 @@ class SweepRecord:
 
     rank: int
     group_ranks: dict[Layout, int]
-    measurements: tuple[Measurement, ...]
+    measurements: tuple[Timing, ...]

@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from repro.catalog.collectives import Layout
 from repro.collectives.operations import PLACES, Operation, prepare
-from repro.collectives.records import CollectiveSweep, Layout, Measurement, SweepRecord
+from repro.collectives.records import CollectiveSweep, SweepRecord, Timing
 from repro.errors import ReproError
 from repro.observe.nic import interface_bytes
 
@@ -41,7 +42,7 @@ def sweep(
     """
     device = _device()
     groups = {layout: _group(asked, layout) for layout in asked.layouts}
-    found: list[Measurement] = []
+    found: list[Timing] = []
     done = 0
     for layout, group in groups.items():
         if group.size() == 1:
@@ -97,7 +98,7 @@ def _ascending(
     group: dist.ProcessGroup,
     device: torch.device,
     interface: str | None,
-) -> Iterator[Measurement]:
+) -> Iterator[Timing]:
     """Sizes up to the first whose call is too long."""
     for asked_bytes in asked.sizes_bytes:
         operation = prepare(collective, asked_bytes, in_place, group, _DTYPES[asked.dtype], device)
@@ -160,14 +161,14 @@ def _measure(
     asked_bytes: int,
     calls: int,
     interface: str | None,
-) -> Measurement:
+) -> Timing:
     before = _counted(interface)
     times = tuple(_timed(operation, calls) / calls for _ in range(asked.repeats))
     received, sent = (
         (after - first) / (calls * asked.repeats)
         for first, after in zip(before, _counted(interface), strict=True)
     )
-    return Measurement(
+    return Timing(
         layout=layout,
         collective=collective,
         in_place=in_place,

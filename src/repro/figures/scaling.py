@@ -28,6 +28,7 @@ PHASE_COLOURS = {
     "straggler wait": "#F0E442",
     "gradient sync": "#D55E00",
     "optimizer": "#009E73",
+    "parameter all-gather": "#E69F00",
     "other": "#999999",
 }
 PROTOCOL_COLOURS = {"RDMA": "#0072B2", "IPoIB": "#E69F00", "TCP/IP": "#D55E00"}

@@ -125,7 +125,7 @@ def _measure(source: str, site: Site, orders: _Orders, journal: Journal) -> list
             bar.set_postfix_str(f"{name}, {gpus} GPUs")
             before = bar.n
 
-            def report(done: int, before: int = before) -> None:
+            def report(done: int, before: float = before) -> None:
                 bar.update(before + done - bar.n)
 
             inputs = {"source": source, "protocol": name, "order": asdict(order)}

@@ -89,7 +89,8 @@ def measure(
     """
     entry = cluster(selection.experiment.cluster)
     ranks = most_gpus(selection.experiment.cluster)
-    site = Site(entry.topology, entry.topology.gpus, emulated_cores(ranks))
+    topology = entry.topology.first(ranks)
+    site = Site(topology, topology.gpus, emulated_cores(ranks))
     configurations, not_run = _plan(selection, entry, site, corpus, split, compute_factor)
     datasets: list[xr.Dataset] = []
     try:
@@ -189,6 +190,7 @@ def _configuration(
         microbatches=batch.global_batch_size * stages // (cell.gpus * batch.micro_batch_size),
         pipeline=chosen.pipeline,
         stages=stages,
+        distributed_optimizer=chosen.distributed_optimizer,
     )
     fabric = fabric_links(entry, cell.protocol)
     order = Order(

@@ -17,6 +17,7 @@ def testbed_run(
     microbatches: int = 1,
     pipeline: bool = False,
     stages: int = 1,
+    distributed_optimizer: bool = False,
 ) -> TrainingRun:
     """A model's run on the testbed, as thorough as the profile says.
 
@@ -26,6 +27,8 @@ def testbed_run(
         The folder of the enwiki artefacts, and its weights of training and validation data.
     pipeline
         Take the shape for pipelines; `stages` is the number of pieces it is cut into.
+    distributed_optimizer
+        Whether replicas share the optimizer.
     """
     entry = model(name)
     return TrainingRun(
@@ -42,4 +45,5 @@ def testbed_run(
         corpus=corpus,
         split=split,
         pipeline_parallel=stages,
+        distributed_optimizer=distributed_optimizer,
     )

@@ -57,6 +57,7 @@ _DATA_PARALLEL = {
     "straggler wait": ("straggler_wait",),
     "gradient sync": ("gradient_sync",),
     "optimizer": ("optimizer",),
+    "parameter all-gather": ("parameter_all_gather",),
     "other": ("other",),
 }
 
@@ -86,13 +87,18 @@ def configurations(selection: Selection, model: str) -> list[Configuration]:
 
 
 def predict_data_parallel(
-    studied: Model, asked: Sequence[Configuration], machine: Machine, parameters: Parameters
+    studied: Model,
+    asked: Sequence[Configuration],
+    machine: Machine,
+    parameters: Parameters,
+    distributed_optimizer: bool,
 ) -> Iterator[tuple[Configuration, dict[str, Array]]]:
     """Data parallelism; one rank and one node stand for all."""
     plan = Plan(
         global_batch_size=np.array([one.batch.global_batch_size for one in asked]),
         micro_batch_size=np.array([one.batch.micro_batch_size for one in asked]),
         data_parallel=np.array([one.replicas for one in asked]),
+        distributed_optimizer=distributed_optimizer,
     )
     rows, _ = workload(studied.family, studied.full_size(pipeline=False), plan).flat()
     predicted = quantities(rows, machine, parameters)
@@ -117,7 +123,11 @@ def predict_data_parallel(
 
 
 def predict_pipelines(
-    studied: Model, asked: Sequence[Configuration], machine: Machine, parameters: Parameters
+    studied: Model,
+    asked: Sequence[Configuration],
+    machine: Machine,
+    parameters: Parameters,
+    distributed_optimizer: bool,
 ) -> Iterator[tuple[Configuration, dict[str, Array]]]:
     """Pipelines, every rank and node of each run; what does not divide into stages is left out."""
     shape = studied.full_size(pipeline=True)
@@ -127,6 +137,7 @@ def predict_pipelines(
             micro_batch_size=one.batch.micro_batch_size,
             data_parallel=one.replicas,
             pipeline_parallel=one.stages,
+            distributed_optimizer=distributed_optimizer,
         )
         try:
             found = predict_pipeline(workload(studied.family, shape, plan), machine, parameters)

@@ -119,7 +119,9 @@ def _fill(
     predict = predict_pipelines if chosen.pipeline else predict_data_parallel
     for (i, name), (j, one) in product(enumerate(selection.models), enumerate(machines.values())):
         asked = configurations(selection, name)
-        for configuration, found in predict(model(name), asked, one, parameters):
+        for configuration, found in predict(
+            model(name), asked, one, parameters, chosen.distributed_optimizer
+        ):
             k = selection.gpus.index(configuration.gpus)
             place = (i, j, k, values.index(configuration.value))
             for variable, array in arrays.items():

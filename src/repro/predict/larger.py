@@ -33,6 +33,7 @@ _COMMUNICATION = (
     "straggler wait",
     "embedding sync",
     "gradient sync",
+    "parameter all-gather",
 )
 _VARIABLES = {
     "iteration_time_s": ("s", "iteration time"),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from repro.catalog.phases import MESSAGE_PHASES, P2P_TIMERS, PHASES
-from repro.predict.collectives import all_reduce_s, half_all_reduce_s
+from repro.predict.collectives import data_parallel_s
 from repro.predict.iteration import optimizer_s
 from repro.predict.kernels import Kernels
 from repro.predict.machine import Machine
@@ -101,8 +101,9 @@ def predict_pipeline(w: Workload, machine: Machine, parameters: Parameters) -> P
         },
         "straggler wait": busy - timeline.end_s + straggling,
         "embedding sync": embeddings,
-        "gradient sync": gradients + _parameter_gather_s(w, machine, parameters),
+        "gradient sync": gradients,
         "optimizer": _slowest_optimizer_s(w, kernels),
+        "parameter all-gather": _parameter_gather_s(w, machine, parameters),
         "other": micro_batches * host + np.asarray(parameters.host_iteration_s),
     }
     everywhere = [np.broadcast_to(phases[name], timeline.end_s.shape) for name in PHASES]
@@ -160,11 +161,11 @@ def _table_bytes(w: Workload) -> Array:
 def _syncs_s(w: Workload, machine: Machine, parameters: Parameters) -> tuple[Array, Array]:
     """Each stage's gradient sync, and how long it then waits until the last one has summed up its
     copy of the embeddings (stage, ...)."""
-    reduce = half_all_reduce_s if w.distributed_optimizer > 0 else all_reduce_s
+    reduce = "reduce_scatter" if w.distributed_optimizer > 0 else "all_reduce"
     neighbours = np.ones(())
     gradients = np.array(
         [
-            reduce(size, w.data_parallel, neighbours, machine, parameters)
+            data_parallel_s(reduce, size, w.data_parallel, neighbours, machine, parameters)
             for size in _gradient_bytes(w)
         ]
     )
@@ -178,7 +179,8 @@ def _parameter_gather_s(w: Workload, machine: Machine, parameters: Parameters) -
     if w.distributed_optimizer == 0:
         return np.zeros(())
     size = 2 * parameters_by_stage(w).max()
-    return half_all_reduce_s(size, w.data_parallel, np.ones(()), machine, parameters)
+    alone = np.ones(())
+    return data_parallel_s("all_gather", size, w.data_parallel, alone, machine, parameters)
 
 
 def _slowest_optimizer_s(w: Workload, kernels: Kernels) -> Array:

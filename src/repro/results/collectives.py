@@ -12,6 +12,8 @@ repeat, rank
 What was not measured is NaN. `docs/quantities.md` defines every variable.
 """
 
+from typing import Any
+
 import numpy as np
 import xarray as xr
 from scipy.stats import binom
@@ -32,15 +34,22 @@ def sweep_dataset(
 ) -> xr.Dataset:
     """One sweep's measurements, with the dimensions of where it ran of size one."""
     records = sorted(outcome.sweeps, key=lambda record: record.rank)
-    axes = (list(asked.layouts), list(asked.collectives), list(PLACES), list(asked.sizes_bytes))
-    shape = tuple(map(len, axes))
+    axes: list[list[Any]] = [
+        list(asked.layouts),
+        list(asked.collectives),
+        list(PLACES),
+        list(asked.sizes_bytes),
+    ]
+    shape = tuple(len(axis) for axis in axes)
     times = np.full((*shape, asked.repeats, len(records)), np.nan)
     sent, received = (np.full((*shape, len(records)), np.nan) for _ in range(2))
     calls, moved = (np.full(shape, np.nan) for _ in range(2))
     for column, record in enumerate(records):
         for found in record.measurements:
             keys = (found.layout, found.collective, found.in_place, found.asked_bytes)
-            at = tuple(axis.index(key) for axis, key in zip(axes, keys, strict=True))
+            at: tuple[Any, ...] = tuple(
+                axis.index(key) for axis, key in zip(axes, keys, strict=True)
+            )
             times[(*at, slice(None), column)] = found.time_s
             sent[(*at, column)], received[(*at, column)] = found.sent_bytes, found.received_bytes
             calls[at], moved[at] = found.calls, found.size_bytes

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-COMMUNICATION = ("straggler wait", "gradient sync")
+COMMUNICATION = ("straggler wait", "gradient sync", "parameter all-gather")
 CONFIDENCE = 0.95
 _RESAMPLES = 1000
 
@@ -43,13 +43,13 @@ def phase_time_s(results: xr.Dataset, *phases: str) -> xr.DataArray:
 
 
 def communication_fraction(results: xr.Dataset) -> xr.DataArray:
-    """Share of the iteration that the papers' timer shows: waiting for stragglers and the wire."""
+    """Share of the iteration that the papers' timers show: waiting for stragglers and the wire."""
     return phase_time_s(results, *COMMUNICATION) / iteration_time_s(results)
 
 
 def wire_fraction(results: xr.Dataset) -> xr.DataArray:
-    """Share of the iteration in which gradients are on the wire."""
-    return phase_time_s(results, "gradient sync") / iteration_time_s(results)
+    """Share of the iteration in which gradients, or gathered parameters, are on the wire."""
+    return phase_time_s(results, *COMMUNICATION[1:]) / iteration_time_s(results)
 
 
 def forward_receive_s(results: xr.Dataset) -> xr.DataArray:
@@ -84,7 +84,7 @@ def pipeline_split_s(results: xr.Dataset) -> xr.DataArray:
         Mean over ranks at full scale, with the dimension `part`: forward and backward compute;
         messages (one under way); waiting for neighbours (fill and imbalance, in point-to-point
         calls with nothing under way); drain (waiting for all stages to finish); embedding sync;
-        gradient sync; optimizer; other.
+        gradient sync; optimizer; parameter all-gather; other.
     """
     phases = results["phase_time_s"]
     calls = results["p2p_time_s"].sum("timer", min_count=1)
@@ -97,7 +97,13 @@ def pipeline_split_s(results: xr.Dataset) -> xr.DataArray:
         "drain": phases.sel(phase="straggler wait", drop=True),
         **{
             name: phases.sel(phase=name, drop=True)
-            for name in ("embedding sync", "gradient sync", "optimizer", "other")
+            for name in (
+                "embedding sync",
+                "gradient sync",
+                "optimizer",
+                "parameter all-gather",
+                "other",
+            )
         },
     }
     stacked = xr.concat(list(parts.values()), dim="part", coords="minimal", join="outer")
@@ -106,9 +112,10 @@ def pipeline_split_s(results: xr.Dataset) -> xr.DataArray:
 
 
 def wire_share(results: xr.Dataset) -> xr.DataArray:
-    """Share of a pipeline's iteration in which bytes move: messages and both syncs."""
-    parts = pipeline_split_s(results).sel(part=["messages", "embedding sync", "gradient sync"])
-    return parts.sum("part", min_count=3) / iteration_time_s(results)
+    """Share of a pipeline's iteration in which bytes move: messages, both syncs, the gather."""
+    moving = ["messages", "embedding sync", "gradient sync", "parameter all-gather"]
+    parts = pipeline_split_s(results).sel(part=moving)
+    return parts.sum("part", min_count=len(moving)) / iteration_time_s(results)
 
 
 def _last_rank(values: xr.DataArray) -> xr.DataArray:

@@ -16,9 +16,17 @@ from repro.train.pacing import PacedTimers
 _COMPUTE = {"forward compute": "forward-compute", "backward compute": "backward-compute"}
 _LOOP = {"straggler wait": "straggler-wait", "optimizer": "optimizer"}
 _BETWEEN_BARRIERS = "gradient-sync"
+_ALL_GATHER = "parameter-all-gather"
 _ALL_LEVELS, _LOG_OPTION = 2, "minmax"
 _DATA_PARALLEL = "all-grads-sync"
-_ALL = (*_COMPUTE.values(), *P2P_TIMERS, *_LOOP.values(), _BETWEEN_BARRIERS, _DATA_PARALLEL)
+_ALL = (
+    *_COMPUTE.values(),
+    *P2P_TIMERS,
+    *_LOOP.values(),
+    _BETWEEN_BARRIERS,
+    _ALL_GATHER,
+    _DATA_PARALLEL,
+)
 
 
 def create_timers(cores: float | None = None) -> Timers:
@@ -31,7 +39,7 @@ def create_timers(cores: float | None = None) -> Timers:
         if cores is None
         else PacedTimers(cores, _ALL_LEVELS, _LOG_OPTION)
     )
-    for name in (*_LOOP.values(), _BETWEEN_BARRIERS):
+    for name in (*_LOOP.values(), _BETWEEN_BARRIERS, _ALL_GATHER):
         timers(name, log_level=0)
     timers(_DATA_PARALLEL, log_level=1)
     return timers
@@ -57,6 +65,7 @@ def read_phases(
     phases = {phase: times[name] for phase, name in (_COMPUTE | _LOOP).items()}
     phases |= {phase: sum(times[name] for name in names) for phase, names in MESSAGE_PHASES.items()}
     phases |= {"gradient sync": sync, "embedding sync": times[_BETWEEN_BARRIERS] - sync}
+    phases["parameter all-gather"] = times[_ALL_GATHER]
     phases["other"] = iteration_time_s - sum(phases.values())
     return {phase: phases[phase] for phase in PHASES}, {name: times[name] for name in P2P_TIMERS}
 
@@ -79,3 +88,22 @@ def timed_gradient_sync(timers: Timers) -> Callable[..., None]:
         timers(_BETWEEN_BARRIERS).stop()
 
     return synchronise
+
+
+def time_parameter_all_gather(model: Any, timers: Timers) -> None:
+    """Have Megatron-Core's parameter all-gather, which is part of the optimizer's step, run between
+    two barriers like the gradient sync, and out of the optimizer's timer."""
+    gather = model.start_param_sync
+
+    def synchronise(*arguments: Any, **options: Any) -> None:
+        timers("optimizer").stop()
+        timers("straggler-wait").start()
+        dist.barrier()
+        timers("straggler-wait").stop()
+        timers(_ALL_GATHER).start()
+        gather(*arguments, **options)
+        dist.barrier()
+        timers(_ALL_GATHER).stop()
+        timers("optimizer").start()
+
+    model.start_param_sync = synchronise

@@ -40,6 +40,9 @@ class TrainingRun:
         Of the initial weights and of the order of the data.
     pipeline_parallel
         Stages that a replica is split into, one rank each; 1 for no pipeline.
+    distributed_optimizer
+        Whether replicas share the optimizer: each gets the sum of its part of the gradients
+        (reduce-scatter), steps it, and gathers the other parts' parameters.
     """
 
     family: Family
@@ -56,6 +59,7 @@ class TrainingRun:
     split: str
     seed: int = 1234
     pipeline_parallel: int = 1
+    distributed_optimizer: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,8 @@ class RankRecord:
         without a pipeline.
     pipeline_rank
         This rank's stage, from 0.
+    adam_state_bytes
+        This rank's moments of Adam.
     """
 
     rank: int
@@ -147,3 +153,4 @@ class RankRecord:
     timer_time_s: dict[str, tuple[float, ...]] = field(default_factory=dict)
     messages: tuple[MessageEnd, ...] = ()
     pipeline_rank: int = 0
+    adam_state_bytes: int = 0

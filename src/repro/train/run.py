@@ -148,6 +148,11 @@ def _loop(state: Training, report: Callable[[int], None], held: int) -> RankReco
         timer_time_s={name: tuple(values) for name, values in timers.items()},
         messages=tuple(messages),
         pipeline_rank=parallel_state.get_pipeline_model_parallel_rank(),
+        adam_state_bytes=sum(
+            moments[name].nbytes
+            for moments in state.optimizer.optimizer.state.values()
+            for name in ("exp_avg", "exp_avg_sq")
+        ),
     )
 
 

@@ -18,7 +18,7 @@ from repro.errors import ReproError
 from repro.train.batches import batches
 from repro.train.communicator import RecordingCommunicator
 from repro.train.models import DTYPES, build_model, transformer_config
-from repro.train.phases import create_timers, timed_gradient_sync
+from repro.train.phases import create_timers, time_parameter_all_gather, timed_gradient_sync
 from repro.train.records import TrainingRun
 from repro.train.steps import Batch
 
@@ -48,6 +48,11 @@ class Training:
 
 def set_up(run: TrainingRun, scratch: Path, cores: float | None = None) -> Training:
     """Build model, optimizer and data of a run; replicas start from the same weights."""
+    if run.distributed_optimizer and run.save_every:
+        raise ReproError(
+            f"save_every is {run.save_every}; checkpoints of the distributed optimizer are not "
+            "supported: set save_every to 0"
+        )
     if run.family == "t5" and run.pipeline_parallel > 1 and run.save_every:
         raise ReproError(
             f"save_every is {run.save_every} and pipeline_parallel {run.pipeline_parallel}; "
@@ -71,7 +76,7 @@ def set_up(run: TrainingRun, scratch: Path, cores: float | None = None) -> Train
         config,
         DistributedDataParallelConfig(
             overlap_grad_reduce=False,
-            use_distributed_optimizer=False,
+            use_distributed_optimizer=run.distributed_optimizer,
             grad_reduce_in_fp32=run.precision == "fp32",
             check_for_nan_in_grad=False,
         ),
@@ -85,10 +90,13 @@ def set_up(run: TrainingRun, scratch: Path, cores: float | None = None) -> Train
             bf16=run.precision == "bf16",
             params_dtype=DTYPES[run.precision],
             clip_grad=GRADIENT_CLIP,
+            use_distributed_optimizer=run.distributed_optimizer,
         ),
         [model],
     )
     _fuse(optimizer)
+    if run.distributed_optimizer:
+        time_parameter_all_gather(model, timers)
     if run.precision == "fp16":
         config.grad_scale_func = optimizer.scale_loss
     config.no_sync_func = model.no_sync

@@ -1,0 +1,98 @@
+"""The distributed optimizer trains as the other one does, and moves half of the bytes twice."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from made_up import small_run
+from rank_pool import RankPool
+
+from repro.observe.nic import interface_bytes
+from repro.train.records import RankRecord, TrainingRun
+from repro.train.run import train
+
+
+def _scattered(in_place: bool, mean: bool) -> bool:
+    """A rank's task: whether its part of a sum is that of an all-reduce."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    given = torch.arange(5.0 * ranks) * (rank + 1)
+    whole = given.clone()
+    dist.all_reduce(whole)
+    expected = whole.chunk(ranks)[rank] / (ranks if mean else 1)
+    result = given.chunk(ranks)[rank] if in_place else torch.empty(5)
+    others = given.clone()
+    dist.reduce_scatter_tensor(result, given, op=dist.ReduceOp.AVG if mean else dist.ReduceOp.SUM)
+    if in_place:
+        others.chunk(ranks)[rank].copy_(result)
+    return torch.allclose(result, expected) and torch.equal(given, others)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("mean", [False, True])
+def test_the_ring_scatters_the_sum(pool: RankPool, ranks: int, in_place: bool, mean: bool) -> None:
+    assert pool.run(_scattered, in_place, mean, ranks=ranks) == [True] * ranks
+
+
+def _refused() -> str:
+    try:
+        dist.reduce_scatter_tensor(torch.empty(1), torch.empty(2), op=dist.ReduceOp.MAX)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def test_the_ring_refuses_what_it_has_not(pool: RankPool) -> None:
+    assert "MAX" in pool.run(_refused, ranks=1)[0]
+
+
+def _train(run: TrainingRun, scratch: Path) -> tuple[RankRecord, int]:
+    """A rank's task: its record, and what all ranks sent over the loopback meanwhile."""
+    dist.barrier()
+    before = interface_bytes(Path("/proc/self/net/dev").read_text(), "lo")[1]
+    record = train(run, scratch)
+    dist.barrier()
+    return record, interface_bytes(Path("/proc/self/net/dev").read_text(), "lo")[1] - before
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_it_trains_as_the_optimizer_of_each_replica_does(
+    pool: RankPool, enwiki: Path, tmp_path: Path, ranks: int
+) -> None:
+    whole = small_run("gpt", enwiki, iterations=3)
+    shared = replace(whole, distributed_optimizer=True)
+    alone, together = (
+        [answer[0] for answer in pool.run(_train, run, tmp_path, ranks=ranks)]
+        for run in (whole, shared)
+    )
+    for one, other in zip(alone, together, strict=True):
+        # A step of Adam changes a loss by more: parameters that were not gathered would show.
+        assert other.loss == pytest.approx(one.loss, rel=2e-6)
+        # Two moments of 4 bytes: 8 bytes a parameter, and an equal share of them.
+        assert one.adam_state_bytes == 8 * one.parameters
+        assert other.adam_state_bytes == pytest.approx(8 * one.parameters / ranks, rel=0.02)
+        assert min(other.phase_time_s["parameter all-gather"]) > 0
+        assert set(one.phase_time_s["parameter all-gather"]) == {0.0}
+        for record in (one, other):
+            assert min(record.phase_time_s["other"]) >= 0
+
+
+def test_reduce_scatter_and_all_gather_move_what_an_all_reduce_moves(
+    pool: RankPool, enwiki: Path, tmp_path: Path
+) -> None:
+    run = small_run("gpt", enwiki, iterations=3)
+    for distributed in (False, True):
+        chosen = replace(run, distributed_optimizer=distributed)
+        record, sent = pool.run(_train, chosen, tmp_path, ranks=4)[0]
+        # All four ranks' 2 (n-1)/n S each.
+        needed = (run.warmup + run.iterations) * 4 * 2 * 3 / 4 * record.gradient_bytes
+        assert sent == pytest.approx(needed, rel=0.05)
+
+
+def test_checkpoints_of_it_are_refused(pool: RankPool, enwiki: Path, tmp_path: Path) -> None:
+    run = replace(small_run("gpt", enwiki, every=1), distributed_optimizer=True)
+
+    with pytest.raises(AssertionError, match=r"save_every is 1; checkpoints of the distributed"):
+        pool.run(_train, run, tmp_path, ranks=1)
