@@ -188,6 +188,48 @@ def calibrate(
 
 
 @app.command()
+def busbw(
+    cluster: str,
+    log: Annotated[
+        Path | None, typer.Argument(help="Measured collectives: judge them. Any known tool's log.")
+    ] = None,
+    collective: Annotated[
+        str | None, typer.Option(help="Without it: what LOG says, or all_reduce.")
+    ] = None,
+    size: Annotated[
+        str | None, typer.Option(help="Such as 64MiB; without it, 1 KiB to 4 GiB.")
+    ] = None,
+    ranks: Annotated[
+        int | None, typer.Option(help="Without it: what LOG says, or the GPUs of two nodes.")
+    ] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="One of the cluster's, between nodes.")
+    ] = None,
+) -> None:
+    """Print the bus bandwidth to expect on a CLUSTER, or whether that of a LOG is as expected."""
+    from repro.catalog.clusters import cluster as read_cluster
+    from repro.collectives.logs import read_log
+    from repro.predict.busbw_table import STANDARD_SIZES, parse_size, table
+    from repro.predict.expected import expected_busbw, judge_busbw
+
+    topology = read_cluster(cluster).topology
+    if log is None:
+        sizes = STANDARD_SIZES if size is None else parse_size(size)
+        two_nodes = min(2 * topology.gpus_per_node, topology.gpus)
+        n = two_nodes if ranks is None else ranks
+        typer.echo(table(expected_busbw(cluster, collective or "all_reduce", sizes, n, protocol)))
+        return
+    measured = read_log(log, collective, ranks)
+    for skipped in measured.attrs["skipped"]:
+        typer.echo(f"not read: {skipped}", err=True)
+    if size is not None:
+        measured = measured[measured.size_bytes == parse_size(size)]
+        if measured.empty:
+            raise ReproError(f"{log}: has no measurement of {size}")
+    typer.echo(table(judge_busbw(measured, cluster, protocol).join(measured.in_place)))
+
+
+@app.command()
 def doctor() -> None:
     """Say what this machine can do, one line each, with the mend where it cannot."""
     from repro.observe.doctor import examine

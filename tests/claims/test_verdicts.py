@@ -8,8 +8,9 @@ import pytest
 import xarray as xr
 
 from repro.catalog.protocols import read_protocols
+from repro.claims.definitions import Quantity, Statement
 from repro.claims.published import read_claims
-from repro.claims.quantities import TESTS, Quantity, Statement
+from repro.claims.quantities import TESTS
 from repro.claims.table import frame, table
 from repro.claims.verdicts import Judgement, judge_claims
 from repro.paths import PUBLISHED

@@ -14,7 +14,13 @@ from typer.testing import CliRunner
 from repro.cli import app
 from repro.errors import ReproError
 from repro.paths import PUBLISHED
-from repro.predict.validation import Score, best_constant_mape_pct, table, validate
+from repro.predict.validation import (
+    CollectivesScore,
+    Score,
+    best_constant_mape_pct,
+    table,
+    validate,
+)
 
 _KEYS = {
     *("set", "n", "mape_pct", "median_pct", "p90_pct", "max_pct", "bias_pct"),
@@ -112,6 +118,17 @@ def test_published_runs_are_met(
     assert score.mape_pct < bound_pct
     assert score.mape_pct < score.baseline_mape_pct
     assert 85 <= score.coverage_90_pct <= 100
+
+
+def test_collectives_are_cross_validated_beside_lines_by_level() -> None:
+    between, inside = validate(PUBLISHED / "nccl_bigred200.csv")
+    assert between.set.endswith("all_reduce, several nodes") and between.n == 12
+    assert inside.set.endswith("all_reduce, one node") and inside.n == 12
+    for score in (between, inside):
+        assert isinstance(score, CollectivesScore)
+        # What a fit has not seen is met less well than what it has.
+        assert score.mape_pct < score.cross_validated_pct < 10
+    assert between.cross_validated_pct < between.line_mape_pct
 
 
 def test_a_network_without_a_rate_is_left_out_and_named(

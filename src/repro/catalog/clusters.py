@@ -1,7 +1,5 @@
 """The clusters under study (`params/clusters.yaml`)."""
 
-from pydantic import PositiveFloat
-
 from repro.catalog.gpus import Gpu, gpu
 from repro.catalog.reading import Entry, choose, read_yaml
 from repro.catalog.topology import Topology
@@ -14,8 +12,10 @@ class Cluster(Entry):
 
     `gpu` is a name of `params/gpus.yaml`, `calibration` one of `params/calibration/`.
     `protocols` are those of `params/protocols.yaml` whose rates are this cluster's.
-    `fabric_effective_gbps` is what a node's collectives were measured to get between nodes, where
-    that is known; it replaces the nominal rate times the calibration's efficiency.
+    `network` is a network of `params/links.yaml` that was calibrated on this GPU (by its label),
+    for runs without a protocol: its peak between nodes replaces the nominal rate times the
+    calibration's efficiency, and data-parallel collectives take what its model says wherever it was
+    measured on as many ranks and nodes.
     `fabric_ring_sharing` says that rings with several ranks in a node were measured to share NICs
     there (`repro.predict.collectives`).
     """
@@ -25,7 +25,7 @@ class Cluster(Entry):
     calibration: str
     topology: Topology
     protocols: tuple[str, ...] = ()
-    fabric_effective_gbps: PositiveFloat | None = None
+    network: str | None = None
     fabric_ring_sharing: bool = False
     source: str
 

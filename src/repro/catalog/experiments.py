@@ -95,7 +95,7 @@ class Experiment(Entry):
         if self.sweep != "global_batch_size":
             if self.global_batch_size and self.sequences_per_gpu:
                 raise ValueError("give global_batch_size (strong) or sequences_per_gpu (weak)")
-            if self._whole_batch_unknown and self.micro_batch_size is None:
+            if self._whole_batch_unknown and not (self.micro_batch_size or self.sweep):
                 raise ValueError("give global_batch_size, sequences_per_gpu or micro_batch_size")
         for name, profile in self.profiles.items():
             if bool(profile.values) != (self.sweep is not None):

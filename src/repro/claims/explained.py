@@ -15,8 +15,9 @@ from tqdm import tqdm
 from repro.catalog.clusters import cluster
 from repro.catalog.protocols import Protocol, read_protocols
 from repro.catalog.selection import select
+from repro.claims.definitions import Quantity
 from repro.claims.published import Claim, read_claims
-from repro.claims.quantities import TESTS, Quantity
+from repro.claims.quantities import TESTS
 from repro.predict.draws import slower
 from repro.predict.experiments import predict_with
 from repro.predict.parameters import calibration

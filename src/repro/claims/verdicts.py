@@ -10,15 +10,10 @@ import xarray as xr
 from repro.catalog.experiments import experiment
 from repro.catalog.protocols import read_protocols
 from repro.catalog.selection import select
+from repro.claims.definitions import Quantity, Statement
 from repro.claims.predictions import PREDICTIONS, Predicted
 from repro.claims.published import Claim, read_claims
-from repro.claims.quantities import (
-    ASSUMPTIONS,
-    MEMORY_INPUTS,
-    TESTS,
-    Quantity,
-    Statement,
-)
+from repro.claims.quantities import ASSUMPTIONS, MEMORY_INPUTS, NOT_ON_TESTBED, TESTS
 from repro.predict.experiments import draw_experiment, predict_experiment
 from repro.predict.workload import Array
 from repro.results.metrics import CONFIDENCE, Sample, draw_sample, estimate, support
@@ -114,12 +109,13 @@ def _judge_all(claims: list[Claim], results: Mapping[str, xr.Dataset]) -> list[J
         if test := TESTS.get(claim.id):
             name, reason = test.experiment, inputs.get(claim.id, "")
             assumed = ASSUMPTIONS.get(name, "")
-            at_full_scale = _find(claim, test, predicted[name], reason, assumed)
-            sample = measured.get(name, f"{name} was not run")
+            if claim.id not in PREDICTIONS:
+                at_full_scale = _find(claim, test, predicted[name], reason, assumed)
+            sample = NOT_ON_TESTBED.get(claim.id) or measured.get(name, f"{name} was not run")
             on_testbed = _find(
                 claim, test, sample, reason or MEMORY_INPUTS.get(claim.id, ""), assumed
             )
-        elif prediction := PREDICTIONS.get(claim.id):
+        if prediction := PREDICTIONS.get(claim.id):
             at_full_scale = _evaluate(claim, prediction, *evaluated[prediction])
         judgements.append(_judgement(claim, at_full_scale, on_testbed))
     return judgements
@@ -205,7 +201,8 @@ def judge_point(claim: Claim, test: Quantity | Statement, results: xr.Dataset) -
 
 def _evaluate(claim: Claim, predicted: Predicted, value: float, draws: Array) -> Finding:
     if claim.value is None:
-        return _of_statement(float(np.mean(draws)), bool(value))
+        found = _of_statement(float(np.mean(draws)), bool(value))
+        return replace(found, reason=predicted.assumption)
     tail = 100 * (1 - CONFIDENCE) / 2
     low, high = np.percentile(draws, [tail, 100 - tail])
     found = _of_number(claim, value, (float(low), float(high)), predicted.neutral)

@@ -12,6 +12,7 @@ from repro.figures.batches import batch_heatmap, share_by_micro_batch
 from repro.figures.disk import save_figure
 from repro.figures.pipelines import node_utilisation, split_breakdown, timeline, timer_breakdown
 from repro.figures.scaling import breakdown, received_over_time
+from repro.figures.sharded import collective_times, share_by_gpus, throughput_by_gpus
 from repro.results.store import has_pipelines, has_runs
 
 Figure = Callable[[xr.Dataset], hv.core.Dimensioned]
@@ -35,8 +36,14 @@ def draw_every_figure(results: Mapping[str, xr.Dataset], folder: Path) -> list[P
 
 def figures_of(dataset: xr.Dataset) -> dict[str, Figure]:
     """What shows an experiment, by the ends of the files' names."""
-    if "micro_batch_size" in dataset.dims:
+    if "micro_batch_size" in dataset.dims and has_pipelines(dataset):
         return {"share": share_by_micro_batch}
+    if "micro_batch_size" in dataset.dims:
+        return {
+            "collectives": collective_times,
+            "share": share_by_gpus,
+            "throughput": throughput_by_gpus,
+        }
     if "global_batch_size" in dataset.dims:
         return {"share": batch_heatmap}
     if has_pipelines(dataset):

@@ -6,13 +6,17 @@ from pathlib import Path
 import xarray as xr
 
 from repro.catalog.clusters import cluster
+from repro.catalog.collectives import SweepSelection
 from repro.catalog.models import model
 from repro.catalog.selection import Selection
 from repro.corpus.config import read_corpus_config
+from repro.errors import NotRunHere
+from repro.launch.collectives import describe, measure_collectives
 from repro.launch.experiment import measure
 from repro.launch.journal import Journal
 from repro.observe.environment import provenance
 from repro.paths import ENWIKI, PARAMS, RESULTS
+from repro.predict.collective_sweeps import predict_sweep, published_sweep
 from repro.predict.compute import compute_time
 from repro.predict.experiments import predict_experiment
 from repro.predict.parameters import calibration
@@ -86,6 +90,51 @@ def obtain_sensitivity(selection: Selection, output: str = "") -> xr.Dataset:
     )
     dataset["mfu"].attrs = {"long_name": "fraction of the GPU's peak at full scale", "units": "1"}
     return _finish(dataset, path, journal)
+
+
+def obtain_collectives(selection: SweepSelection, output: str = "") -> xr.Dataset:
+    """Sweep a selection's collectives, or take what is predicted or published of them.
+
+    Parameters
+    ----------
+    output : str
+        As in `obtain`.
+
+    Returns
+    -------
+    Dataset
+        Raw times of the testbed and of GPUs (`repro.results.collectives`), else bandwidths; without
+        variables, and with the reason in attribute `not_run`, if the source cannot run here.
+
+    Raises
+    ------
+    ReproError
+        A run failed.
+    """
+    path = RESULTS.parent / (output or f"results/adhoc/{_sweep_name(selection)}.nc")
+    journal = Journal(path)
+    if selection.source in ("testbed", "cluster"):
+        return _finish(measure_collectives(selection, journal), path, journal)
+    sources = {"predicted": predict_sweep, "paper": published_sweep}
+    try:
+        dataset, reasons = sources[selection.source](selection), {}
+    except NotRunHere as reason:
+        dataset, reasons = xr.Dataset(), {selection.source: str(reason)}
+    return _finish(describe(dataset, selection, reasons), path, journal)
+
+
+def _sweep_name(selection: SweepSelection) -> str:
+    return "-".join(
+        [
+            "collectives",
+            selection.cluster_name,
+            selection.source,
+            selection.profile_name,
+            "+".join(selection.protocols),
+            "+".join(selection.collectives),
+            "+".join(str(count) for count in selection.gpus),
+        ]
+    )
 
 
 def _predict(selection: Selection) -> xr.Dataset:

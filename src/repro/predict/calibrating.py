@@ -71,7 +71,7 @@ def _residuals(errors: Array) -> Residuals:
 
 def write_calibration(value: Calibration, path: Path) -> None:
     """Write a calibration as YAML with numbers of four digits, atomically."""
-    content = value.model_dump(mode="json")
+    content = value.model_dump(mode="json", exclude_defaults=True)
     lines = ["# Written by `repro calibrate`; what each parameter is: repro.predict.parameters."]
     lines += [f"{key}: {json.dumps(content[key])}" for key in ("source", "date", "gpu")]
     lines += ["parameters:"]

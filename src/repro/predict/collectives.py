@@ -77,6 +77,29 @@ def half_all_reduce_s(
     )
 
 
+def data_parallel_s(
+    collective: str,
+    size_bytes: Array,
+    ranks: Array,
+    stride: Array,
+    machine: Machine,
+    parameters: Parameters,
+) -> Array:
+    """An all_reduce, reduce_scatter or all_gather of data-parallel ranks, which fill nodes.
+
+    A ring; at ranks on nodes that the machine's network was measured at, what it was measured to
+    take. That was one group alone, so groups that share nodes (a `stride` above 1) are rings.
+    """
+    ring = all_reduce_s if collective == "all_reduce" else half_all_reduce_s
+    generic = ring(size_bytes, ranks, stride, machine, parameters)
+    if machine.network is None:
+        return generic
+    nodes = np.ceil(ranks / machine.gpus_per_node)
+    error = np.asarray(parameters.network_error)
+    measured = machine.network.time_s(collective, size_bytes, ranks, nodes, error)
+    return np.where((stride == 1) & ~np.isnan(measured), measured, generic)
+
+
 def _half_transfer_s(
     size_bytes: Array, ranks: Array, stride: Array, machine: Machine, parameters: Parameters
 ) -> Array:

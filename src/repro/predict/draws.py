@@ -31,7 +31,8 @@ def draw_parameters(calibrated: Calibration, cluster: Cluster) -> Parameters:
     """Parameters with a column of values each, drawn from their distribution.
 
     Their covariance, and one factor on all computing by the cross-validated residuals, wider on a
-    GPU that was not calibrated.
+    GPU that was not calibrated. Where the cluster names a measured network, one error of all
+    collectives there.
     """
     generator = np.random.default_rng(0)
     centre = np.log([getattr(calibrated.parameters, name) for name in calibrated.fitted])
@@ -41,6 +42,8 @@ def draw_parameters(calibrated: Calibration, cluster: Cluster) -> Parameters:
         calibrated.residuals[ALONE].half_width, transfer_half_width(calibrated, cluster)
     )
     factor = np.exp(half_width / DEVIATIONS * generator.standard_normal((_DRAWS, 1)))
+    if cluster.network is not None:
+        values["network_error"] = generator.standard_normal((_DRAWS, 1)) / DEVIATIONS
     return slower(calibrated.parameters.model_copy(update=values), factor, factor)
 
 

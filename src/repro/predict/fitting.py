@@ -9,20 +9,10 @@ from scipy.optimize import least_squares
 from tqdm import tqdm
 
 from repro.predict.machine import machine
-from repro.predict.parameters import Parameters
+from repro.predict.parameters import Parameters, Prior
 from repro.predict.quantities import iteration_times_s
 from repro.predict.rows import TrainingRows, training_rows
 from repro.predict.workload import Array
-
-
-@dataclass(frozen=True)
-class Prior:
-    """What is known of a parameter before any measurement: its median, and the standard deviation
-    of its logarithm."""
-
-    median: float
-    deviation: float
-
 
 # Wide: a factor of 1.5 to 3 either way. Efficiencies are narrower, because they are near their
 # limit for large kernels by all published benchmarks.

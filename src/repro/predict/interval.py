@@ -37,7 +37,8 @@ def half_width(
     """Half of the 90 % interval of ln(iteration time).
 
     The quantile of the cross-validated residuals of the row's regime, and in quadrature the
-    parameters' covariance, carried through the model by differences.
+    parameters' covariance and the half width of a measured network, carried through the model by
+    differences.
 
     Returns
     -------
@@ -54,12 +55,18 @@ def half_width(
         return np.log(iteration_times_s(w, machine(cluster, parameters, protocol), parameters))
 
     base = logarithm(calibrated.parameters)
-    slopes = []
-    for name in calibrated.fitted:
-        value = getattr(calibrated.parameters, name)
-        moved = calibrated.parameters.model_copy(update={name: value * np.exp(_STEP)})
-        slopes.append((logarithm(moved) - base) / _STEP)
-    slope = np.array(slopes)
+
+    def slope_of(name: str, value: float) -> Array:
+        moved = calibrated.parameters.model_copy(update={name: value})
+        return (logarithm(moved) - base) / _STEP
+
+    slope = np.array(
+        [
+            slope_of(name, getattr(calibrated.parameters, name) * np.exp(_STEP))
+            for name in calibrated.fitted
+        ]
+    )
     variance = np.einsum("ir,ij,jr->r", slope, np.array(calibrated.covariance), slope)
-    width: Array = np.sqrt(quantile**2 + transfer**2 + DEVIATIONS**2 * variance)
+    network = slope_of("network_error", _STEP) if cluster.network is not None else 0.0
+    width: Array = np.sqrt(quantile**2 + transfer**2 + network**2 + DEVIATIONS**2 * variance)
     return width

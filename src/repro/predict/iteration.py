@@ -4,7 +4,12 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from repro.predict.collectives import all_reduce_s, half_all_reduce_s, message_s
+from repro.predict.collectives import (
+    all_reduce_s,
+    data_parallel_s,
+    half_all_reduce_s,
+    message_s,
+)
 from repro.predict.ends import EMBEDDING_FORWARD_SHARE, embedding_s, head_passes
 from repro.predict.kernels import Kernels
 from repro.predict.layers import LayerPasses, Pass, layer_passes
@@ -112,7 +117,8 @@ def _exposed_sync_s(
 def _parameter_gather_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
     """A sharded optimizer's half-precision parameters, gathered by all data-parallel ranks."""
     size = 2 * stage_parameters(w)
-    gather = half_all_reduce_s(size, w.data_parallel, w.tensor_parallel, machine, parameters)
+    links = (w.data_parallel, w.tensor_parallel, machine, parameters)
+    gather = data_parallel_s("all_gather", size, *links)
     return np.where((w.distributed_optimizer > 0) & (w.data_parallel > 1), gather, 0.0)
 
 
@@ -147,8 +153,8 @@ def gradient_wire_s(w: Workload, machine: Machine, parameters: Parameters) -> Ar
     links = (w.data_parallel, w.tensor_parallel, machine, parameters)
     return np.where(
         w.distributed_optimizer > 0,
-        half_all_reduce_s(size, *links),
-        all_reduce_s(size, *links),
+        data_parallel_s("reduce_scatter", size, *links),
+        data_parallel_s("all_reduce", size, *links),
     )
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import yaml
-from scipy.optimize import least_squares
+from scipy.optimize import least_squares, nnls
 
 from repro.atomic import replacing
 from repro.errors import ReproError
-from repro.predict.fitting import Prior, soft_l1
+from repro.predict.fitting import soft_l1
 from repro.predict.interval import LEVEL
 from repro.predict.links import (
     NEW_NETWORK,
@@ -29,7 +29,7 @@ from repro.predict.links import (
     peak_prior,
     prior_fit,
 )
-from repro.predict.parameters import Residuals
+from repro.predict.parameters import Prior, Residuals
 from repro.predict.workload import Array
 
 # Soft L1 as in `repro.predict.fitting` does not do here: its pull never fades, and logs have rows
@@ -62,7 +62,7 @@ def _fit(rows: pd.DataFrame) -> NetworkModel:
 
     def residuals(logarithms: Array, robust: Callable[[Array], Array]) -> Array:
         fitted, rates = read(logarithms)
-        errors = np.log(cases.time_s(1e9 * rates[cases.which], fitted) / measured) / _SCALE
+        errors = np.log(cases.parts_s(1e9 * rates[cases.which], fitted).time_s / measured) / _SCALE
         return np.concatenate(
             [np.sign(errors) * robust(errors), (logarithms - medians) / deviations]
         )
@@ -143,17 +143,11 @@ def _errors(rows: pd.DataFrame, fit: NetworkModel) -> pd.DataFrame:
     DataFrame
         error, kind, and the weight that makes all networks count alike in each kind.
     """
-    cells = rows.groupby(["ranks", "nodes"]).ngroup()
-    logs = rows.groupby(["collective", "ranks", "nodes", "size_bytes"]).ngroup()
-    # Of a (ranks, nodes) with a single size, that size is a new rank count, not a new size.
-    several = logs.groupby(cells).transform("nunique") > 1
     _, transfer = fit.time_s(as_cases(rows))
     by_size = pd.DataFrame(
-        {
-            "error": _held_out(rows, logs).where(several),
-            "kind": np.where(transfer, TRANSFER, STARTUP),
-        }
+        {"error": errors_by_size(rows), "kind": np.where(transfer, TRANSFER, STARTUP)}
     )
+    cells = rows.groupby(["ranks", "nodes"]).ngroup()
     by_ranks = pd.DataFrame({"error": _held_out(rows, cells), "kind": NEW_RANKS})
     parts = [by_size, by_ranks]
     if all(peak_prior(fit.gpu, fit.network, nodes) for _, nodes in fit.table):
@@ -161,6 +155,35 @@ def _errors(rows: pd.DataFrame, fit: NetworkModel) -> pd.DataFrame:
         parts.append(pd.DataFrame({"error": error, "kind": NEW_NETWORK}))
     errors = pd.concat(parts).dropna()
     return errors.assign(weight=1 / errors.groupby("kind").error.transform("size"))
+
+
+def errors_by_size(rows: pd.DataFrame) -> pd.Series:
+    """ln(predicted / measured) of a network's rows, each by a fit that has not seen its size of its
+    log (collective, ranks, nodes); NaN where its ranks and nodes have no other size."""
+    cells = rows.groupby(["ranks", "nodes"]).ngroup()
+    sizes = rows.groupby(["collective", "ranks", "nodes", "size_bytes"]).ngroup()
+    # Of a (ranks, nodes) with a single size, that size is a new rank count, not a new size.
+    several = sizes.groupby(cells).transform("nunique") > 1
+    return _held_out(rows, sizes).where(several)
+
+
+def line_errors_by_size(rows: pd.DataFrame) -> pd.Series:
+    """The same of the baseline: each log's own line, time = latency + size / bandwidth.
+
+    Lines have the least sum of squared relative errors, and neither part below zero. NaN where a
+    log has fewer than three sizes, so that no line is left without one of them.
+    """
+    errors = pd.Series(np.nan, index=rows.index)
+    for _, log in rows.groupby(["collective", "ranks", "nodes"]):
+        size, time = (log[name].to_numpy(dtype=float) for name in ("size_bytes", "time_us"))
+        if len(np.unique(size)) < 3:
+            continue
+        for held in (size == one for one in np.unique(size)):
+            terms = np.stack([np.ones_like(size), size], axis=1)
+            seen = terms[~held] / time[~held, None]
+            line, _ = nnls(seen, np.ones(len(seen)))
+            errors[log.index[held]] = np.log(terms[held] @ line / time[held])
+    return errors
 
 
 def _held_out(rows: pd.DataFrame, groups: pd.Series) -> pd.Series:

@@ -30,8 +30,7 @@ from repro.catalog.reading import Entry, read_yaml
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
 from repro.paths import PARAMS
-from repro.predict.fitting import Prior
-from repro.predict.parameters import Residuals
+from repro.predict.parameters import Prior, Residuals
 from repro.predict.workload import Array
 
 LINKS = PARAMS / "links.yaml"
@@ -45,9 +44,8 @@ NEW_RANKS, NEW_NETWORK = "new rank count", "new network"
 _NVLINK_GBPS = {"V100": 150.0, "A100": 300.0, "H100": 450.0, "H200": 450.0, "B200": 900.0}
 _RATE = re.compile(r"(?:(\d+)\s*x\s*)?(\d+)\s*Gb", re.IGNORECASE)
 # What collectives get of nominal rates. Inside nodes it is wide: one ring or all six of a V100.
-_NODE_EFFICIENCY = Prior(0.8, 1.0)
-_FABRIC_EFFICIENCY = Prior(0.85, 0.4)
-_ANY_GBPS = Prior(50.0, 1.5)
+NODE_EFFICIENCY = Prior(0.8, 1.0)
+FABRIC_EFFICIENCY = Prior(0.85, 0.4)
 
 Cell = tuple[int, int]
 
@@ -145,6 +143,20 @@ def steps(collective: str, ranks: ArrayLike) -> Array:
 
 
 @dataclass(frozen=True)
+class Parts:
+    """What collectives spend their time on, in seconds: the three regimes."""
+
+    latency: Array
+    startup: Array
+    transfer: Array
+
+    @property
+    def time_s(self) -> Array:
+        """All of it."""
+        return self.latency + self.startup + self.transfer
+
+
+@dataclass(frozen=True)
 class Cases:
     """Collectives as arrays: bytes on each rank's link, and waiting messages. `which` is each
     row's index in `cells`, the distinct ones."""
@@ -154,16 +166,13 @@ class Cases:
     cells: tuple[Cell, ...]
     which: Array
 
-    def time_s(self, bytes_per_s: Array, costs: Costs) -> Array:
+    def parts_s(self, bytes_per_s: Array, costs: Costs) -> Parts:
         """The model of the module's docstring."""
-        startup = self.link_bytes / (self.link_bytes + costs.startup_bytes)
-        time: Array = (
-            costs.launch_s
-            + costs.hop_s * self.steps
-            + costs.startup_s * startup
-            + self.link_bytes / bytes_per_s
+        return Parts(
+            latency=costs.launch_s + costs.hop_s * self.steps,
+            startup=costs.startup_s * (self.link_bytes / (self.link_bytes + costs.startup_bytes)),
+            transfer=self.link_bytes / bytes_per_s,
         )
-        return time
 
 
 def as_cases(rows: pd.DataFrame) -> Cases:
@@ -214,11 +223,11 @@ def peak_prior(gpu: str, network: str, nodes: int) -> Prior | None:
     if nodes == 1 or "nvlink" in network.lower():
         known = [rate for name, rate in _NVLINK_GBPS.items() if gpu.startswith(name)]
         if known and "pcie" not in gpu.lower():
-            return Prior(_NODE_EFFICIENCY.median * known[0], _NODE_EFFICIENCY.deviation)
+            return Prior(NODE_EFFICIENCY.median * known[0], NODE_EFFICIENCY.deviation)
     rate = _RATE.search(network)
     if nodes > 1 and rate:
         nominal = int(rate[1] or 1) * int(rate[2]) / 8
-        return Prior(_FABRIC_EFFICIENCY.median * nominal, _FABRIC_EFFICIENCY.deviation)
+        return Prior(FABRIC_EFFICIENCY.median * nominal, FABRIC_EFFICIENCY.deviation)
     return None
 
 
@@ -236,11 +245,15 @@ class NetworkModel:
     costs: Costs
     table: Mapping[Cell, float]
 
+    def parts_s(self, cases: Cases) -> Parts:
+        """What each spends its time on."""
+        bytes_per_s = 1e9 * np.array([self._peak(cell) for cell in cases.cells])[cases.which]
+        return cases.parts_s(bytes_per_s, self.costs)
+
     def time_s(self, cases: Cases) -> tuple[Array, Array]:
         """Times, and whether the transfer is most of each."""
-        bytes_per_s = 1e9 * np.array([self._peak(cell) for cell in cases.cells])[cases.which]
-        time = cases.time_s(bytes_per_s, self.costs)
-        return time, cases.link_bytes / bytes_per_s > time / 2
+        parts = self.parts_s(cases)
+        return parts.time_s, parts.transfer > parts.time_s / 2
 
     def _peak(self, cell: Cell) -> float:
         """From the table; between its rank counts by interpolation in logarithms, beyond them the

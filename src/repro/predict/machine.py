@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from repro.catalog.clusters import Cluster
 from repro.catalog.gpus import Gpu
 from repro.catalog.protocols import Protocol
+from repro.predict.measured_network import MeasuredNetwork, measured_network
 from repro.predict.parameters import Parameters
 
 _BYTES_PER_GBIT = 1e9 / 8
@@ -36,11 +37,13 @@ class Links:
 @dataclass(frozen=True)
 class Machine:
     """A GPU's data sheet and the levels of links between GPUs, lowest first; the last one is the
-    fabric between nodes."""
+    fabric between nodes. `network` is what collectives were measured to take there, if they were.
+    """
 
     gpu: Gpu
     levels: tuple[Links, ...]
     ring_sharing: bool = False
+    network: MeasuredNetwork | None = None
 
     @property
     def gpus_per_node(self) -> int:
@@ -55,21 +58,26 @@ def machine(cluster: Cluster, parameters: Parameters, protocol: Protocol | None 
     ----------
     protocol : Protocol, optional
         Its effective rate and latency replace the fabric's nominal rate times
-        `fabric_efficiency`; None where a cluster has one protocol only.
+        `fabric_efficiency`, and the cluster's measured network; None where a cluster has one
+        protocol only.
+
+    Raises
+    ------
+    ReproError
+        The network that the cluster names was not calibrated.
     """
+    network = measured_network(cluster) if protocol is None else None
+    measured = network.fabric_bytes_per_s if network else None
     levels, vertex_gpus = [], 1
     top = cluster.topology.levels[-1]
     for level in cluster.topology.levels:
         rate = level.link_gbps * _BYTES_PER_GBIT
         if level is not top:
             links = Links(level.name, vertex_gpus, rate * parameters.collective_efficiency)
+        elif measured is not None:
+            links = Links(level.name, vertex_gpus, measured, measured=True)
         elif protocol is None:
-            effective = cluster.fabric_effective_gbps
-            if effective is None:
-                links = Links(level.name, vertex_gpus, rate * parameters.fabric_efficiency)
-            else:
-                known = effective * _BYTES_PER_GBIT
-                links = Links(level.name, vertex_gpus, known, measured=True)
+            links = Links(level.name, vertex_gpus, rate * parameters.fabric_efficiency)
         else:
             links = Links(
                 level.name,
@@ -80,4 +88,4 @@ def machine(cluster: Cluster, parameters: Parameters, protocol: Protocol | None 
             )
         levels.append(links)
         vertex_gpus *= level.members
-    return Machine(cluster.device, tuple(levels), cluster.fabric_ring_sharing)
+    return Machine(cluster.device, tuple(levels), cluster.fabric_ring_sharing, network)

@@ -10,7 +10,7 @@ from repro.predict.workload import Array, Workload
 # Bytes per parameter: fp16 weight and gradient, fp32 weight, two moments and gradient of mixed
 # precision Adam as Megatron-LM keeps them (Korthikanti et al., 2023, figure 1: 18 B/parameter with
 # fp32 gradients accumulated beside fp16 weights).
-WEIGHT_BYTES, GRADIENT_BYTES, OPTIMIZER_BYTES = 2, 4, 12
+WEIGHT_BYTES, GRADIENT_BYTES, MASTER_BYTES, ADAM_BYTES = 2, 4, 4, 8
 # What the framework, its kernels and its communication buffers take beside a training step.
 FRAMEWORK_BYTES = 2e9
 
@@ -87,6 +87,6 @@ def memory(w: Workload) -> Memory:
     return Memory(
         weights=WEIGHT_BYTES * count,
         gradients=GRADIENT_BYTES * count,
-        optimizer_states=OPTIMIZER_BYTES * count / shards,
+        optimizer_states=(MASTER_BYTES + ADAM_BYTES) * count / shards,
         activations=layers + transient + embeddings + head,
     )

@@ -1,5 +1,6 @@
 """The performance model's calibrated parameters, and the files they are kept in."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
@@ -68,6 +69,12 @@ class Parameters(Entry):
 
     straggler_fraction
         The slowest of N GPUs is slower than one by fraction x ln N.
+
+    Draws only.
+
+    network_error
+        How much longer collectives of a cluster's measured network take than its model says, in
+        half widths of the model's 90 % interval.
     """
 
     gemm_efficiency: Fraction
@@ -93,6 +100,16 @@ class Parameters(Entry):
     ring_sharing_exponent: NonNegativeFloat
     congestion_exponent: NonNegativeFloat
     straggler_fraction: NonNegativeFloat
+    network_error: float = 0.0
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What is known of a parameter before any measurement: its median, and the standard deviation
+    of its logarithm."""
+
+    median: float
+    deviation: float
 
 
 class Residuals(Entry):

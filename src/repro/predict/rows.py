@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from repro.catalog.clusters import Cluster, read_clusters
 from repro.catalog.gpus import gpu_labelled
 from repro.catalog.topology import Level, Topology
-from repro.collectives.nccl_tests import read_log
+from repro.collectives.logs import read_log
 from repro.errors import ReproError
 from repro.paths import PUBLISHED
 from repro.predict.workload import Array, Workload, check, from_columns
@@ -23,6 +23,15 @@ TRAINING = (
     *("micro_batch", "global_batch", "recompute", "sequence_parallel", "iteration_time_s"),
 )
 _COLLECTIVES_FILE = "collectives_nccl.csv"
+# What the table of the GPT-350M report was measured on (sections 3.1 and 3.2); the network's name
+# is that of its cluster in params/clusters.yaml.
+_BIG_RED_FILE = "nccl_bigred200.csv"
+_BIG_RED = {
+    "gpu": "A100-SXM-40GB",
+    "network": "Slingshot-10 100 Gb/s per node",
+    "collective": "all_reduce",
+}
+_BIG_RED_NODES = {"inter": 2, "intra": 1}
 COLLECTIVES = ("gpu", "ranks", "nodes", "network", "collective", "size_bytes", "time_us")
 
 
@@ -43,6 +52,8 @@ def read_rows(path: Path) -> pd.DataFrame:
         raise ReproError(f"{path}: cannot be read ({error.strerror})") from None
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise ReproError(f"{path}: not a CSV of measurements ({error})") from None
+    if {f"{side}_time_us" for side in _BIG_RED_NODES} <= set(rows.columns):
+        rows = _big_red_rows(rows)
     wanted = COLLECTIVES if "collective" in rows.columns else TRAINING
     missing = [name for name in wanted if name not in rows.columns]
     if missing:
@@ -54,6 +65,23 @@ def read_rows(path: Path) -> pd.DataFrame:
     else:
         _check_numbers(path, rows, ("ranks", "nodes", "size_bytes", "time_us"))
     return rows
+
+
+def _big_red_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """The report's two settings, which stand side by side, one below the other."""
+    settings = [
+        pd.DataFrame(
+            {
+                **_BIG_RED,
+                "ranks": table[f"{side}_n"],
+                "nodes": nodes,
+                "size_bytes": table["size_bytes"],
+                "time_us": table[f"{side}_time_us"],
+            }
+        )
+        for side, nodes in _BIG_RED_NODES.items()
+    ]
+    return pd.concat(settings, ignore_index=True)
 
 
 def read_collectives(logs: Sequence[Path], gpu: str, network: str) -> tuple[pd.DataFrame, str]:
@@ -69,7 +97,8 @@ def read_collectives(logs: Sequence[Path], gpu: str, network: str) -> tuple[pd.D
     ReproError
         A log cannot be read, or the GPU, the network or the number of nodes is not known.
     """
-    parts = [read_rows(PUBLISHED / _COLLECTIVES_FILE)]
+    published = (_COLLECTIVES_FILE, _BIG_RED_FILE)
+    parts = [read_rows(PUBLISHED / name) for name in published]
     for path in logs:
         if not gpu or not network:
             raise ReproError(f"{path}: does not say what it ran on; give --gpu and --network")
@@ -78,7 +107,7 @@ def read_collectives(logs: Sequence[Path], gpu: str, network: str) -> tuple[pd.D
             raise ReproError(f"{path}: lists no hosts, so the number of nodes is not known")
         out_of_place = measured[~measured.in_place.astype(bool)]
         parts.append(out_of_place.assign(gpu=gpu, network=network))
-    names = ", ".join([_COLLECTIVES_FILE, *(path.name for path in logs)])
+    names = ", ".join([*published, *(path.name for path in logs)])
     return pd.concat(parts, ignore_index=True), names
 
 
@@ -182,4 +211,6 @@ def cluster_like(gpu: str, gpus_per_node: int, fabric_gbps: float) -> Cluster:
         Level(name=node.name, members=gpus_per_node, link_gbps=node.link_gbps),
         Level(name=fabric.name, members=fabric.members, link_gbps=fabric_gbps),
     )
-    return having[0].model_copy(update={"topology": Topology(levels=levels)})
+    # What was measured on the one with another node and fabric says nothing of this one.
+    changed = {"topology": Topology(levels=levels), "network": None}
+    return having[0].model_copy(update=changed)

@@ -23,8 +23,9 @@ from repro.predict.kernels import Kernels
 from repro.predict.layers import layer_passes
 from repro.predict.machine import Machine
 from repro.predict.memory import (
+    ADAM_BYTES,
     GRADIENT_BYTES,
-    OPTIMIZER_BYTES,
+    MASTER_BYTES,
     WEIGHT_BYTES,
     activation_bytes_per_layer,
     logits_bytes,
@@ -144,7 +145,7 @@ def memory_by_stage_bytes(w: Workload) -> Array:
     activations = kept * np.minimum(stages - np.arange(stages), w.micro_batches) + transient
     activations[-1] += 4 * w.tokens * w.hidden_size + logits_bytes(w)
     shards = w.data_parallel if w.distributed_optimizer > 0 else 1.0
-    states = WEIGHT_BYTES + GRADIENT_BYTES + OPTIMIZER_BYTES / shards
+    states = WEIGHT_BYTES + GRADIENT_BYTES + (MASTER_BYTES + ADAM_BYTES) / shards
     held: Array = states * parameters_by_stage(w) + activations
     return held
 

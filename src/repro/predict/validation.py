@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ import pandas as pd
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
 from repro.predict.interval import half_width
+from repro.predict.link_fitting import errors_by_size, line_errors_by_size
 from repro.predict.link_prediction import predict_collective
 from repro.predict.machine import machine
 from repro.predict.parameters import calibration
@@ -48,13 +49,28 @@ class Score:
     configs_per_s: float
 
 
-def validate(path: Path) -> list[Score]:
+@dataclass(frozen=True)
+class CollectivesScore(Score):
+    """Of collectives also how fits to the file itself do, one size of a log held out at a time.
+
+    `cross_validated_pct` is the mean absolute error of the cost model (`repro.predict.links`),
+    `line_mape_pct` that of a line of its own for each log, latency + size / bandwidth. A log is one
+    collective of so many ranks on so many nodes; None where no log has sizes enough, which are two
+    for the model and three for the line.
+    """
+
+    cross_validated_pct: float | None
+    line_mape_pct: float | None
+
+
+def validate(path: Path) -> Sequence[Score]:
     """Predict every row of a CSV of measurements.
 
     Returns
     -------
-    list of Score
-        One per value of the column `set`; of collectives one per GPU, network and collective.
+    sequence of Score
+        One per value of the column `set`; of collectives one `CollectivesScore` per GPU, network
+        and collective, and where there are both, for one node and for several.
 
     Raises
     ------
@@ -71,23 +87,52 @@ def validate(path: Path) -> list[Score]:
     ]
 
 
-def _validate_collectives(rows: pd.DataFrame) -> list[Score]:
-    """A set per GPU, network and collective, beside the constant bus bandwidth that suits it.
+def _validate_collectives(rows: pd.DataFrame) -> list[CollectivesScore]:
+    """Beside the constant bus bandwidth that suits each set.
 
     A network that was never measured and whose name gives no rate is left out, and named in the
     log.
     """
+    networks = rows.groupby(["gpu", "network"], dropna=False)
+    held_out = pd.concat([_held_out(group) for _, group in networks])
     scores = []
-    for name, group in rows.groupby(["gpu", "network", "collective"], sort=False):
+    for name, group in rows.groupby(_sets(rows), sort=False):
         try:
-            scores.append(
-                _score(", ".join(map(str, name)), _predict_set(group), group.time_us * 1e-6)
-            )
+            score = _score(str(name), _predict_set(group), group.time_us * 1e-6)
         except ReproError as error:
             _LOG.warning("left out: %s", error)
+            continue
+        errors = held_out.loc[group.index]
+        scores.append(
+            CollectivesScore(
+                **asdict(score),
+                cross_validated_pct=_mean_error_pct(errors.model),
+                line_mape_pct=_mean_error_pct(errors.line),
+            )
+        )
     if not scores:
         raise ReproError("no network of the file can be predicted; the lines above say why")
     return scores
+
+
+def _sets(rows: pd.DataFrame) -> pd.Series:
+    """Each row's set: GPU, network, collective, and whether it is on one node if others are not."""
+    name = rows[["gpu", "network", "collective"]].astype(str).agg(", ".join, axis=1)
+    level = pd.Series(np.where(rows.nodes > 1, ", several nodes", ", one node"), index=rows.index)
+    both = level.groupby(name).transform("nunique") > 1
+    sets: pd.Series = name + level.where(both, "")
+    return sets
+
+
+def _held_out(rows: pd.DataFrame) -> pd.DataFrame:
+    """ln(predicted / measured) of a network's rows by the cost model and by lines."""
+    return pd.DataFrame({"model": errors_by_size(rows), "line": line_errors_by_size(rows)})
+
+
+def _mean_error_pct(log_errors: pd.Series) -> float | None:
+    """Of the rows that have one; None where none has."""
+    known = log_errors.dropna()
+    return float(100 * np.abs(np.expm1(known)).mean()) if len(known) else None
 
 
 def _predict_set(rows: pd.DataFrame) -> pd.DataFrame:

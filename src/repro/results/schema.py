@@ -162,6 +162,12 @@ def _iterations(records: Sequence[RankRecord], origin: float) -> dict[str, _Vari
             "most memory that the run took on the rank",
             "B",
         ),
+        "adam_state_bytes": (
+            ("rank",),
+            np.array([record.adam_state_bytes for record in records], dtype=float),
+            "Adam's moments on the rank",
+            "B",
+        ),
     }
 
 

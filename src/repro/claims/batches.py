@@ -1,0 +1,88 @@
+"""Tests of the claims about growing batches, in data parallelism and in pipelines, and cluster B.
+
+Where memory was not enough there is no time, and so no share.
+"""
+
+import xarray as xr
+
+from repro.claims.definitions import Quantity, Statement, everywhere, mean, smallest
+from repro.results.metrics import communication_fraction, timer_fraction
+
+DATA_BATCHES, PIPELINE_BATCHES = "data_batches", "pipeline_batches"
+CLUSTER_B = "cluster_b"
+# What the documents do not state, and answers from an experiment take for it.
+ASSUMPTIONS = {
+    DATA_BATCHES: "RDMA and nothing recomputed assumed; the paper does not state them",
+    PIPELINE_BATCHES: "RDMA, micro batch 4 and nothing recomputed assumed",
+    CLUSTER_B: "one 100 Gbit/s port a node assumed",
+}
+
+
+def _data_share(results: xr.Dataset) -> xr.DataArray:
+    return communication_fraction(results).squeeze(["protocol", "gpus"], drop=True)
+
+
+def _share_at_limit(results: xr.Dataset) -> xr.DataArray:
+    """The smallest share before memory runs out, of all models but BERT-Large."""
+    return 100 * smallest(_data_share(results).drop_sel(model="bert-large"))
+
+
+def _share_falls_with_batch(results: xr.Dataset) -> xr.DataArray:
+    steps = _data_share(results).diff("global_batch_size")
+    return everywhere((steps < 0) | steps.isnull())
+
+
+def _largest_batch(results: xr.Dataset) -> xr.DataArray:
+    fits = results["out_of_memory"].squeeze(["protocol", "gpus"], drop=True) == 0
+    return (fits * fits["global_batch_size"]).max("global_batch_size")
+
+
+def _bert_fits_most(results: xr.Dataset) -> xr.DataArray:
+    largest = _largest_batch(results)
+    others = largest.drop_sel(model="bert-large").max("model")
+    return everywhere(largest.sel(model="bert-large", drop=True) > 2 * others)
+
+
+def _pipeline_share(results: xr.Dataset) -> xr.DataArray:
+    return timer_fraction(results).squeeze("protocol", drop=True)
+
+
+def _pipeline_share_rises_with_batch(results: xr.Dataset) -> xr.DataArray:
+    steps = _pipeline_share(results).diff("global_batch_size")
+    return everywhere((steps > 0) | steps.isnull())
+
+
+def _pipeline_share_falls_with_gpus(results: xr.Dataset) -> xr.DataArray:
+    steps = _pipeline_share(results).diff("gpus")
+    return everywhere((steps < 0) | steps.isnull())
+
+
+def _gpt2_large_is_out_of_memory(results: xr.Dataset) -> xr.DataArray:
+    cell = {"model": "gpt2-large", "gpus": 8, "global_batch_size": 128}
+    return everywhere(results["out_of_memory"].sel(cell) == 1)
+
+
+def _pipeline_floor(batch: int) -> Quantity:
+    return Quantity(
+        PIPELINE_BATCHES,
+        lambda r: 100 * smallest(_pipeline_share(r).sel(global_batch_size=batch)),
+        50.0,
+    )
+
+
+def _share_on_b(results: xr.Dataset) -> xr.DataArray:
+    return 100 * mean(communication_fraction(results).sel(gpus=16))
+
+
+TESTS: dict[tuple[str, ...], Quantity | Statement] = {
+    ("C028", "C104"): Quantity(DATA_BATCHES, _share_at_limit, 50.0),
+    ("C029", "C105"): Statement(DATA_BATCHES, _share_falls_with_batch),
+    ("C106",): Statement(DATA_BATCHES, _bert_fits_most),
+    ("C112",): Quantity(DATA_BATCHES, lambda r: _largest_batch(r).sel(model="gpt2-large"), None),
+    ("C107",): Statement(PIPELINE_BATCHES, _pipeline_share_rises_with_batch),
+    ("C108",): Statement(PIPELINE_BATCHES, _pipeline_share_falls_with_gpus),
+    ("C109",): _pipeline_floor(64),
+    ("C110",): _pipeline_floor(128),
+    ("C111",): Statement(PIPELINE_BATCHES, _gpt2_large_is_out_of_memory),
+    ("C043", "C113"): Quantity(CLUSTER_B, _share_on_b, 50.0),
+}

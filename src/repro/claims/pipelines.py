@@ -1,0 +1,97 @@
+"""Tests of the claims about pipelines on 2 to 8 GPUs: the model parallelism experiment.
+
+Times are as the paper's timers have them (`repro.results.metrics`).
+"""
+
+from collections.abc import Callable
+
+import xarray as xr
+
+from repro.claims.definitions import (
+    FLAT,
+    Quantity,
+    Statement,
+    everywhere,
+    falls,
+    largest,
+    mean,
+    times_ordered,
+)
+from repro.results.metrics import (
+    Statistic,
+    embedding_sync_s,
+    forward_receive_s,
+    iteration_time_s,
+    last_stage_s,
+    speed_up,
+    timer_fraction,
+)
+
+PIPELINES = "model_parallelism"
+# What the documents do not state, and answers from the experiment take for it.
+ASSUMPTIONS = {PIPELINES: "micro batch 4 assumed; the paper does not state it"}
+
+
+def _pipeline_gain(protocol: str) -> Quantity:
+    """Mean over models, and over the GPU counts that need the network."""
+    return Quantity(
+        PIPELINES,
+        lambda r: mean(speed_up(_between_nodes(iteration_time_s(r)), protocol, "rdma")),
+        1.0,
+    )
+
+
+def _largest_gain(timer: Callable[[xr.Dataset], xr.DataArray], protocol: str) -> Quantity:
+    return Quantity(
+        PIPELINES,
+        lambda r: largest(speed_up(_between_nodes(timer(r)), protocol, "rdma")),
+        1.0,
+    )
+
+
+def _between_nodes(values: xr.DataArray) -> xr.DataArray:
+    return values.sel(gpus=[4, 8])
+
+
+def _pipeline_compute(results: xr.Dataset) -> xr.DataArray:
+    return last_stage_s(results, "forward compute", "backward compute")
+
+
+def _pipeline_compute_rises(results: xr.Dataset) -> xr.DataArray:
+    time = _pipeline_compute(results).mean(["model", "protocol"], skipna=False)
+    return falls(time, "gpus", (8, 4, 2))
+
+
+def _pipeline_compute_grows(results: xr.Dataset) -> xr.DataArray:
+    """By more than what is called flat in data parallelism, from 2 to 8 GPUs."""
+    time = _pipeline_compute(results).mean(["model", "protocol"], skipna=False)
+    return everywhere(time.sel(gpus=8) / time.sel(gpus=2) > 1 + FLAT)
+
+
+def _four_terms_dominate(results: xr.Dataset) -> xr.DataArray:
+    four = _pipeline_compute(results) + forward_receive_s(results) + embedding_sync_s(results)
+    return everywhere(four > 0.5 * iteration_time_s(results))
+
+
+def _waits_most(model: str) -> Statistic:
+    def holds(results: xr.Dataset) -> xr.DataArray:
+        share = timer_fraction(results).sel(gpus=8).mean("protocol", skipna=False)
+        return everywhere(share.sel(model=model, drop=True) > share.drop_sel(model=model))
+
+    return holds
+
+
+TESTS: dict[tuple[str, ...], Quantity | Statement] = {
+    ("C034", "C118"): _pipeline_gain("ipoib"),
+    ("C035", "C119"): _pipeline_gain("tcp"),
+    ("C041",): Quantity(PIPELINES, lambda r: 100 * largest(timer_fraction(r)), 50.0),
+    ("C095",): Statement(PIPELINES, _four_terms_dominate),
+    ("C096", "C103"): Statement(PIPELINES, _pipeline_compute_rises),
+    ("C097",): _largest_gain(forward_receive_s, "tcp"),
+    ("C098",): _largest_gain(embedding_sync_s, "tcp"),
+    ("C099",): _largest_gain(forward_receive_s, "ipoib"),
+    ("C100",): _largest_gain(embedding_sync_s, "ipoib"),
+    ("C101",): Statement(PIPELINES, _waits_most("t5-large")),
+    ("C102",): Statement(PIPELINES, times_ordered),
+    ("C115",): Statement(PIPELINES, _pipeline_compute_grows),
+}

@@ -1,0 +1,218 @@
+"""Tests of the claims about data parallelism on 2 to 8 GPUs: strong and weak scaling."""
+
+import xarray as xr
+
+from repro.claims.definitions import (
+    FLAT,
+    Quantity,
+    Statement,
+    everywhere,
+    falls,
+    mean,
+    times_ordered,
+)
+from repro.results.metrics import (
+    Statistic,
+    communication_fraction,
+    iteration_time_s,
+    phase_time_s,
+    speed_up,
+    strong_efficiency,
+    utilisation_gbps,
+    weak_efficiency,
+)
+
+STRONG, WEAK = "strong_scaling", "weak_scaling"
+
+
+def _efficiency(phase: str, kind: str) -> Quantity:
+    law = strong_efficiency if kind == STRONG else weak_efficiency
+    return Quantity(kind, lambda r: 100 * mean(law(phase_time_s(r, phase), 2, 8)), 100.0)
+
+
+def _share(experiment: str, protocol: str) -> Quantity:
+    return Quantity(experiment, lambda r: 100 * mean(_shares(r, protocol)), 50.0)
+
+
+def _largest_share(experiment: str, protocol: str) -> Quantity:
+    return Quantity(
+        experiment, lambda r: 100 * _shares(r, protocol).max("model", skipna=False), 50.0
+    )
+
+
+def _shares(results: xr.Dataset, protocol: str) -> xr.DataArray:
+    return communication_fraction(results).sel(protocol=protocol, gpus=8)
+
+
+def _utilisation(results: xr.Dataset, gpus: int = 8) -> xr.DataArray:
+    return utilisation_gbps(results).sel(gpus=gpus)
+
+
+def _lowest_rate(experiment: str, protocol: str) -> Quantity:
+    return Quantity(
+        experiment,
+        lambda r: _utilisation(r).sel(protocol=protocol).min("model", skipna=False),
+        None,
+    )
+
+
+def _highest_rate(experiment: str, protocol: str) -> Quantity:
+    return Quantity(
+        experiment,
+        lambda r: _utilisation(r).sel(protocol=protocol).max("model", skipna=False),
+        None,
+    )
+
+
+def _model_rate(experiment: str, model: str) -> Quantity:
+    return Quantity(experiment, lambda r: mean(_utilisation(r).sel(model=model)), None)
+
+
+def _iteration_gain(protocol: str) -> Quantity:
+    return Quantity(
+        WEAK,
+        lambda r: mean(speed_up(iteration_time_s(r).sel(gpus=8), protocol, "rdma")),
+        1.0,
+    )
+
+
+def _sync_gain(protocol: str) -> Quantity:
+    return Quantity(
+        WEAK,
+        lambda r: mean(speed_up(phase_time_s(r, "gradient sync").sel(gpus=8), protocol, "rdma")),
+        1.0,
+    )
+
+
+def _rate_gain(protocol: str) -> Quantity:
+    return Quantity(WEAK, lambda r: mean(_rate_gains(r).sel(protocol=protocol)), 1.0)
+
+
+def _rate_gains(results: xr.Dataset) -> xr.DataArray:
+    return _utilisation(results, 8) / _utilisation(results, 4)
+
+
+def _sync_growth(results: xr.Dataset) -> xr.DataArray:
+    sync = phase_time_s(results, "gradient sync")
+    return mean(sync.sel(gpus=8) / sync.sel(gpus=2))
+
+
+def _sent_per_received(results: xr.Dataset) -> xr.DataArray:
+    rates = [utilisation_gbps(results, direction).sel(gpus=8) for direction in ("tx", "rx")]
+    return mean(rates[0] / rates[1])
+
+
+def _rates_ordered(results: xr.Dataset) -> xr.DataArray:
+    rate = _utilisation(results).mean("model", skipna=False)
+    return falls(rate, "protocol", ("rdma", "ipoib", "tcp"))
+
+
+def _gains_ordered(results: xr.Dataset) -> xr.DataArray:
+    gain = _rate_gains(results).mean("model", skipna=False)
+    return falls(gain, "protocol", ("rdma", "ipoib", "tcp"))
+
+
+def _compute_falls(phase: str) -> Statistic:
+    def holds(results: xr.Dataset) -> xr.DataArray:
+        time = phase_time_s(results, phase).mean(["model", "protocol"], skipna=False)
+        return falls(time, "gpus", (2, 4, 8))
+
+    return holds
+
+
+def _sync_is_largest(results: xr.Dataset) -> xr.DataArray:
+    at8 = results.sel(gpus=8)
+    sync = phase_time_s(at8, "straggler wait", "gradient sync").mean("model", skipna=False)
+    others = [
+        phase_time_s(at8, phase).mean("model", skipna=False)
+        for phase in ("forward compute", "backward compute", "optimizer")
+    ]
+    return everywhere(xr.concat([sync > other for other in others], dim="phase"))
+
+
+def _rate_highest_at_8(results: xr.Dataset) -> xr.DataArray:
+    means = [_utilisation(results, gpus).mean("model", skipna=False) for gpus in (8, 4)]
+    return everywhere(means[0] > means[1])
+
+
+def _rate_highest_of(model: str) -> Statistic:
+    def holds(results: xr.Dataset) -> xr.DataArray:
+        rate = _utilisation(results).mean("protocol", skipna=False)
+        return everywhere(rate.sel(model=model, drop=True) > rate.drop_sel(model=model))
+
+    return holds
+
+
+def _order_of_rates(results: xr.Dataset) -> xr.DataArray:
+    rate = _utilisation(results).mean("protocol", skipna=False)
+    return falls(rate, "model", ("gpt2-large", "bert-large", "t5-large", "gpt2-medium"))
+
+
+def _larger_models_sync_longer(results: xr.Dataset) -> xr.DataArray:
+    sync = phase_time_s(results, "gradient sync")
+    larger = sync.sel(model=["gpt2-large", "t5-large"]).min("model", skipna=False)
+    smaller = sync.sel(model=["gpt2-medium", "bert-large"]).max("model", skipna=False)
+    return everywhere(larger > smaller)
+
+
+def _compute_is_flat(results: xr.Dataset) -> xr.DataArray:
+    efficiencies = [
+        mean(weak_efficiency(phase_time_s(results, phase), 2, 8))
+        for phase in ("forward compute", "backward compute")
+    ]
+    return everywhere(abs(xr.concat(efficiencies, dim="phase") - 1) < FLAT)
+
+
+TESTS: dict[tuple[str, ...], Quantity | Statement] = {
+    ("C001", "C044"): _efficiency("forward compute", STRONG),
+    ("C002", "C045"): _efficiency("backward compute", STRONG),
+    ("C003", "C049"): _share(STRONG, "rdma"),
+    ("C004", "C050"): _share(STRONG, "ipoib"),
+    ("C005", "C051"): _share(STRONG, "tcp"),
+    ("C006", "C053"): _lowest_rate(STRONG, "rdma"),
+    ("C007", "C054", "C036"): _highest_rate(STRONG, "rdma"),
+    ("C008", "C055"): _lowest_rate(STRONG, "ipoib"),
+    ("C009", "C056", "C037"): _highest_rate(STRONG, "ipoib"),
+    ("C010", "C057"): _lowest_rate(STRONG, "tcp"),
+    ("C011", "C058", "C038"): _highest_rate(STRONG, "tcp"),
+    ("C012", "C068"): Statement(STRONG, _rates_ordered),
+    ("C013", "C042"): Statement(STRONG, _rate_highest_of("gpt2-large")),
+    ("C014", "C061"): _model_rate(STRONG, "gpt2-large"),
+    ("C015", "C070"): _efficiency("forward compute", WEAK),
+    ("C016", "C071"): _efficiency("backward compute", WEAK),
+    ("C017", "C032", "C074", "C116"): _iteration_gain("ipoib"),
+    ("C018", "C033", "C075", "C117"): _iteration_gain("tcp"),
+    ("C019", "C077"): _largest_share(WEAK, "rdma"),
+    ("C020", "C078"): _largest_share(WEAK, "ipoib"),
+    ("C021", "C039", "C040", "C079"): _largest_share(WEAK, "tcp"),
+    ("C022", "C088"): _lowest_rate(WEAK, "rdma"),
+    ("C023", "C089"): _highest_rate(WEAK, "rdma"),
+    ("C024", "C090"): _lowest_rate(WEAK, "ipoib"),
+    ("C025", "C091"): _highest_rate(WEAK, "ipoib"),
+    ("C026", "C092"): _lowest_rate(WEAK, "tcp"),
+    ("C027", "C093"): _highest_rate(WEAK, "tcp"),
+    ("C030",): Statement(STRONG, times_ordered),
+    ("C031",): Statement(WEAK, times_ordered),
+    ("C046",): Statement(STRONG, _compute_falls("forward compute")),
+    ("C047",): Statement(STRONG, _compute_falls("backward compute")),
+    ("C048",): Quantity(STRONG, _sync_growth, 1.0),
+    ("C052",): Statement(STRONG, _sync_is_largest),
+    ("C059",): Quantity(STRONG, _sent_per_received, None),
+    ("C060",): Statement(STRONG, _rate_highest_at_8),
+    ("C062",): _model_rate(STRONG, "gpt2-medium"),
+    ("C063",): _model_rate(STRONG, "bert-large"),
+    ("C064",): _model_rate(STRONG, "t5-large"),
+    ("C065",): Statement(STRONG, _order_of_rates),
+    ("C072",): _sync_gain("ipoib"),
+    ("C073",): _sync_gain("tcp"),
+    ("C076",): Statement(WEAK, _larger_models_sync_longer),
+    ("C080",): Statement(WEAK, _compute_is_flat),
+    ("C081",): Statement(WEAK, _sync_is_largest),
+    ("C082",): _rate_gain("tcp"),
+    ("C083",): _rate_gain("ipoib"),
+    ("C084",): _rate_gain("rdma"),
+    ("C085",): Statement(WEAK, _gains_ordered),
+    ("C086",): _model_rate(WEAK, "gpt2-large"),
+    ("C087",): Statement(WEAK, _rate_highest_of("gpt2-large")),
+    ("C094",): Statement(WEAK, _rates_ordered),
+}

@@ -1,0 +1,50 @@
+"""The GPT-350M report's quantities: collectives of the distributed optimizer, and throughput.
+
+Functions take datasets of the schema and keep the dimensions of a configuration, as those of
+`repro.results.metrics` do. Times, bytes and rates are full-scale ones.
+"""
+
+from collections.abc import Callable
+
+import xarray as xr
+
+from repro.catalog.models import model
+from repro.predict.volumes import gradient_bytes
+from repro.results.metrics import iteration_time_s, phase_time_s
+from repro.testbed.similarity import FULL_ELEMENT_BYTES
+
+# The two collectives by the phases that hold them.
+COLLECTIVES = {"reduce-scatter": "gradient sync", "all-gather": "parameter all-gather"}
+
+
+def collective_times_s(results: xr.Dataset) -> xr.DataArray:
+    """Mean time of the reduce-scatter and of the all-gather of an iteration, over `collective`."""
+    times = [phase_time_s(results, phase) for phase in COLLECTIVES.values()]
+    return xr.concat(times, dim="collective").assign_coords(collective=list(COLLECTIVES))
+
+
+def collective_busbw_GBps(results: xr.Dataset) -> xr.DataArray:
+    """The report's bandwidth estimate, (n-1)/n S / t, for S bytes of half-precision weights.
+
+    It is the bus bandwidth of `repro.collectives.definitions`.
+    """
+    gpus = results["gpus"]
+    sizes = _by_model(results, _weight_bytes)
+    busbw = (gpus - 1) / gpus * sizes / collective_times_s(results) * 1e-9
+    return busbw.where(gpus > 1)
+
+
+def tokens_per_s_per_gpu(results: xr.Dataset) -> xr.DataArray:
+    """Tokens trained on by each GPU, one micro batch an iteration, in a second at full scale."""
+    tokens = _by_model(results, lambda name: float(model(name).full.sequence_length))
+    return tokens * results["micro_batch_size"] / iteration_time_s(results)
+
+
+def _weight_bytes(name: str) -> float:
+    entry = model(name)
+    return float(gradient_bytes(entry.family, entry.full, FULL_ELEMENT_BYTES))
+
+
+def _by_model(results: xr.Dataset, value: Callable[[str], float]) -> xr.DataArray:
+    names = results["model"]
+    return xr.DataArray([value(str(name)) for name in names.values], coords={"model": names})
