@@ -36,6 +36,22 @@ def test_the_ring_scatters_the_sum(pool: RankPool, ranks: int, in_place: bool, m
     assert pool.run(_scattered, in_place, mean, ranks=ranks) == [True] * ranks
 
 
+def _gathered(in_place: bool) -> bool:
+    """A rank's task: whether it has every rank's part."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    result = torch.zeros(6 * ranks)
+    given = result.chunk(ranks)[rank] if in_place else torch.empty(6)
+    given.copy_(torch.arange(6.0) + 10 * rank)
+    dist.all_gather_into_tensor(result, given)
+    return torch.equal(result, torch.cat([torch.arange(6.0) + 10 * n for n in range(ranks)]))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_the_ring_gathers_all_parts(pool: RankPool, ranks: int, in_place: bool) -> None:
+    assert pool.run(_gathered, in_place, ranks=ranks) == [True] * ranks
+
+
 def _refused() -> str:
     try:
         dist.reduce_scatter_tensor(torch.empty(1), torch.empty(2), op=dist.ReduceOp.MAX)

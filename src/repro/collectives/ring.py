@@ -1,14 +1,20 @@
-"""A ring reduce-scatter out of sends and receives, for gloo.
+"""Reduce-scatter and all-gather on a ring out of sends and receives, for gloo.
 
-Gloo's own reduces everything everywhere and keeps a part: it moves the 2 (n-1)/n S bytes of an
-all-reduce. NCCL's ring, and this one, move (n-1)/n S.
+Gloo's own reduce-scatter reduces everything everywhere and keeps a part: it moves the 2 (n-1)/n S
+bytes of an all-reduce, where NCCL's ring, and this one, move (n-1)/n S. Gloo's all-gather moves as
+much as this one, but copies what it moves, for which an emulated GPU has few cycles.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+# A part that is summed is passed on in segments of no fewer bytes, at most so many, so that one is
+# added while another is on the wire.
+_SEGMENT_BYTES, _MOST_SEGMENTS = 64 * 1024, 4
+# Of the first segment.
 _TAG = 7
 
 
@@ -39,19 +45,91 @@ def ring_reduce_scatter(
     """
     if async_op or op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
         raise ValueError(f"a ring reduce-scatter with op={op}, async_op={async_op}")
-    ring = group or dist.group.WORLD
-    assert ring is not None
+    ring = _ring(group)
     rank, ranks = ring.rank(), ring.size()
-    parts = input.view(ranks, -1)
-    summed = parts[(rank - 1) % ranks]
+    own = [_segments(part) for part in input.view(ranks, -1)]
     # Two buffers take turns: one is sent while the other is received into.
-    buffers = [torch.empty_like(summed) for _ in range(min(2, ranks - 1))]
+    buffers = [_segments(torch.empty_like(output)) for _ in range(2)]
+    sums = list(own[(rank - 1) % ranks])
+    if ranks > 1:
+        receives = _receive(ring, buffers[0])
+        sends = _send(ring, sums)
     for step in range(ranks - 1):
-        received = buffers[step % 2]
-        sending = ring.send([summed], (rank + 1) % ranks, _TAG)
-        ring.recv([received], (rank - 1) % ranks, _TAG).wait()
-        sending.wait()
-        summed = received.add_(parts[(rank - step - 2) % ranks])
-    output.view(-1).copy_(summed)
+        last = step == ranks - 2
+        added = own[(rank - step - 2) % ranks]
+        for segment in range(len(sums)):
+            receives[segment].wait()
+            sends[segment].wait()
+            if not last:
+                # The buffer of the send that is over.
+                (receives[segment],) = _receive(ring, [buffers[(step + 1) % 2][segment]], segment)
+            sums[segment] = buffers[step % 2][segment].add_(added[segment])
+            if not last:
+                (sends[segment],) = _send(ring, [sums[segment]], segment)
+    for result, total in zip(_segments(output), sums, strict=True):
+        result.copy_(total)
     if op == dist.ReduceOp.AVG:
         output.div_(ranks)
+
+
+def ring_all_gather(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    group: dist.ProcessGroup | None = None,
+    async_op: bool = False,
+) -> None:
+    """Give every rank the inputs of all, one after another.
+
+    In place of `torch.distributed.all_gather_into_tensor`. `input` may be this rank's part of
+    `output`. In each of n - 1 steps a rank hands the part that it got last to the next rank.
+
+    Parameters
+    ----------
+    output, input : Tensor
+        n times as many elements in `output`, contiguous.
+
+    Raises
+    ------
+    ValueError
+        With `async_op`, which this has not.
+    """
+    if async_op:
+        raise ValueError("a ring all-gather with async_op=True")
+    ring = _ring(group)
+    rank, ranks = ring.rank(), ring.size()
+    parts = output.view(ranks, -1)
+    if parts[rank].data_ptr() != input.data_ptr():
+        parts[rank].copy_(input.view(-1))
+    for step in range(ranks - 1):
+        receives = _receive(ring, [parts[(rank - step - 1) % ranks]])
+        sends = _send(ring, [parts[(rank - step) % ranks]])
+        for request in (*receives, *sends):
+            request.wait()
+
+
+def _ring(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    ring = group or dist.group.WORLD
+    assert ring is not None
+    return ring
+
+
+def _segments(part: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    count = min(_MOST_SEGMENTS, max(1, part.nbytes // _SEGMENT_BYTES))
+    segments: tuple[torch.Tensor, ...] = part.view(-1).tensor_split(count)
+    return segments
+
+
+def _send(
+    ring: dist.ProcessGroup, parts: Sequence[torch.Tensor], first: int = 0
+) -> list[dist.Work]:
+    """Begin to send to the next rank; each segment has a tag of its own."""
+    to = (ring.rank() + 1) % ring.size()
+    return [ring.send([part], to, _TAG + tag) for tag, part in enumerate(parts, start=first)]
+
+
+def _receive(
+    ring: dist.ProcessGroup, parts: Sequence[torch.Tensor], first: int = 0
+) -> list[dist.Work]:
+    """Begin to receive from the rank before."""
+    source = (ring.rank() - 1) % ring.size()
+    return [ring.recv([part], source, _TAG + tag) for tag, part in enumerate(parts, start=first)]

@@ -38,9 +38,9 @@ def compute_path(cluster_name: str) -> Path:
 
 
 def measure_compute(cluster_name: str, profile_name: str, corpus: Path, split: str) -> xr.Dataset:
-    """Train the models of a cluster's experiments on one rank alone, with nothing to communicate.
+    """Train the models of a cluster's experiments on one rank, with nothing to communicate.
 
-    The rank has the quota that it would have in the experiments.
+    The rank has the quota that it would have in the experiments, and as many others use theirs.
 
     Returns
     -------
@@ -65,7 +65,7 @@ def measure_compute(cluster_name: str, profile_name: str, corpus: Path, split: s
     times: dict[tuple[bool, str, int], list[float]] = {case: [] for case in cases}
     peaks: dict[tuple[bool, str, int], list[int]] = {case: [] for case in cases}
     turns = [case for _ in range(_ROUNDS) for case in cases]
-    with open_site(Site(topology=None, ranks=1, cores=cores)) as site:
+    with open_site(Site(topology=None, ranks=1 if cores is None else ranks, cores=cores)) as site:
         for case in tqdm(turns, desc=f"compute on one rank, {cluster_name}", unit="run"):
             pipeline, name, micro_batch = case
             run = testbed_run(

@@ -81,6 +81,21 @@ class MeasureShare:
 
 
 @dataclass(frozen=True)
+class StayBusy:
+    """Supervisor to rank: you have no part in this order; compute until the next message.
+
+    Cores that idle between few ranks' turns cool their caches and clocks, and those ranks then
+    compute up to half slower than many do. With all quotas in use, every order meets the same
+    machine.
+    """
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Supervisor to rank: the order is over."""
+
+
+@dataclass(frozen=True)
 class Progress:
     """So many iterations, or cases of a sweep, are done."""
 

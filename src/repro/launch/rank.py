@@ -18,6 +18,7 @@ from repro.launch.messages import (
     MeasureShare,
     OutOfMemory,
     Progress,
+    StayBusy,
     stages_of,
 )
 from repro.testbed.links import UPLINK
@@ -26,6 +27,8 @@ from repro.testbed.namespaces import die_with_parent, enter_network
 from repro.testbed.verify import measure_cpu_share
 
 _LONGEST_REASON = 400
+# A product of such matrices takes a fraction of a millisecond.
+_BUSY_SIZE = 256
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,8 @@ def _obey(place: Place, supervisor: Connection) -> None:
         message = supervisor.recv()
         if isinstance(message, MeasureShare):
             supervisor.send(measure_cpu_share())
+        elif isinstance(message, StayBusy):
+            stay_busy(supervisor)
         elif isinstance(message, Join):
             meeting = (message.address, message.port)
             if joined != meeting:
@@ -127,6 +132,15 @@ def _obey(place: Place, supervisor: Connection) -> None:
                     supervisor.send(sweep(message.run, own, report))
             else:
                 supervisor.send(train(message.run, message.scratch, report, place.cores))
+
+
+def stay_busy(supervisor: Connection) -> None:
+    """Compute as training does, until there is a message, or nobody who could send one."""
+    import torch
+
+    work = torch.rand(_BUSY_SIZE, _BUSY_SIZE)
+    while not supervisor.poll():
+        work @ work
 
 
 def _limit_memory(group: Path | None, allowance_bytes: int | None) -> None:

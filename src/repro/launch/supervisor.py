@@ -31,7 +31,9 @@ from repro.launch.messages import (
     OutOfMemory,
     Progress,
     Ready,
+    Rest,
     Site,
+    StayBusy,
     stages_of,
 )
 from repro.launch.rank import Place, serve
@@ -74,7 +76,7 @@ class _Ranks:
     def __init__(self, site: Site, network: Network | None, quotas: Quotas | None, logs: Path):
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["repro.train.run", "repro.train.groups"])
-        self._topology = site.topology
+        self._topology, self._cores = site.topology, site.cores
         self._logs = [logs / f"rank{rank}.log" for rank in range(site.ranks)]
         self._memory = quotas.memory_paths if quotas else ()
         self._kills = [kills(group) for group in self._memory]
@@ -91,6 +93,16 @@ class _Ranks:
             there.close()
             self.pipes.append(here)
             self.processes.append(process)
+
+    @contextmanager
+    def others_busy(self, ranks: int) -> Iterator[None]:
+        """Have all but the first `ranks` ranks compute as well, where they have quotas."""
+        others = self.pipes[ranks:] if self._cores is not None else []
+        for pipe in others:
+            pipe.send(StayBusy())
+        yield
+        for pipe in others:
+            pipe.send(Rest())
 
     def collect(self, ranks: int, user: Connection) -> list[object]:
         """One answer of each of the first `ranks` ranks, progress passed on to the user.
@@ -259,7 +271,8 @@ def _carry_out(
         allowances = order.memory_bytes or (None,) * order.ranks
         for pipe, allowance in zip(ranks.pipes[: order.ranks], allowances, strict=True):
             pipe.send(Join(order.ranks, address, port, order.run, scratch, allowance))
-        answers = ranks.collect(order.ranks, user)
+        with ranks.others_busy(order.ranks):
+            answers = ranks.collect(order.ranks, user)
     records = tuple(answer for answer in answers if isinstance(answer, RankRecord))
     sweeps = tuple(answer for answer in answers if isinstance(answer, SweepRecord))
     return Outcome(records, nics, checks, latency_s, sweeps)

@@ -16,6 +16,7 @@ from repro.errors import NotRunHere
 from repro.paths import PUBLISHED
 from repro.predict.expected import expected_busbw, judge_busbw
 from repro.predict.rows import read_rows
+from repro.results.collectives import bandwidths
 from repro.results.merging import merge
 
 # Clusters of which a table of collectives was published, as files of data/published/.
@@ -111,13 +112,13 @@ def _dataset(
     return dataset.expand_dims(list(where))
 
 
-def judge_sweep(selection: SweepSelection, bands: xr.Dataset) -> pd.DataFrame:
+def judge_sweep(selection: SweepSelection, results: xr.Dataset) -> pd.DataFrame:
     """Whether the bandwidths among all ranks, out of place, are to be expected of the cluster.
 
     Parameters
     ----------
-    bands : Dataset
-        Of `repro.results.collectives.bandwidths`, one source.
+    results : Dataset
+        Measured or published, one source.
 
     Returns
     -------
@@ -125,8 +126,12 @@ def judge_sweep(selection: SweepSelection, bands: xr.Dataset) -> pd.DataFrame:
         A row per protocol, GPUs, collective and size: what was measured at full scale, the 90 %
         interval and the verdict.
     """
-    scale = float(bands.attrs.get("rate_scale", 1.0))
-    chosen = bands.squeeze("source", drop=True).sel(layout="world", in_place=_OUT_OF_PLACE)
+    if not results.data_vars:
+        return pd.DataFrame()
+    scale = float(results.attrs.get("rate_scale", 1.0))
+    chosen = (
+        bandwidths(results).squeeze("source", drop=True).sel(layout="world", in_place=_OUT_OF_PLACE)
+    )
     parts = []
     for name in selection.protocols:
         rows = chosen["time_s"].sel(protocol=name, drop=True).to_series().dropna().reset_index()

@@ -15,6 +15,7 @@ What was not measured is NaN. `docs/quantities.md` defines every variable.
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 from scipy.stats import binom
 
@@ -162,3 +163,41 @@ def wire_share(results: xr.Dataset, in_place: str = "out of place") -> xr.DataAr
             factor = sum(received_bytes(name, 1.0, rank, gpus) for rank in range(gpus))
             needed.loc[{"collective": name, "gpus": gpus}] = factor
     return received / (needed * chosen["moved_bytes"])
+
+
+def bandwidth_table(results: xr.Dataset) -> pd.DataFrame:
+    """Bus bandwidth among all ranks at the largest measured size, in percent of the slowest link on
+    the way: a row per collective and place, a column per protocol and number of GPUs.
+
+    Empty without links of a known rate.
+    """
+    if "link_set_gbps" not in results:
+        return pd.DataFrame()
+    largest = bandwidths(results)["busbw_GBps"].sel(layout="world").squeeze("source", drop=True)
+    last = largest.ffill("size_bytes").isel(size_bytes=-1, drop=True)
+    link = results["link_set_gbps"].squeeze("source", drop=True).min("level") / 8
+    return _table(100 * last / link, ["protocol", "gpus"]).round(1)
+
+
+def layout_table(results: xr.Dataset) -> pd.DataFrame:
+    """Bus bandwidth in GB/s at full scale at the most GPUs and the largest measured size, out of
+    place: a row per collective, a column per protocol and layout."""
+    if not results.data_vars:
+        return pd.DataFrame()
+    chosen = bandwidths(results)["full_scale_busbw_GBps"].isel(gpus=-1, drop=True)
+    chosen = chosen.sel(in_place="out of place", drop=True).squeeze("source", drop=True)
+    last = chosen.ffill("size_bytes").isel(size_bytes=-1, drop=True)
+    return _table(last, ["protocol", "layout"]).round(2)
+
+
+def wire_table(results: xr.Dataset) -> pd.DataFrame:
+    """`wire_share` by collective and GPUs, a column per size; mean over protocols, whose bytes are
+    the same. Empty where no bytes were counted."""
+    if "received_bytes" not in results:
+        return pd.DataFrame()
+    share = wire_share(results).squeeze("source", drop=True).mean("protocol")
+    return _table(share, ["size_bytes"]).round(3)
+
+
+def _table(values: xr.DataArray, columns: list[str]) -> pd.DataFrame:
+    return values.rename("value").to_series().dropna().unstack(columns)

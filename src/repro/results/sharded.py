@@ -6,11 +6,13 @@ Functions take datasets of the schema and keep the dimensions of a configuration
 
 from collections.abc import Callable
 
+import pandas as pd
 import xarray as xr
 
 from repro.catalog.models import model
 from repro.predict.volumes import gradient_bytes
-from repro.results.metrics import iteration_time_s, phase_time_s
+from repro.results.metrics import communication_fraction, iteration_time_s, phase_time_s
+from repro.results.store import has_runs
 from repro.testbed.similarity import FULL_ELEMENT_BYTES
 
 # The two collectives by the phases that hold them.
@@ -48,3 +50,32 @@ def _weight_bytes(name: str) -> float:
 def _by_model(results: xr.Dataset, value: Callable[[str], float]) -> xr.DataArray:
     names = results["model"]
     return xr.DataArray([value(str(name)) for name in names.values], coords={"model": names})
+
+
+def bandwidth_table(results: xr.Dataset) -> pd.DataFrame:
+    """Both collectives' times in ms and bandwidths in GB/s, by model and number of GPUs.
+
+    Of the smallest micro batch; they do not depend on it.
+    """
+    first = {"source": 0, "protocol": 0, "micro_batch_size": 0}
+    columns = {}
+    for unit, values in (
+        ("ms", 1e3 * collective_times_s(results)),
+        ("GB/s", collective_busbw_GBps(results)),
+    ):
+        shown = values.isel(first, drop=True).sel(gpus=values["gpus"] > 1)
+        for name in COLLECTIVES:
+            columns[f"{name}, {unit}"] = shown.sel(collective=name, drop=True).to_series()
+    return pd.DataFrame(columns).sort_index().round(2)
+
+
+def share_table(*datasets: xr.Dataset) -> pd.DataFrame:
+    """Communication's share of an iteration in percent at the most GPUs: a row per model and micro
+    batch, a column per source."""
+    columns = {}
+    for results in datasets:
+        if has_runs(results):
+            share = 100 * communication_fraction(results).isel(gpus=-1, protocol=0, drop=True)
+            for source in share["source"].values:
+                columns[str(source)] = share.sel(source=source, drop=True).to_series()
+    return pd.DataFrame(columns).round(1)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from megatron.core.distributed import param_and_grad_buffer
 from torch.overrides import TorchFunctionMode
 
-from repro.collectives.ring import ring_reduce_scatter
+from repro.collectives.ring import ring_all_gather, ring_reduce_scatter
 
 _CPU = torch.device("cpu")
 
@@ -42,15 +42,16 @@ class _CudaMeansCpu(TorchFunctionMode):
 def cpu_as_cuda() -> Iterator[None]:
     """Make the parts of `torch.cuda` that Megatron-Core calls mean the CPU, within this scope.
 
-    Reduce-scatters move what NCCL's move (`repro.collectives.ring`).
+    Reduce-scatters and all-gathers are those of `repro.collectives.ring`.
     """
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(dist, "reduce_scatter_tensor", ring_reduce_scatter))
-        stack.enter_context(
-            mock.patch.object(
-                param_and_grad_buffer, "dist_reduce_scatter_func", ring_reduce_scatter
-            )
-        )
+        for module, name, function in (
+            (dist, "reduce_scatter_tensor", ring_reduce_scatter),
+            (dist, "all_gather_into_tensor", ring_all_gather),
+            (param_and_grad_buffer, "dist_reduce_scatter_func", ring_reduce_scatter),
+            (param_and_grad_buffer, "dist_all_gather_func", ring_all_gather),
+        ):
+            stack.enter_context(mock.patch.object(module, name, function))
         for name, replacement in (
             ("current_device", lambda: _CPU),
             ("synchronize", lambda *args, **kwargs: None),
