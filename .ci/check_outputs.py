@@ -8,8 +8,13 @@ import numpy as np
 
 from repro.figures.every import figures_of
 from repro.paths import RESULTS
-from repro.results.store import is_sweep, read_dataset, read_experiments
+from repro.results.store import is_sweep, read_dataset, read_experiments, read_sweeps
 
+sweeps = read_sweeps()
+for name, dataset in sweeps.items():
+    assert json.loads(dataset.attrs["not_run"]) == {}, dataset.attrs["not_run"]
+    smallest = dataset["call_time_s"].sel(layout="world").isel(size_bytes=0, in_place=0)
+    assert bool((smallest.max("rank") > 0).all()), f"{name}: a collective is missing"
 experiments = read_experiments()
 for name, dataset in experiments.items():
     assert set(dataset.dims) >= {"source", "model", "protocol", "gpus", "iteration", "rank"}, name
@@ -24,6 +29,7 @@ for name, dataset in experiments.items():
     assert np.allclose(phases.where(ran, 0), time.where(ran, 0)), f"{name}: phases do not add up"
     losses = dataset["loss"].notnull().any(["rank", "iteration"])
     assert bool(losses.where(ran, True).all()), f"{name}: no stage has a loss"
+for name, dataset in (experiments | sweeps).items():
     for suffix in figures_of(dataset):
         figure = RESULTS / "figures" / f"{name}_{suffix}"
         ElementTree.parse(figure.with_suffix(".svg"))

@@ -95,6 +95,24 @@ def compute(
 
 
 @app.command()
+def sweep(
+    cluster: str,
+    protocol: Annotated[str, typer.Option(help="What the ranks' backend talks over.")] = "rdma",
+    profile: Annotated[str, typer.Option(help="Of params/collectives.yaml.")] = "default",
+    output: Annotated[Path, typer.Option(help="The dataset, written by rank 0.")] = Path(
+        "results/adhoc/collectives-cluster.nc"
+    ),
+) -> None:
+    """Measure collectives on a CLUSTER, in each rank that srun or torchrun starts."""
+    from repro.catalog.collectives import select_sweep
+    from repro.launch.joined import sweep_joined
+
+    selection = select_sweep(cluster, "cluster", protocol, profile=profile)
+    if sweep_joined(selection, output):
+        typer.echo(output)
+
+
+@app.command()
 def merge(experiment: str) -> None:
     """Join an experiment's measured protocols into results/EXPERIMENT.nc."""
     from repro.catalog.experiments import experiment as read_experiment
@@ -110,12 +128,12 @@ def merge(experiment: str) -> None:
 def figures() -> None:
     """Draw every figure as SVG and PNG into results/figures/, and write the metrics."""
     from repro.figures.every import draw_every_figure
-    from repro.results.store import read_experiments
+    from repro.results.store import read_experiments, read_sweeps
     from repro.results.summary import write_metrics
 
     results = read_experiments()
     write_metrics(results, RESULTS / "metrics.json")
-    for path in draw_every_figure(results, RESULTS / "figures"):
+    for path in draw_every_figure(results | read_sweeps(), RESULTS / "figures"):
         typer.echo(path)
 
 
@@ -168,10 +186,13 @@ def calibrate(
         Path, typer.Option(help="CSV of training runs on one GPU, as in data/published/.")
     ] = PUBLISHED / "training_a100_vtrain.csv",
     log: Annotated[
-        list[Path] | None, typer.Option(help="Output of nccl-tests: text, or JSON of -J.")
+        list[Path] | None,
+        typer.Option(help="Of nccl-tests, OSU, DeepSpeed or the PyTorch profiler."),
     ] = None,
     gpu: Annotated[str, typer.Option(help="The GPU of the logs.")] = "",
     network: Annotated[str, typer.Option(help="The network of the logs.")] = "",
+    ranks: Annotated[int | None, typer.Option(help="Ranks, if the logs do not say.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="Nodes, if the logs do not say.")] = None,
 ) -> None:
     """Fit the performance model to measurements: GPUs to training runs, links to collectives."""
     from repro.predict.calibrating import calibrate, write_calibration
@@ -179,7 +200,7 @@ def calibrate(
     from repro.predict.links import LINKS
     from repro.predict.rows import read_collectives, read_rows
 
-    collectives, sources = read_collectives(log or [], gpu, network)
+    collectives, sources = read_collectives(log or [], gpu, network, ranks, nodes)
     value = calibrate(read_rows(training), collectives, f"{training.name}, {sources}")
     write_calibration(value, PARAMS / "calibration" / f"{name}.yaml")
     typer.echo(f"params/calibration/{name}.yaml")

@@ -18,8 +18,9 @@ PLACES: dict[str, tuple[bool, ...]] = {
     "all_to_all": (False,),
     "send_recv": (False,),
 }
-# Data of small whole numbers, so that every order of summing gives the same in half precision too.
-_PERIOD = 3
+# Data are whole numbers whose sums stay below this, so that every order of summing gives the same in
+# half precision too: bf16 has all of them up to it.
+_LARGEST_SUM = 256
 # Whose size is that of all ranks' data together.
 _SHARED = ("all_gather", "reduce_scatter", "all_to_all")
 
@@ -131,7 +132,7 @@ def _broadcast(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) ->
             result.copy_(given)
         dist.broadcast(result, group=group, group_src=0)
 
-    return Operation(given.nbytes, call, given, result, _of_rank(group), lambda at: _pattern(at, 0))
+    return Operation(given.nbytes, call, given, result, _of_rank(group), _given_by(0, group))
 
 
 def _all_gather(result: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> Operation:
@@ -147,7 +148,7 @@ def _all_gather(result: torch.Tensor, in_place: bool, group: dist.ProcessGroup) 
         given,
         result,
         _of_rank(group),
-        lambda at: _pattern(at % share, at // share),
+        lambda at: _pattern(at % share, at // share, group),
     )
 
 
@@ -178,7 +179,7 @@ def _all_to_all(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -
         given,
         result,
         _of_rank(group),
-        lambda at: _pattern(first + at % share, at // share),
+        lambda at: _pattern(first + at % share, at // share, group),
     )
 
 
@@ -200,7 +201,7 @@ def _send_recv(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) ->
         given,
         result,
         _of_rank(group),
-        lambda at: _pattern(at, (rank - 1) % ranks),
+        _given_by((rank - 1) % ranks, group),
     )
 
 
@@ -213,19 +214,30 @@ def _positions(tensor: torch.Tensor) -> torch.Tensor:
     return torch.arange(tensor.numel(), device=tensor.device)
 
 
-def _pattern(position: torch.Tensor, rank: torch.Tensor | int) -> torch.Tensor:
+def _pattern(
+    position: torch.Tensor, rank: torch.Tensor | int, group: dist.ProcessGroup
+) -> torch.Tensor:
     """What a rank gives at a position."""
-    return (position + rank) % _PERIOD
+    return (position + rank) % _period(group)
+
+
+def _period(group: dist.ProcessGroup) -> int:
+    """Different numbers in the data: no fewer than ranks, up to 16 of them."""
+    return max(2, _LARGEST_SUM // group.size() + 1)
+
+
+def _given_by(rank: int, group: dist.ProcessGroup) -> Fill:
+    return lambda at: _pattern(at, rank, group)
 
 
 def _of_rank(group: dist.ProcessGroup) -> Fill:
-    rank = group.rank()
-    return lambda at: _pattern(at, rank)
+    return _given_by(group.rank(), group)
 
 
 def _summed(group: dist.ProcessGroup) -> Fill:
     """The sum over all ranks of what they give at a position."""
+    period = _period(group)
     sums = torch.tensor(
-        [sum((first + rank) % _PERIOD for rank in range(group.size())) for first in range(_PERIOD)]
+        [sum((first + rank) % period for rank in range(group.size())) for first in range(period)]
     )
-    return lambda at: sums.to(at.device)[at % _PERIOD]
+    return lambda at: sums.to(at.device)[at % period]

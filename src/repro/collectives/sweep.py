@@ -17,7 +17,7 @@ from repro.observe.nic import interface_bytes
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 # A repeat is so long, or so many calls: one call of a small message is shorter than what ranks
 # differ in when they leave a barrier.
-_REPEAT_S = 0.02
+_REPEAT_S = 0.01
 _MOST_CALLS = 20
 
 
@@ -46,14 +46,15 @@ def sweep(
     done = 0
     for layout, group in groups.items():
         if group.size() == 1:
+            done += cases(asked) // len(asked.layouts)
+            report(done)
             continue
         for collective in asked.collectives:
             for in_place in PLACES[collective]:
-                cases = _ascending(asked, layout, collective, in_place, group, device, interface)
-                sizes = 0
-                for sizes, measurement in enumerate(cases, start=1):
+                sizes = _ascending(asked, layout, collective, in_place, group, device, interface)
+                for count, measurement in enumerate(sizes, start=1):
                     found.append(measurement)
-                    report(done + sizes)
+                    report(done + count)
                 done += len(asked.sizes_bytes)
                 report(done)
     for group in groups.values():

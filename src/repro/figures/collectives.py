@@ -10,6 +10,18 @@ from repro.figures.scaling import PROTOCOL_COLOURS
 from repro.results.collectives import bandwidths
 
 _BUSBW = "full_scale_busbw_GBps"
+# What a line of the legend is, by the source of its values.
+_HOW = {
+    "testbed": "measured",
+    "cluster": "measured",
+    "paper": "published",
+    "predicted": "predicted",
+}
+_SIZE_TICKS = [
+    *((1e1, "10 B"), (1e3, "1 KB"), (1e5, "100 KB")),
+    *((1e7, "10 MB"), (1e9, "1 GB"), (1e11, "100 GB")),
+]
+_LEGEND_WIDTH = 150
 
 
 def bandwidth_curves(
@@ -34,61 +46,83 @@ def bandwidth_curves(
     if not results.data_vars:
         return not_run_here(results)
     bands = bandwidths(results)
+    how = _HOW[str(bands["source"].item())]
     shown = bands.squeeze("source", drop=True).sel(layout=layout, in_place="out of place")
     count = int(shown["gpus"].max()) if gpus is None else gpus
     scale = float(bands.attrs.get("rate_scale", 1.0))
+    names = [str(name) for name in shown["collective"].values]
     drawn = []
-    for number, name in enumerate(shown["collective"].values):
-        chosen = shown.sel(collective=name, gpus=count)
-        overlay = _points(chosen, scale, legend=number == 0)
+    for number, name in enumerate(names):
+        elements = _points(shown.sel(collective=name, gpus=count), scale, how)
         if expected is not None and layout == "world":
             own = expected.isel(source=0).sel(collective=name, gpus=count, layout=layout)
-            overlay = _bands(own.isel(in_place=0), scale) * overlay
-        drawn.append(overlay.opts(title=f"{name}, {count} GPUs"))
+            elements = _bands(own.isel(in_place=0), scale) + elements
+        # One legend serves all, beside a panel with nothing to its right.
+        legend = number == min(1, len(names) - 1)
+        drawn.append(_panel(elements, f"{name}, {count} GPUs", legend=legend))
     return panels(drawn)
 
 
-def _points(chosen: xr.Dataset, scale: float, *, legend: bool) -> hv.Overlay:
-    elements = []
-    for name, label in protocol_labels(chosen).items():
-        frame = _frame(chosen.sel(protocol=name), scale)
-        about = {"kdims": "size", "vdims": ["busbw", "below", "above"], "label": label}
-        colour = PROTOCOL_COLOURS[label]
-        elements += [
-            hv.Curve(frame, "size", "busbw", label=label).opts(color=colour),
-            hv.ErrorBars(frame, **about).opts(
-                **option(colour, matplotlib="edgecolor", bokeh="line_color")
-            ),
-            hv.Scatter(frame, "size", "busbw", label=label).opts(
-                color=colour, **option(5, matplotlib="s", bokeh="size")
-            ),
-        ]
-    overlay = hv.Overlay(elements)
-    size = {} if hv.Store.current_backend == "matplotlib" else {"width": WIDTH, "height": HEIGHT}
-    return overlay.opts(
+def _panel(elements: list[hv.Element], title: str, *, legend: bool) -> hv.Overlay:
+    if not elements:
+        return hv.Overlay([hv.Text(0.5, 0.5, "nothing was measured")]).opts(title=title)
+    bokeh = {"width": WIDTH + (_LEGEND_WIDTH if legend else 0), "height": HEIGHT}
+    on_matplotlib = hv.Store.current_backend == "matplotlib"
+    return hv.Overlay(elements).opts(
+        title=title,
         logx=True,
         logy=True,
-        xlabel="size at full scale, bytes",
+        xlabel="size at full scale",
         ylabel="bus bandwidth, GB/s at full scale",
+        xticks=_SIZE_TICKS,
         show_legend=legend,
-        legend_position="bottom_right",
-        **size,
+        legend_position="right",
+        **({"aspect": WIDTH / HEIGHT} if on_matplotlib else bokeh),
     )
 
 
-def _bands(chosen: xr.Dataset, scale: float) -> hv.Overlay:
-    elements = []
+def _points(chosen: xr.Dataset, scale: float, how: str) -> list[hv.Element]:
+    elements: list[hv.Element] = []
+    for name, label in protocol_labels(chosen).items():
+        frame = _frame(chosen.sel(protocol=name), scale)
+        if frame.empty:
+            continue
+        colour = PROTOCOL_COLOURS[label]
+        elements += [
+            hv.Curve(frame, "size", "busbw", label=f"{label}, {how}").opts(color=colour),
+            hv.ErrorBars(frame, "size", ["busbw", "below", "above"]).opts(
+                **option(colour, matplotlib="edgecolor", bokeh="line_color")
+            ),
+            hv.Scatter(frame, "size", "busbw").opts(
+                color=colour, **_on_backend(matplotlib={"s": 20}, bokeh={"size": 5})
+            ),
+        ]
+    return elements
+
+
+def _bands(chosen: xr.Dataset, scale: float) -> list[hv.Element]:
+    elements: list[hv.Element] = []
     for name, label in protocol_labels(chosen).items():
         frame = _frame(chosen.sel(protocol=name), scale)
         colour = PROTOCOL_COLOURS[label]
         elements += [
-            hv.Area(frame, "size", ["low", "high"]).opts(color=colour, alpha=0.12),
-            hv.Curve(frame, "size", "busbw").opts(
+            hv.Area(frame, "size", ["low", "high"]).opts(
+                alpha=0.12,
+                **_on_backend(
+                    matplotlib={"facecolor": colour, "linewidth": 0},
+                    bokeh={"color": colour, "line_alpha": 0},
+                ),
+            ),
+            hv.Curve(frame, "size", "busbw", label=f"{label}, {_HOW['predicted']}").opts(
                 color=colour,
                 **option("dashed", matplotlib="linestyle", bokeh="line_dash"),
             ),
         ]
-    return hv.Overlay(elements)
+    return elements
+
+
+def _on_backend(*, matplotlib: dict[str, object], bokeh: dict[str, object]) -> dict[str, object]:
+    return matplotlib if hv.Store.current_backend == "matplotlib" else bokeh
 
 
 def _frame(chosen: xr.Dataset, scale: float) -> pd.DataFrame:

@@ -70,13 +70,14 @@ def describe(dataset: xr.Dataset, selection: SweepSelection, not_run: dict[str, 
     )
 
 
-def asked_for(selection: SweepSelection, ranks_per_node: int) -> CollectiveSweep:
-    """What a selection's ranks are to measure."""
+def asked_for(selection: SweepSelection, gpus: int, ranks_per_node: int) -> CollectiveSweep:
+    """What a selection's ranks are to measure, the most of them in all layouts."""
     profile = selection.profile
+    most = gpus == max(selection.gpus)
     return CollectiveSweep(
         collectives=selection.collectives,
         sizes_bytes=profile.sizes_bytes,
-        layouts=selection.sweeps.layouts,
+        layouts=selection.sweeps.layouts if most else ("world",),
         ranks_per_node=ranks_per_node,
         dtype=selection.sweeps.dtype,
         warmup=profile.warmup,
@@ -95,9 +96,9 @@ def _testbed(selection: SweepSelection) -> tuple[Site, _Orders]:
     """
     entry, scale = selection.cluster, selection.sweeps.rate_scale
     topology = entry.topology.first(max(selection.gpus))
-    run = asked_for(selection, topology.gpus_per_node)
     orders = {}
     for gpus in selection.gpus:
+        run = asked_for(selection, gpus, topology.gpus_per_node)
         for name in selection.protocols:
             fabric = fabric_links(entry, name)
             full = {level.name: level.link_gbps for level in topology.levels[:-1]}
@@ -111,9 +112,8 @@ def _local(selection: SweepSelection) -> tuple[Site, _Orders]:
     """The GPUs of this machine, as one node."""
     here = torch.cuda.device_count()
     counts = [gpus for gpus in selection.gpus if gpus <= here]
-    run = asked_for(selection, ranks_per_node=here)
     return Site(None, max(counts, default=1), cores=None), {
-        ("local", gpus): Order(run, gpus, {}) for gpus in counts
+        ("local", gpus): Order(asked_for(selection, gpus, here), gpus, {}) for gpus in counts
     }
 
 

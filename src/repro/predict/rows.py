@@ -84,8 +84,21 @@ def _big_red_rows(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(settings, ignore_index=True)
 
 
-def read_collectives(logs: Sequence[Path], gpu: str, network: str) -> tuple[pd.DataFrame, str]:
-    """The published collectives, and those of nccl-tests' logs on one GPU and network.
+def read_collectives(
+    logs: Sequence[Path],
+    gpu: str,
+    network: str,
+    ranks: int | None = None,
+    nodes: int | None = None,
+) -> tuple[pd.DataFrame, str]:
+    """The published collectives, and those of logs on one GPU and network.
+
+    Parameters
+    ----------
+    logs
+        Of any tool that `repro.collectives.logs` reads.
+    ranks, nodes
+        Of the logs, where they do not say.
 
     Returns
     -------
@@ -102,9 +115,11 @@ def read_collectives(logs: Sequence[Path], gpu: str, network: str) -> tuple[pd.D
     for path in logs:
         if not gpu or not network:
             raise ReproError(f"{path}: does not say what it ran on; give --gpu and --network")
-        measured = read_log(path)
+        measured = read_log(path, ranks=ranks)
         if measured.nodes.isna().any():
-            raise ReproError(f"{path}: lists no hosts, so the number of nodes is not known")
+            if nodes is None:
+                raise ReproError(f"{path}: lists no hosts; say how many nodes there were (--nodes)")
+            measured["nodes"] = measured.nodes.fillna(nodes)
         out_of_place = measured[~measured.in_place.astype(bool)]
         parts.append(out_of_place.assign(gpu=gpu, network=network))
     names = ", ".join([*published, *(path.name for path in logs)])

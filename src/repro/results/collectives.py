@@ -157,12 +157,15 @@ def wire_share(results: xr.Dataset, in_place: str = "out of place") -> xr.DataAr
     """
     chosen = results.sel(layout="world", in_place=in_place)
     received = chosen["received_bytes"].sum("rank", min_count=1)
-    needed = xr.zeros_like(received)
-    for name in _names(results):
-        for gpus in results["gpus"].values.tolist():
-            factor = sum(received_bytes(name, 1.0, rank, gpus) for rank in range(gpus))
-            needed.loc[{"collective": name, "gpus": gpus}] = factor
-    return received / (needed * chosen["moved_bytes"])
+    moved = chosen["moved_bytes"].transpose(*received.dims)
+    needed = xr.full_like(moved, np.nan)
+    for where in moved.stack(case=moved.dims).dropna("case")["case"].values:
+        at = dict(zip(moved.dims, where, strict=True))
+        size, gpus = int(moved.loc[at]), at["gpus"]
+        needed.loc[at] = sum(
+            received_bytes(at["collective"], size, rank, gpus) for rank in range(gpus)
+        )
+    return received / needed
 
 
 def bandwidth_table(results: xr.Dataset) -> pd.DataFrame:
@@ -173,10 +176,9 @@ def bandwidth_table(results: xr.Dataset) -> pd.DataFrame:
     """
     if "link_set_gbps" not in results:
         return pd.DataFrame()
-    largest = bandwidths(results)["busbw_GBps"].sel(layout="world").squeeze("source", drop=True)
-    last = largest.ffill("size_bytes").isel(size_bytes=-1, drop=True)
+    busbw = bandwidths(results)["busbw_GBps"].sel(layout="world").squeeze("source", drop=True)
     link = results["link_set_gbps"].squeeze("source", drop=True).min("level") / 8
-    return _table(100 * last / link, ["protocol", "gpus"]).round(1)
+    return _table(100 * _at_largest(busbw) / link, ["protocol", "gpus"]).round(1)
 
 
 def layout_table(results: xr.Dataset) -> pd.DataFrame:
@@ -186,8 +188,7 @@ def layout_table(results: xr.Dataset) -> pd.DataFrame:
         return pd.DataFrame()
     chosen = bandwidths(results)["full_scale_busbw_GBps"].isel(gpus=-1, drop=True)
     chosen = chosen.sel(in_place="out of place", drop=True).squeeze("source", drop=True)
-    last = chosen.ffill("size_bytes").isel(size_bytes=-1, drop=True)
-    return _table(last, ["protocol", "layout"]).round(2)
+    return _table(_at_largest(chosen), ["protocol", "layout"]).round(2)
 
 
 def wire_table(results: xr.Dataset) -> pd.DataFrame:
@@ -197,6 +198,12 @@ def wire_table(results: xr.Dataset) -> pd.DataFrame:
         return pd.DataFrame()
     share = wire_share(results).squeeze("source", drop=True).mean("protocol")
     return _table(share, ["size_bytes"]).round(3)
+
+
+def _at_largest(values: xr.DataArray) -> xr.DataArray:
+    """The value at the largest measured size."""
+    last = values.notnull().cumsum("size_bytes").argmax("size_bytes")
+    return values.isel(size_bytes=last, drop=True).drop_vars("size_bytes", errors="ignore")
 
 
 def _table(values: xr.DataArray, columns: list[str]) -> pd.DataFrame:

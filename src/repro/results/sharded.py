@@ -65,7 +65,8 @@ def bandwidth_table(results: xr.Dataset) -> pd.DataFrame:
     ):
         shown = values.isel(first, drop=True).sel(gpus=values["gpus"] > 1)
         for name in COLLECTIVES:
-            columns[f"{name}, {unit}"] = shown.sel(collective=name, drop=True).to_series()
+            chosen = shown.sel(collective=name, drop=True).transpose("model", "gpus")
+            columns[f"{name}, {unit}"] = chosen.to_series()
     return pd.DataFrame(columns).sort_index().round(2)
 
 

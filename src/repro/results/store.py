@@ -8,6 +8,7 @@ from typing import get_args
 import xarray as xr
 
 from repro.atomic import replacing
+from repro.catalog.collectives import read_collectives_sweep
 from repro.catalog.experiments import EXPERIMENTS, Swept
 from repro.catalog.reading import choose
 from repro.errors import ReproError
@@ -81,15 +82,20 @@ def why_not_run(dataset: xr.Dataset) -> str:
 
 def read_experiments() -> dict[str, xr.Dataset]:
     """Every experiment's dataset in `results/`, by name; one that is missing says so."""
-    datasets: dict[str, xr.Dataset] = {}
-    for name in EXPERIMENTS:
-        path = RESULTS / f"{name}.nc"
-        datasets[name] = (
-            read_dataset(path)
-            if path.exists()
-            else not_run({name: "no results yet; `dvc repro` makes them"})
-        )
-    return datasets
+    return {name: _read_or_missing(name) for name in EXPERIMENTS}
+
+
+def _read_or_missing(name: str) -> xr.Dataset:
+    path = RESULTS / f"{name}.nc"
+    if path.exists():
+        return read_dataset(path)
+    return not_run({name: "no results yet; `dvc repro` makes them"})
+
+
+def read_sweeps() -> dict[str, xr.Dataset]:
+    """The collectives of every cluster in `results/`, by the file's name; missing ones say so."""
+    names = [f"collectives-{cluster}" for cluster in read_collectives_sweep().clusters]
+    return {name: _read_or_missing(name) for name in names}
 
 
 def read_measured(names: str) -> dict[str, xr.Dataset]:
