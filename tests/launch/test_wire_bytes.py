@@ -90,7 +90,9 @@ def test_what_is_sent_is_received(
         sent, received = (
             sum(getattr(found, f"{way}_bytes") for found in case) for way in ("sent", "received")
         )
-        assert sent == pytest.approx(received, rel=0.001)
+        # Where many send to one, as the parts of a reduction to its root, queues overflow now and
+        # then, and what was dropped is sent again.
+        assert 0.999 * received < sent < 1.005 * received
 
 
 @pytest.mark.parametrize(("name", "ranks"), _SWEPT)

@@ -8,7 +8,7 @@ import pytest
 from examples import CALIBRATED, measurements
 
 from repro.errors import ReproError
-from repro.predict.rows import cluster_like, read_rows, training_rows
+from repro.predict.rows import cluster_like, read_collectives, read_rows, training_rows
 from repro.predict.validation import validate
 
 Change = Callable[[pd.DataFrame], pd.DataFrame]
@@ -101,3 +101,18 @@ def test_uneven_stages_are_as_slow_as_the_fullest(tmp_path: Path) -> None:
     table.to_csv(path, index=False)
     (part,) = training_rows(read_rows(path))
     assert part.workload.layers.tolist() == [12, 12]
+
+
+def test_a_log_that_names_no_hosts_takes_ranks_and_nodes_from_the_caller(tmp_path: Path) -> None:
+    log = tmp_path / "osu.txt"
+    log.write_text(
+        "# OSU MPI Allgather Latency Test v7.4\n# Size       Avg Latency(us)\n"
+        "1048576               1000.00\n",
+        encoding="utf-8",
+    )
+    with pytest.raises(ReproError, match=r"osu.txt: lists no hosts; say how many .* \(--nodes\)"):
+        read_collectives([log], "GPU", "net", ranks=8)
+    rows, _ = read_collectives([log], "GPU", "net", ranks=8, nodes=2)
+    added = rows[rows.gpu == "GPU"].iloc[0]
+    # OSU's size is one rank's block.
+    assert (added.ranks, added.nodes, added.size_bytes) == (8, 2, 8 * 1048576)

@@ -103,10 +103,10 @@ def test_sizes_end_with_the_first_call_that_is_too_long(pool: RankPool) -> None:
 
 
 def test_small_messages_are_called_several_times(pool: RankPool) -> None:
-    asked = replace(_ALL, collectives=("all_reduce",), sizes_bytes=(8, 1 << 26), layouts=("world",))
+    asked = replace(_ALL, collectives=("all_reduce",), sizes_bytes=(8, 1 << 25), layouts=("world",))
     for record, _ in pool.run(_swept, asked, ranks=2):
         small, large = (m.calls for m in record.measurements if not m.in_place)
-        assert small > large == 1
+        assert 20 >= small > large >= 1
 
 
 def _refused(asked: CollectiveSweep) -> str:

@@ -1,6 +1,6 @@
 """Collectives as calls of torch.distributed, with data that shows whether they were right."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -18,9 +18,10 @@ PLACES: dict[str, tuple[bool, ...]] = {
     "all_to_all": (False,),
     "send_recv": (False,),
 }
-# Data are whole numbers whose sums stay below this, so that every order of summing gives the same in
-# half precision too: bf16 has all of them up to it.
+# Data are whole numbers whose sums do not exceed this, so that every order of summing gives the
+# same in half precision too: bf16 has all of them up to it.
 _LARGEST_SUM = 256
+_PIECE = 1 << 22
 # Whose size is that of all ranks' data together.
 _SHARED = ("all_gather", "reduce_scatter", "all_to_all")
 
@@ -54,12 +55,15 @@ class Operation:
 
     def wrong_elements(self) -> int:
         """Call it once on data, and count what of this rank's result is not as it must be."""
-        self.given.copy_(self.data(_positions(self.given)))
+        for piece, positions in _pieces(self.given):
+            piece.copy_(self.data(positions))
         self.call()
         if self.expected is None:
             return 0
-        right = self.expected(_positions(self.result)).to(self.result.dtype)
-        return int((self.result != right).sum())
+        return sum(
+            int((piece != self.expected(positions).to(piece.dtype)).sum())
+            for piece, positions in _pieces(self.result)
+        )
 
     def clear(self) -> None:
         """Give zeros, which stay zeros however often they are summed."""
@@ -100,39 +104,44 @@ def prepare(
 
 
 def _all_reduce(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> Operation:
-    result = given if in_place else torch.zeros_like(given)
-
-    def call() -> None:
-        if not in_place:
-            result.copy_(given)
-        dist.all_reduce(result, group=group)
-
+    result, call = _on_copy(given, in_place, lambda data: dist.all_reduce(data, group=group))
     return Operation(given.nbytes, call, given, result, _of_rank(group), _summed(group))
 
 
 def _reduce(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> Operation:
-    result = given if in_place else torch.zeros_like(given)
-
-    def call() -> None:
-        if not in_place:
-            result.copy_(given)
-        dist.reduce(result, group=group, group_dst=0)
-
+    result, call = _on_copy(
+        given, in_place, lambda data: dist.reduce(data, group=group, group_dst=0)
+    )
     expected = _summed(group) if group.rank() == 0 else None
     return Operation(given.nbytes, call, given, result, _of_rank(group), expected)
 
 
 def _broadcast(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> Operation:
+    result, call = _on_copy(
+        given,
+        in_place,
+        lambda data: dist.broadcast(data, group=group, group_src=0),
+        # What a broadcast overwrites needs no copy.
+        copies=group.rank() == 0,
+    )
+    return Operation(given.nbytes, call, given, result, _of_rank(group), _given_by(0, group))
+
+
+def _on_copy(
+    given: torch.Tensor,
+    in_place: bool,
+    collective: Callable[[torch.Tensor], object],
+    copies: bool = True,
+) -> tuple[torch.Tensor, Callable[[], None]]:
+    """The result of what torch has in place only, and the call: there, or on a copy."""
     result = given if in_place else torch.zeros_like(given)
-    # What a broadcast overwrites needs no copy.
-    copies = not in_place and group.rank() == 0
 
     def call() -> None:
-        if copies:
+        if copies and not in_place:
             result.copy_(given)
-        dist.broadcast(result, group=group, group_src=0)
+        collective(result)
 
-    return Operation(given.nbytes, call, given, result, _of_rank(group), _given_by(0, group))
+    return result, call
 
 
 def _all_gather(result: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> Operation:
@@ -210,8 +219,11 @@ def _share(whole: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
     return whole.chunk(group.size())[group.rank()]
 
 
-def _positions(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.arange(tensor.numel(), device=tensor.device)
+def _pieces(tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """A tensor in pieces with their positions, whose numbers take more memory than the data."""
+    for piece in tensor.split(_PIECE):
+        first = piece.storage_offset() - tensor.storage_offset()
+        yield piece, torch.arange(first, first + piece.numel(), device=tensor.device)
 
 
 def _pattern(

@@ -79,6 +79,11 @@ def _device() -> torch.device:
 def _group(asked: CollectiveSweep, layout: Layout) -> dist.ProcessGroup:
     """This rank's group; all ranks form all groups."""
     ranks, each = dist.get_world_size(), asked.ranks_per_node
+    if layout != "world" and ranks > each and ranks % each:
+        raise ReproError(
+            f"layout {layout}: {ranks} ranks do not fill nodes of {each}; take a multiple, or the "
+            "layout world only"
+        )
     if layout == "world":
         assert dist.group.WORLD is not None
         return dist.group.WORLD

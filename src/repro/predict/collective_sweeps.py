@@ -52,7 +52,9 @@ def predict_sweep(selection: SweepSelection, rate_scale: float = 1.0) -> xr.Data
                     _own(selection, name),
                 )
                 busbw = {end: expected[column].to_numpy() for end, column in _ENDS.items()}
-                parts.append(_dataset("predicted", name, gpus, collective, sizes, busbw))
+                parts.append(
+                    _dataset("predicted", name, gpus, collective, sizes, busbw, 1 / rate_scale)
+                )
     return merge(parts)
 
 
@@ -67,6 +69,11 @@ def published_sweep(selection: SweepSelection) -> xr.Dataset:
     if selection.cluster_name not in _PUBLISHED:
         raise NotRunHere(f"no table of collectives of {selection.cluster.label} was published")
     rows = read_rows(PUBLISHED / _PUBLISHED[selection.cluster_name])
+    known = sorted(set(zip(rows.collective, rows.ranks, strict=True)))
+    rows = rows[rows.ranks.isin(selection.gpus) & rows.collective.isin(selection.collectives)]
+    if rows.empty:
+        others = ", ".join(f"{name} on {gpus} GPUs" for name, gpus in known)
+        raise NotRunHere(f"of {selection.cluster.label} were published: {others}")
     parts = []
     for key, group in rows.groupby(["collective", "ranks"]):
         collective, gpus = cast(tuple[str, int], key)
@@ -89,14 +96,16 @@ def _dataset(
     collective: str,
     sizes: np.ndarray,
     busbw: dict[str, np.ndarray],
+    size_scale: float = 1.0,
 ) -> xr.Dataset:
+    """Bandwidths at full scale of messages `size_scale` times as large as `sizes` says."""
     factor = float(bus_factor(collective, gpus))
     opposite = {"": "", "_low": "_high", "_high": "_low"}
     found = {}
     for end, values in busbw.items():
         found[f"busbw_GBps{end}"] = found[f"full_scale_busbw_GBps{end}"] = values
         found[f"algbw_GBps{end}"] = values / factor
-        found[f"time_s{opposite[end]}"] = factor * sizes / values * 1e-9
+        found[f"time_s{opposite[end]}"] = factor * size_scale * sizes / values * 1e-9
     where = {
         "source": source,
         "protocol": transport,
