@@ -221,7 +221,8 @@ def _share(whole: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
 
 def _pieces(tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """A tensor in pieces with their positions, whose numbers take more memory than the data."""
-    for piece in tensor.split(_PIECE):
+    pieces: tuple[torch.Tensor, ...] = torch.split(tensor, _PIECE)
+    for piece in pieces:
         first = piece.storage_offset() - tensor.storage_offset()
         yield piece, torch.arange(first, first + piece.numel(), device=tensor.device)
 
