@@ -221,9 +221,8 @@ def _share(whole: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
 
 def _pieces(tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """A tensor in pieces with their positions, whose numbers take more memory than the data."""
-    pieces: tuple[torch.Tensor, ...] = torch.split(tensor, _PIECE)
-    for piece in pieces:
-        first = piece.storage_offset() - tensor.storage_offset()
+    for first in range(0, tensor.numel(), _PIECE):
+        piece = tensor[first : first + _PIECE]
         yield piece, torch.arange(first, first + piece.numel(), device=tensor.device)
 
 
