@@ -22,6 +22,7 @@ _SIZE_TICKS = [
     *((1e7, "10 MB"), (1e9, "1 GB"), (1e11, "100 GB")),
 ]
 _LEGEND_WIDTH = 150
+_OTHER_COLOUR = "#000000"
 
 
 def bandwidth_curves(
@@ -87,7 +88,7 @@ def _points(chosen: xr.Dataset, scale: float, how: str) -> list[hv.Element]:
         frame = _frame(chosen.sel(protocol=name), scale)
         if frame.empty:
             continue
-        colour = PROTOCOL_COLOURS[label]
+        colour = PROTOCOL_COLOURS.get(label, _OTHER_COLOUR)
         elements += [
             hv.Curve(frame, "size", "busbw", label=f"{label}, {how}").opts(color=colour),
             hv.ErrorBars(frame, "size", ["busbw", "below", "above"]).opts(
@@ -104,7 +105,7 @@ def _bands(chosen: xr.Dataset, scale: float) -> list[hv.Element]:
     elements: list[hv.Element] = []
     for name, label in protocol_labels(chosen).items():
         frame = _frame(chosen.sel(protocol=name), scale)
-        colour = PROTOCOL_COLOURS[label]
+        colour = PROTOCOL_COLOURS.get(label, _OTHER_COLOUR)
         elements += [
             hv.Area(frame, "size", ["low", "high"]).opts(
                 alpha=0.12,

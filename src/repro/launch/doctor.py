@@ -1,0 +1,156 @@
+"""What this machine can do, and how to make it do more."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from repro.catalog.protocols import read_transports
+from repro.errors import ReproError
+from repro.launch.transports import nccl_environment
+from repro.observe.adapters import read_interfaces, read_ports
+from repro.paths import ROOT
+from repro.testbed.quota import quota_parent, usable_cores
+
+_SCALING_RANKS = 8
+_NEEDED_GIB = 3
+_NEEDED_DISK_GIB = 4
+_PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
+
+
+def examine() -> list[str]:
+    """One line per ability: `yes` or `NO `, what was found, and the mend where something lacks."""
+    return [
+        _namespaces(),
+        _quotas(),
+        _memory(),
+        _disk(),
+        _gpus(),
+        _nccl(),
+        _numa(),
+        *_protocols(),
+        _slurm(),
+        *_topology(),
+    ]
+
+
+def _line(works: bool, what: str, found: str, mend: str = "") -> str:
+    return f"{'yes' if works else 'NO '}  {what}: {found}{'' if works else '; ' + mend}"
+
+
+def _namespaces() -> str:
+    # In a process of its own: entering a user namespace cannot be undone.
+    probe = (
+        "from repro.testbed.namespaces import *\nfrom repro.catalog.topology import *\n"
+        "from repro.testbed.links import *\nbecome_network_admin()\n"
+        "t = Topology(levels=(Level(name='node', members=1, link_gbps=1), "
+        "Level(name='fabric', members=2, link_gbps=1)))\n"
+        "with build_network(t) as n:\n"
+        "    set_rates(n, {'node': 1, 'fabric': 1})\n"
+        "    print('with latency' if n.netem else 'without latency (the kernel lacks netem)')\n"
+    )
+    result = _python(probe)
+    who = "as root" if os.geteuid() == 0 else "in a user namespace"
+    if result.returncode == 0:
+        return _line(True, "emulated network", f"{who}, {result.stdout.strip()}")
+    reason = result.stderr.strip().splitlines()[-1].rpartition("Error: ")[2]
+    return _line(False, "emulated network", reason, "the testbed cannot run here")
+
+
+def _python(code: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def _quotas() -> str:
+    cores, parent = usable_cores(), quota_parent()
+    if parent is not None:
+        return _line(True, "CPU quotas", f"{cores} cores, cgroups below {parent}")
+    return _line(
+        False,
+        "CPU quotas",
+        f"{cores} cores, no writable cgroup: no more than {cores} emulated GPUs",
+        "run as root, or in `systemd-run --user --scope -p Delegate=yes`",
+    )
+
+
+def _memory() -> str:
+    fields = dict(
+        line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line
+    )
+    gib = int(fields["MemAvailable"].split()[0]) / 2**20
+    return _line(
+        gib >= _NEEDED_GIB,
+        "memory",
+        f"{gib:.1f} GiB available, {_SCALING_RANKS} ranks need about {_NEEDED_GIB}",
+        "stop other programs",
+    )
+
+
+def _disk() -> str:
+    gib = shutil.disk_usage(ROOT).free / 2**30
+    return _line(gib >= _NEEDED_DISK_GIB, "disk", f"{gib:.1f} GiB free", "free some space")
+
+
+def _gpus() -> str:
+    smi = shutil.which("nvidia-smi")
+    if smi is None:
+        return _line(False, "GPUs", "none found", "source `cluster` needs one")
+    names = subprocess.run([smi, "-L"], capture_output=True, text=True, check=False).stdout
+    return _line(bool(names.strip()), "GPUs", "; ".join(names.strip().splitlines()) or "none", "")
+
+
+def _protocols() -> list[str]:
+    """What each protocol would use on this node, told from its adapters."""
+    ports, interfaces = read_ports(), read_interfaces()
+    lines = []
+    for name, entry in read_transports().items():
+        try:
+            environment = nccl_environment(entry, ports, interfaces)
+        except ReproError as missing:
+            lines.append(_line(False, f"protocol {name}", str(missing), "use another"))
+            continue
+        found = ", ".join(
+            f"{variable}{value}"
+            for variable, value in environment.items()
+            if variable in ("NCCL_IB_HCA", "NCCL_SOCKET_IFNAME")
+        )
+        direct = entry.nccl.gpudirect is True and not _peer_memory()
+        mend = "GPUDirect needs the module nvidia_peermem, or a driver and kernel with DMA-BUF"
+        lines.append(_line(not direct, f"protocol {name}", found, mend))
+    return lines
+
+
+def _peer_memory() -> bool:
+    """Whether NICs can reach GPU memory through the peer-memory module."""
+    modules = Path("/proc/modules").read_text()
+    return any(line.split()[0] in _PEER_MODULES for line in modules.splitlines())
+
+
+def _nccl() -> str:
+    import torch
+
+    if not torch.cuda.is_available():
+        return _line(False, "NCCL", "no GPU to use it", "source `cluster` needs one")
+    version = ".".join(map(str, torch.cuda.nccl.version()))
+    return _line(True, "NCCL", f"{version}, torch {torch.__version__}")
+
+
+def _numa() -> str:
+    nodes = sorted(Path("/sys/devices/system/node").glob("node[0-9]*"))
+    cpus = [f"{node.name}: CPUs {(node / 'cpulist').read_text().strip()}" for node in nodes]
+    return _line(True, "NUMA", "; ".join(cpus) or "one node")
+
+
+def _topology() -> list[str]:
+    """How GPUs and NICs hang together, as the driver has it."""
+    smi = shutil.which("nvidia-smi")
+    if smi is None:
+        return []
+    matrix = subprocess.run([smi, "topo", "-m"], capture_output=True, text=True, check=False).stdout
+    return [f"     {line}" for line in matrix.splitlines() if line.strip()]
+
+
+def _slurm() -> str:
+    found = shutil.which("sbatch")
+    return _line(found is not None, "Slurm", found or "no sbatch", "only clusters need it")

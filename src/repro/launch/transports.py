@@ -1,0 +1,154 @@
+"""Have NCCL use one protocol on real nodes, and prove from its log and the counters that it did."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from repro.catalog.protocols import Nccl, Protocol, Variant
+from repro.errors import ReproError
+from repro.observe.adapters import Interface, Port
+from repro.observe.nccl_log import NcclLog
+
+# What NCCL must tell for the proof.
+LOGGING = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV"}
+_KINDS = {"InfiniBand": ("infiniband",), "Ethernet": ("ethernet", "slingshot")}
+# Of the bytes that must have crossed the network, what counters may miss: messages that were still
+# on their way, and what another protocol's control traffic is.
+_COUNTED = 0.9
+
+
+def nccl_environment(
+    entry: Protocol | Variant,
+    ports: Sequence[Port],
+    interfaces: Sequence[Interface],
+    adapters: Sequence[str] = (),
+) -> dict[str, str]:
+    """Variables with which NCCL uses a protocol on a node.
+
+    Parameters
+    ----------
+    ports, interfaces
+        What the node has (`repro.observe.adapters`).
+    adapters
+        HCAs or interfaces to use, by name, instead of all that suit the protocol.
+
+    Raises
+    ------
+    ReproError
+        The node has nothing that suits; the message says what it has.
+    """
+    nccl = entry.nccl
+    suiting = _suiting(nccl, ports, interfaces)
+    chosen = [name for name in suiting if name in adapters] if adapters else suiting
+    if not chosen:
+        what = f"an active {nccl.link_layer} port" if nccl.network == "IB" else _interface(nccl)
+        asked = f" among {', '.join(adapters)}" if adapters else ""
+        here = _inventory(ports, interfaces)
+        raise ReproError(f"protocol {entry.label} needs {what}{asked}; this node has {here}")
+    # With `=` names are whole names, not beginnings.
+    name = "NCCL_IB_HCA" if nccl.network == "IB" else "NCCL_SOCKET_IFNAME"
+    return {**LOGGING, **nccl.environment, name: "=" + ",".join(chosen)}
+
+
+def _suiting(nccl: Nccl, ports: Sequence[Port], interfaces: Sequence[Interface]) -> list[str]:
+    if nccl.network == "IB":
+        fit = (port for port in ports if port.active and port.link_layer == nccl.link_layer)
+        return [f"{port.hca}:{port.number}" for port in fit]
+    kinds = _KINDS[nccl.link_layer]
+    return [one.name for one in interfaces if one.up and one.physical and one.kind in kinds]
+
+
+def _interface(nccl: Nccl) -> str:
+    return (
+        "an IP interface on InfiniBand"
+        if nccl.link_layer == "InfiniBand"
+        else "an Ethernet interface"
+    )
+
+
+def _inventory(ports: Sequence[Port], interfaces: Sequence[Interface]) -> str:
+    names = [
+        f"{port.hca}:{port.number} ({port.link_layer}, {'active' if port.active else 'down'})"
+        for port in ports
+    ]
+    for one in interfaces:
+        state = f"{'up' if one.up else 'down'}{'' if one.physical else ', virtual'}"
+        names.append(f"{one.name} ({one.kind}, {state})")
+    return ", ".join(names) or "no adapter at all"
+
+
+def prove_routes(entry: Protocol | Variant, log: NcclLog, kinds: Mapping[str, str]) -> None:
+    """Compare where NCCL says that it sends with the protocol that was asked for.
+
+    Parameters
+    ----------
+    log
+        Of ranks on several nodes.
+    kinds
+        Of the nodes' interfaces, by name (`Interface.kind`).
+
+    Raises
+    ------
+    ReproError
+        A route takes another way, or there is none; the message names what NCCL used.
+    """
+    nccl = entry.nccl
+    if not log.routes:
+        raise ReproError(
+            f"protocol {entry.label}: NCCL's log has no route between nodes; were there two nodes, "
+            "and NCCL_DEBUG=INFO?"
+        )
+    used = Counter(_way(route.network) for route in log.routes)
+    if set(used) != {nccl.network}:
+        raise ReproError(
+            f"protocol {entry.label} wants {nccl.network}, but NCCL took "
+            f"{', '.join(f'NET/{name} for {count} routes' for name, count in used.items())}"
+        )
+    if nccl.network == "IB":
+        layers = {hca.link_layer for hca in log.hcas}
+        if layers != {nccl.link_layer}:
+            named = ", ".join(f"{hca.name}:{hca.port} ({hca.link_layer})" for hca in log.hcas)
+            raise ReproError(
+                f"protocol {entry.label} wants ports on {nccl.link_layer}, but NCCL uses {named}"
+            )
+    else:
+        wrong = [name for name in log.interfaces if kinds.get(name) not in _KINDS[nccl.link_layer]]
+        if wrong:
+            raise ReproError(
+                f"protocol {entry.label} wants {_interface(nccl)}, but NCCL uses "
+                f"{', '.join(f'{name} ({kinds.get(name, chr(63))})' for name in wrong)}"
+            )
+    direct = sum(route.gpudirect for route in log.routes)
+    if nccl.gpudirect is not None and direct != (len(log.routes) if nccl.gpudirect else 0):
+        raise ReproError(
+            f"protocol {entry.label} wants GPUDirect {'on' if nccl.gpudirect else 'off'}, but "
+            f"{direct} of {len(log.routes)} routes have it; it needs nvidia_peermem or DMA-BUF"
+        )
+
+
+def _way(network: str) -> str:
+    """Verbs are verbs, also through the external plugin (`IBext`, `IBext_v8`)."""
+    return "IB" if network.startswith("IB") else network
+
+
+def prove_bytes(entry: Protocol | Variant, needed: float, counted: Mapping[str, int]) -> None:
+    """Compare what the chosen adapters of a node counted with what the run had to send.
+
+    Parameters
+    ----------
+    needed
+        Bytes that the node's ranks had to send to other nodes.
+    counted
+        Bytes that its adapters sent during the run, by name.
+
+    Raises
+    ------
+    ReproError
+        The protocol's adapters carried too little: the traffic took another way.
+    """
+    total = sum(counted.values())
+    if total < _COUNTED * needed:
+        named = ", ".join(f"{name} {1e-6 * sent:.1f} MB" for name, sent in counted.items())
+        raise ReproError(
+            f"protocol {entry.label}: the run had to send {1e-6 * needed:.1f} MB to other nodes, "
+            f"but its adapters counted {named or 'nothing'}"
+        )

@@ -1,0 +1,119 @@
+"""The network adapters of this node, as sysfs shows them: HCA ports and IP interfaces."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+SYS = Path("/sys")
+# ARPHRD_ETHER and ARPHRD_INFINIBAND of linux/if_arp.h.
+_ETHERNET, _INFINIBAND = 1, 32
+# Octets that a port's counters count in (InfiniBand Architecture Specification, PortXmitData).
+_WORD_BYTES = 4
+
+Kind = Literal["ethernet", "infiniband", "slingshot", "other"]
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port of a host channel adapter.
+
+    Attributes
+    ----------
+    link_layer
+        `InfiniBand`, or `Ethernet` for RoCE.
+    active
+        Whether its link is up.
+    rate_gbps
+        Nominal rate of the link.
+    """
+
+    hca: str
+    number: int
+    link_layer: str
+    active: bool
+    rate_gbps: float
+
+
+@dataclass(frozen=True)
+class Interface:
+    """An IP interface.
+
+    Attributes
+    ----------
+    up
+        Whether it can carry packets.
+    physical
+        Whether there is a device behind it: bridges, containers' and other virtual ones have none.
+    speed_gbps
+        Nominal rate; None where the driver does not say.
+    """
+
+    name: str
+    kind: Kind
+    up: bool
+    physical: bool
+    speed_gbps: float | None
+
+
+def read_ports(sys: Path = SYS) -> list[Port]:
+    """All ports of all HCAs, by name and number."""
+    return [
+        Port(
+            hca=folder.parent.parent.name,
+            number=int(folder.name),
+            link_layer=_text(folder / "link_layer"),
+            active=_text(folder / "state").endswith("ACTIVE"),
+            rate_gbps=float(_text(folder / "rate").split()[0]),
+        )
+        for folder in sorted((sys / "class/infiniband").glob("*/ports/*"))
+    ]
+
+
+def read_interfaces(sys: Path = SYS) -> list[Interface]:
+    """All IP interfaces but the loopback, by name."""
+    return [
+        Interface(
+            name=folder.name,
+            kind=_kind(folder),
+            up=_text(folder / "operstate") in ("up", "unknown"),
+            physical=(folder / "device").exists(),
+            speed_gbps=_speed_gbps(folder),
+        )
+        for folder in sorted((sys / "class/net").iterdir())
+        if folder.name != "lo" and folder.is_dir()
+    ]
+
+
+def port_bytes(port: Port, sys: Path = SYS) -> tuple[int, int]:
+    """Bytes that a port received and sent.
+
+    Raises
+    ------
+    OSError
+        The port has no counters.
+    """
+    folder = sys / "class/infiniband" / port.hca / "ports" / str(port.number) / "counters"
+    received, sent = (
+        _WORD_BYTES * int(_text(folder / name)) for name in ("port_rcv_data", "port_xmit_data")
+    )
+    return received, sent
+
+
+def _kind(folder: Path) -> Kind:
+    kinds: dict[int, Kind] = {_ETHERNET: "ethernet", _INFINIBAND: "infiniband"}
+    # HPE names Slingshot's interfaces so; to IP they are Ethernet.
+    if folder.name.startswith("hsn"):
+        return "slingshot"
+    return kinds.get(int(_text(folder / "type")), "other")
+
+
+def _speed_gbps(folder: Path) -> float | None:
+    try:
+        megabits = int(_text(folder / "speed"))
+    except (OSError, ValueError):
+        return None
+    return megabits / 1e3 if megabits > 0 else None
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8").strip()

@@ -1,0 +1,72 @@
+"""NCCL's log lines, in the forms of its versions since 2.4."""
+
+import pytest
+
+from repro.observe.nccl_log import Hca, NcclLog, Route, read_nccl_log
+
+_SAMPLES = {
+    # Rings, and an HCA without relaxed ordering.
+    "2.4": (
+        "node0:20:289 [0] NCCL INFO NET/Socket : Using [0]ib0:10.0.0.1<0>\n"
+        "node0:20:289 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB ; OOB ib0:10.0.0.1<0>\n"
+        "NCCL version 2.4.7+cuda10.0\n"
+        "node0:20:310 [0] NCCL INFO Ring 00 : 7 -> 0 [receive] via NET/IB/0\n"
+        "node0:23:311 [3] NCCL INFO Ring 00 : 3 -> 4 [send] via NET/IB/0/GDRDMA\n",
+        NcclLog(
+            "2.4.7",
+            (Hca("mlx5_0", 1, "InfiniBand"),),
+            ("ib0",),
+            (Route(7, 0, "IB", 0, False), Route(3, 4, "IB", 0, True)),
+        ),
+    ),
+    # Channels with bus ids.
+    "2.10": (
+        "a:1:2 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0> [1]eth1:10.1.0.1<0>\n"
+        "NCCL version 2.10.3+cuda11.4\n"
+        "a:1:2 [0] NCCL INFO Using network Socket\n"
+        "a:1:5 [0] NCCL INFO Channel 06 : 0[31000] -> 4[31000] [send] via NET/Socket/1\n"
+        "a:1:5 [0] NCCL INFO Channel 06 : 1[32000] -> 0[31000] via P2P/IPC/read\n",
+        NcclLog("2.10.3", (), ("eth0", "eth1"), (Route(0, 4, "Socket", 1, False),)),
+    ),
+    # Sub-channels, several ports, SHARP, the external plugin.
+    "2.18": (
+        "b:9:9 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB/SHARP [1]mlx5_1:1/IB/SHARP [RO]; "
+        "OOB ibp25s0:10.20.0.1<0>\n"
+        "NCCL version 2.18.5+cuda12.2\n"
+        "b:9:9 [0] NCCL INFO Using network IBext\n"
+        "b:9:9 [0] NCCL INFO Channel 00/0 : 8[0] -> 1[1] [receive] via NET/IBext/1/GDRDMA\n",
+        NcclLog(
+            "2.18.5",
+            (Hca("mlx5_0", 1, "InfiniBand"), Hca("mlx5_1", 1, "InfiniBand")),
+            (),
+            (Route(8, 1, "IBext", 1, True),),
+        ),
+    ),
+    # RoCE, proxy ranks, shared buffers.
+    "2.27": (
+        "NCCL version 2.27.3+cuda12.9\n"
+        "c:7:7 [3] NCCL INFO NET/IB : Using [0]mlx5_10:1/RoCE [1]mlx5_11:1/RoCE [RO]; "
+        "OOB eth0:10.0.0.1<0>\n"
+        "c:7:7 [3] NCCL INFO Initialized NET plugin IB\n"
+        "c:7:7 [3] NCCL INFO Assigned NET plugin IB to comm\n"
+        "c:7:7 [3] NCCL INFO Channel 02/0 : 3[3] -> 10[2] [send] via NET/IB/1(2)/GDRDMA/Shared\n",
+        NcclLog(
+            "2.27.3",
+            (Hca("mlx5_10", 1, "Ethernet"), Hca("mlx5_11", 1, "Ethernet")),
+            (),
+            (Route(3, 10, "IB", 1, True),),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("version", list(_SAMPLES))
+def test_every_version_says_what_it_uses(version: str) -> None:
+    text, expected = _SAMPLES[version]
+    assert read_nccl_log(text) == expected
+
+
+def test_a_plugin_with_a_space_in_its_name_and_a_log_without_a_network() -> None:
+    line = "d:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/AWS Libfabric/2/GDRDMA"
+    assert read_nccl_log(line).routes == (Route(0, 8, "AWS Libfabric", 2, True),)
+    assert read_nccl_log("nothing of NCCL") == NcclLog("", (), (), ())
