@@ -11,7 +11,7 @@ from made_up import made_up_experiment
 
 def testbed_missing() -> str:
     """Why the testbed cannot run here; empty if it can."""
-    from repro.observe.doctor import examine
+    from repro.launch.doctor import examine
 
     line = examine()[0]
     return "" if line.startswith("yes") else line

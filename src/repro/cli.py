@@ -253,7 +253,7 @@ def busbw(
 @app.command()
 def doctor() -> None:
     """Say what this machine can do, one line each, with the mend where it cannot."""
-    from repro.observe.doctor import examine
+    from repro.launch.doctor import examine
 
     for finding in examine():
         typer.echo(finding)

@@ -7,7 +7,7 @@ import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import xarray as xr
 
 from repro.catalog.models import read_models
-from repro.catalog.protocols import read_protocols
+from repro.catalog.protocols import read_transports
 from repro.results.store import why_not_run
 
 WIDTH, HEIGHT = 460, 320
@@ -86,6 +86,9 @@ def model_labels() -> dict[str, str]:
 
 
 def protocol_labels(results: xr.Dataset | xr.DataArray) -> dict[str, str]:
-    """The names in figures of the protocols that were run, by their names in datasets."""
-    known = read_protocols()
-    return {str(name): known[str(name)].label for name in results["protocol"].values}
+    """The names in figures of the protocols that were run, by their names in datasets.
+
+    What has no name, such as the GPUs of one machine, is called as in the dataset.
+    """
+    known = {name: entry.label for name, entry in read_transports().items()}
+    return {str(name): known.get(str(name), str(name)) for name in results["protocol"].values}

@@ -132,7 +132,7 @@ def _nccl() -> str:
 
     if not torch.cuda.is_available():
         return _line(False, "NCCL", "no GPU to use it", "source `cluster` needs one")
-    version = ".".join(map(str, torch.cuda.nccl.version()))
+    version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     return _line(True, "NCCL", f"{version}, torch {torch.__version__}")
 
 
