@@ -1,4 +1,4 @@
-"""Predictions of claims that no experiment of the testbed answers."""
+"""Predictions of claims that no predicted experiment answers."""
 
 import numpy as np
 import pytest
@@ -12,10 +12,11 @@ from repro.claims.verdicts import judge_every_claim
 def test_predictions_belong_to_claims_that_no_experiment_tests() -> None:
     ids = {claim.id for claim in read_claims()}
     assert set(PREDICTIONS) <= ids
-    assert not set(PREDICTIONS) & set(TESTS)
+    # Adam's moments are counted on the testbed only; what they must be is arithmetic.
+    assert set(PREDICTIONS) & set(TESTS) == {"C135"}
 
 
-@pytest.mark.parametrize("claim", ["C122", "C123", "C126", "C127", "C131"])
+@pytest.mark.parametrize("claim", ["C114", "C122", "C135", "C137", "C138", "C139", "C140", "C141"])
 def test_numbers_are_finite_and_draws_surround_them(claim: str) -> None:
     value, draws = PREDICTIONS[claim].evaluate()
     assert np.isfinite(value) and np.isfinite(draws).all()

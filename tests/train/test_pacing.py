@@ -38,6 +38,6 @@ def test_waiting_buys_no_faster_pass() -> None:
 def test_messages_are_not_paced() -> None:
     timers = PacedTimers(0.001, log_level=2, log_option="minmax")
     timers("forward-recv", log_level=2).start()
-    used = _compute(0.002)
+    _compute(0.002)
     timers("forward-recv").stop()
-    assert used <= timers("forward-recv").elapsed() < 1.0, "paced, it would take 2 s"
+    assert timers("forward-recv").elapsed() < 1.0, "paced, it would take 2 s"
