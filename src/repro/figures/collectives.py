@@ -5,9 +5,18 @@ import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import pandas as pd
 import xarray as xr
 
-from repro.figures.panels import HEIGHT, WIDTH, not_run_here, option, panels, protocol_labels
+from repro.figures.panels import (
+    HEIGHT,
+    LEGEND_WIDTH,
+    WIDTH,
+    not_run_here,
+    option,
+    options,
+    panels,
+    protocol_labels,
+)
 from repro.figures.scaling import PROTOCOL_COLOURS
-from repro.results.collectives import bandwidths
+from repro.results.collectives import OUT_OF_PLACE, bandwidths
 
 _BUSBW = "full_scale_busbw_GBps"
 # What a line of the legend is, by the source of its values.
@@ -21,7 +30,6 @@ _SIZE_TICKS = [
     *((1e1, "10 B"), (1e3, "1 KB"), (1e5, "100 KB")),
     *((1e7, "10 MB"), (1e9, "1 GB"), (1e11, "100 GB")),
 ]
-_LEGEND_WIDTH = 150
 _OTHER_COLOUR = "#000000"
 
 
@@ -48,7 +56,7 @@ def bandwidth_curves(
         return not_run_here(results)
     bands = bandwidths(results)
     how = _HOW[str(bands["source"].item())]
-    shown = bands.squeeze("source", drop=True).sel(layout=layout, in_place="out of place")
+    shown = bands.squeeze("source", drop=True).sel(layout=layout, in_place=OUT_OF_PLACE)
     count = int(shown["gpus"].max()) if gpus is None else gpus
     scale = float(bands.attrs.get("rate_scale", 1.0))
     names = [str(name) for name in shown["collective"].values]
@@ -67,8 +75,10 @@ def bandwidth_curves(
 def _panel(elements: list[hv.Element], title: str, *, legend: bool) -> hv.Overlay:
     if not elements:
         return hv.Overlay([hv.Text(0.5, 0.5, "nothing was measured")]).opts(title=title)
-    bokeh = {"width": WIDTH + (_LEGEND_WIDTH if legend else 0), "height": HEIGHT}
-    on_matplotlib = hv.Store.current_backend == "matplotlib"
+    size = options(
+        matplotlib={"aspect": WIDTH / HEIGHT},
+        bokeh={"width": WIDTH + (LEGEND_WIDTH if legend else 0), "height": HEIGHT},
+    )
     return hv.Overlay(elements).opts(
         title=title,
         logx=True,
@@ -78,7 +88,7 @@ def _panel(elements: list[hv.Element], title: str, *, legend: bool) -> hv.Overla
         xticks=_SIZE_TICKS,
         show_legend=legend,
         legend_position="right",
-        **({"aspect": WIDTH / HEIGHT} if on_matplotlib else bokeh),
+        **size,
     )
 
 
@@ -95,7 +105,7 @@ def _points(chosen: xr.Dataset, scale: float, how: str) -> list[hv.Element]:
                 **option(colour, matplotlib="edgecolor", bokeh="line_color")
             ),
             hv.Scatter(frame, "size", "busbw").opts(
-                color=colour, **_on_backend(matplotlib={"s": 20}, bokeh={"size": 5})
+                color=colour, **options(matplotlib={"s": 20}, bokeh={"size": 5})
             ),
         ]
     return elements
@@ -109,7 +119,7 @@ def _bands(chosen: xr.Dataset, scale: float) -> list[hv.Element]:
         elements += [
             hv.Area(frame, "size", ["low", "high"]).opts(
                 alpha=0.12,
-                **_on_backend(
+                **options(
                     matplotlib={"facecolor": colour, "linewidth": 0},
                     bokeh={"color": colour, "line_alpha": 0},
                 ),
@@ -120,10 +130,6 @@ def _bands(chosen: xr.Dataset, scale: float) -> list[hv.Element]:
             ),
         ]
     return elements
-
-
-def _on_backend(*, matplotlib: dict[str, object], bokeh: dict[str, object]) -> dict[str, object]:
-    return matplotlib if hv.Store.current_backend == "matplotlib" else bokeh
 
 
 def _frame(chosen: xr.Dataset, scale: float) -> pd.DataFrame:

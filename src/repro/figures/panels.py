@@ -13,7 +13,7 @@ from repro.results.store import why_not_run
 WIDTH, HEIGHT = 460, 320
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
 MODEL_COLOURS = ("#0072B2", "#56B4E9", "#D55E00", "#009E73")
-_LEGEND_WIDTH = 150
+LEGEND_WIDTH = 150
 _FIGURE_SIZE = 190
 
 
@@ -52,7 +52,7 @@ def _stack(times_s: xr.DataArray, colours: Mapping[str, str], *, legend: bool) -
         ylabel="iteration, ms at full scale",
         rot=60,
         legend="right" if legend else False,
-        width=WIDTH + (_LEGEND_WIDTH if legend else 0),
+        width=WIDTH + (LEGEND_WIDTH if legend else 0),
         height=HEIGHT,
     )
 
@@ -67,7 +67,12 @@ def panels(drawn: list[hv.Element]) -> hv.Layout:
 
 def option(value: object, *, matplotlib: str, bokeh: str) -> dict[str, object]:
     """An option that the backends name differently, for the one that draws."""
-    return {matplotlib if hv.Store.current_backend == "matplotlib" else bokeh: value}
+    return options(matplotlib={matplotlib: value}, bokeh={bokeh: value})
+
+
+def options(*, matplotlib: dict[str, object], bokeh: dict[str, object]) -> dict[str, object]:
+    """Those of the backend that draws."""
+    return matplotlib if hv.Store.current_backend == "matplotlib" else bokeh
 
 
 def not_run_here(results: xr.Dataset) -> hv.Layout:

@@ -19,7 +19,7 @@ from repro.launch.sites import open_site
 from repro.observe.environment import provenance
 from repro.results.collectives import sweep_dataset
 from repro.results.merging import merge
-from repro.testbed.similarity import FASTEST_LINK_GBPS
+from repro.testbed.similarity import emulated_rates_gbps
 
 
 def measure_collectives(selection: SweepSelection, journal: Journal) -> xr.Dataset:
@@ -101,9 +101,7 @@ def _testbed(selection: SweepSelection) -> tuple[Site, _Orders]:
         run = asked_for(selection, gpus, topology.gpus_per_node)
         for name in selection.protocols:
             fabric = fabric_links(entry, name)
-            full = {level.name: level.link_gbps for level in topology.levels[:-1]}
-            full[topology.levels[-1].name] = fabric.bytes_per_s * 8e-9
-            rates = {level: min(FASTEST_LINK_GBPS, rate * scale) for level, rate in full.items()}
+            rates = emulated_rates_gbps(entry, fabric.bytes_per_s * 8e-9, scale)
             orders[name, gpus] = Order(run, gpus, rates, fabric.latency_s)
     return Site(topology, topology.gpus, cores=None), orders
 

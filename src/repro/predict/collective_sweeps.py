@@ -11,17 +11,16 @@ import xarray as xr
 
 from repro.catalog.collectives import SweepSelection
 from repro.catalog.protocols import protocol
-from repro.collectives.definitions import algbw_GBps, bus_factor
+from repro.collectives.definitions import bus_factor, busbw_GBps
 from repro.errors import NotRunHere
 from repro.paths import PUBLISHED
 from repro.predict.expected import expected_busbw, judge_busbw
 from repro.predict.rows import read_rows
-from repro.results.collectives import bandwidths
+from repro.results.collectives import OUT_OF_PLACE, bandwidths
 from repro.results.merging import merge
 
 # Clusters of which a table of collectives was published, as files of data/published/.
 _PUBLISHED = {"big-red-200": "nccl_bigred200.csv"}
-_OUT_OF_PLACE = "out of place"
 _ENDS = {"": "typical_GBps", "_low": "low_GBps", "_high": "high_GBps"}
 
 
@@ -78,7 +77,7 @@ def published_sweep(selection: SweepSelection) -> xr.Dataset:
     for key, group in rows.groupby(["collective", "ranks"]):
         collective, gpus = cast(tuple[str, int], key)
         sizes, seconds = group.size_bytes.to_numpy(), 1e-6 * group.time_us.to_numpy()
-        busbw = bus_factor(collective, gpus) * algbw_GBps(sizes, seconds)
+        busbw = busbw_GBps(collective, gpus, sizes, seconds)
         chosen = {"": busbw, "_low": busbw, "_high": busbw}
         parts.append(_dataset("paper", selection.protocols[0], gpus, collective, sizes, chosen))
     return merge(parts)
@@ -112,7 +111,7 @@ def _dataset(
         "gpus": gpus,
         "layout": "world",
         "collective": collective,
-        "in_place": _OUT_OF_PLACE,
+        "in_place": OUT_OF_PLACE,
     }
     dataset = xr.Dataset(
         {name: ("size_bytes", values) for name, values in found.items()},
@@ -139,7 +138,7 @@ def judge_sweep(selection: SweepSelection, results: xr.Dataset) -> pd.DataFrame:
         return pd.DataFrame()
     scale = float(results.attrs.get("rate_scale", 1.0))
     chosen = (
-        bandwidths(results).squeeze("source", drop=True).sel(layout="world", in_place=_OUT_OF_PLACE)
+        bandwidths(results).squeeze("source", drop=True).sel(layout="world", in_place=OUT_OF_PLACE)
     )
     parts = []
     for name in selection.protocols:

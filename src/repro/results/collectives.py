@@ -27,7 +27,8 @@ from repro.results.metrics import CONFIDENCE
 
 _CASE = ("layout", "collective", "in_place", "size_bytes")
 _WHERE = ("source", "protocol", "gpus")
-PLACES = {False: "out of place", True: "in place"}
+OUT_OF_PLACE = "out of place"
+PLACES = {False: OUT_OF_PLACE, True: "in place"}
 
 
 def sweep_dataset(
@@ -149,7 +150,7 @@ def median_ranks(samples: int) -> tuple[int, int]:
     return low, samples - 1 - low
 
 
-def wire_share(results: xr.Dataset, in_place: str = "out of place") -> xr.DataArray:
+def wire_share(results: xr.Dataset, in_place: str = OUT_OF_PLACE) -> xr.DataArray:
     """Bytes received by all ranks of a sweep's `world`, over what the algorithms need (1: exact).
 
     Headers, acknowledgements and barriers are in it, so that only large messages show the
@@ -187,7 +188,7 @@ def layout_table(results: xr.Dataset) -> pd.DataFrame:
     if not results.data_vars:
         return pd.DataFrame()
     chosen = bandwidths(results)["full_scale_busbw_GBps"].isel(gpus=-1, drop=True)
-    chosen = chosen.sel(in_place="out of place", drop=True).squeeze("source", drop=True)
+    chosen = chosen.sel(in_place=OUT_OF_PLACE, drop=True).squeeze("source", drop=True)
     return _table(_at_largest(chosen), ["protocol", "layout"]).round(2)
 
 

@@ -57,10 +57,18 @@ class Similarity:
 
     def rates_gbps(self, cluster: Cluster, fabric_gbps: float) -> dict[str, float]:
         """The testbed's link rates by level, for `fabric_gbps` between nodes."""
-        levels = cluster.topology.levels
-        full = {level.name: level.link_gbps for level in levels[:-1]}
-        full[levels[-1].name] = fabric_gbps
-        return {name: min(FASTEST_LINK_GBPS, rate * self.rate_scale) for name, rate in full.items()}
+        return emulated_rates_gbps(cluster, fabric_gbps, self.rate_scale)
+
+
+def emulated_rates_gbps(
+    cluster: Cluster, fabric_gbps: float, rate_scale: float
+) -> dict[str, float]:
+    """Links' rates by level, `rate_scale` times the cluster's, as far as they can be emulated;
+    the real rate between nodes is `fabric_gbps`."""
+    levels = cluster.topology.levels
+    full = {level.name: level.link_gbps for level in levels[:-1]}
+    full[levels[-1].name] = fabric_gbps
+    return {name: min(FASTEST_LINK_GBPS, rate * rate_scale) for name, rate in full.items()}
 
 
 def derive(
