@@ -21,8 +21,8 @@ _ITERATIONS = 6
 TIME_SCALE = 2.0
 
 
-def made_up_configuration(cell: Cell) -> xr.Dataset:
-    """One configuration whose gradient sync is 2(n-1)/n x 10 Gbit over the protocol's rate."""
+def made_up_records(cell: Cell) -> tuple[RankRecord, ...]:
+    """Ranks whose gradient sync is 2(n-1)/n x 10 Gbit over the protocol's rate."""
     gpus = cell.gpus
     sync = 0.02 if gpus == 2 else 2 * (gpus - 1) / gpus * 10 / _RATES[cell.protocol]
     times = {
@@ -33,7 +33,7 @@ def made_up_configuration(cell: Cell) -> xr.Dataset:
     }
     iteration = sum(times.values())
     starts = tuple(10.0 + number * iteration for number in range(_ITERATIONS))
-    records = tuple(
+    return tuple(
         RankRecord(
             rank=rank,
             start_s=starts,
@@ -48,8 +48,14 @@ def made_up_configuration(cell: Cell) -> xr.Dataset:
         )
         for rank in range(gpus)
     )
+
+
+def made_up_configuration(cell: Cell) -> xr.Dataset:
+    """One configuration of these ranks, two on a node."""
+    records = made_up_records(cell)
+    starts, iteration = records[0].start_s, records[0].iteration_time_s[0]
     clock = np.arange(9.9, starts[-1] + iteration + 0.1, 0.02)
-    nodes = max(1, gpus // 2)
+    nodes = max(1, cell.gpus // 2)
     # Every NIC receives 0.5 Gbit in every iteration, evenly.
     received = np.clip((clock - 10.0) / iteration, 0, _ITERATIONS) * 0.5e9 / 8
     series = NicSeries(
@@ -60,7 +66,10 @@ def made_up_configuration(cell: Cell) -> xr.Dataset:
     links = tuple(LinkCheck(level, 1.0, (0.99, 1.01)) for level in ("node", "fabric"))
     similarity = Similarity(cell.model, False, 4, 0.3, 0.05, 0.1, 400, 40)
     assert similarity.time_scale == TIME_SCALE
-    return configuration_dataset("testbed", cell, similarity, Outcome(records, series, links, 0.0))
+    outcome = Outcome(records, series, links, 0.0)
+    return configuration_dataset(
+        "testbed", cell, outcome, similarity.time_scale, similarity.rate_scale
+    )
 
 
 def made_up_experiment() -> xr.Dataset:
@@ -168,4 +177,7 @@ def made_up_pipeline(cell: Cell) -> xr.Dataset:
     series = NicSeries(time_s=clock.tolist(), rx_bytes=list(still), tx_bytes=list(still))
     similarity = Similarity(cell.model, True, 4, 0.3, 0.05, 0.1, 400, 40)
     links = (LinkCheck("node", 1.0, (1.0,)),)
-    return configuration_dataset("testbed", cell, similarity, Outcome(records, series, links, 0.0))
+    outcome = Outcome(records, series, links, 0.0)
+    return configuration_dataset(
+        "testbed", cell, outcome, similarity.time_scale, similarity.rate_scale
+    )

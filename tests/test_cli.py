@@ -32,7 +32,16 @@ def test_bad_input_is_one_line(arguments: tuple[str, ...], message: str) -> None
 def test_doctor_names_every_ability() -> None:
     result = _repro("doctor")
     assert result.returncode == 0
-    abilities = ("emulated network", "CPU quotas", "memory", "disk", "GPUs", "NCCL", "NUMA", "Slurm")
+    abilities = (
+        "emulated network",
+        "CPU quotas",
+        "memory",
+        "disk",
+        "GPUs",
+        "NCCL",
+        "NUMA",
+        "Slurm",
+    )
     for what in (*abilities, "protocol rdma", "protocol tcp"):
         assert what in result.stdout
 

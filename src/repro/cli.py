@@ -95,24 +95,6 @@ def compute(
 
 
 @app.command()
-def sweep(
-    cluster: str,
-    protocol: Annotated[str, typer.Option(help="What the ranks' backend talks over.")] = "rdma",
-    profile: Annotated[str, typer.Option(help="Of params/collectives.yaml.")] = "default",
-    output: Annotated[Path, typer.Option(help="The dataset, written by rank 0.")] = Path(
-        "results/adhoc/collectives-cluster.nc"
-    ),
-) -> None:
-    """Measure collectives on a CLUSTER, in each rank that srun or torchrun starts."""
-    from repro.catalog.collectives import select_sweep
-    from repro.launch.joined import sweep_joined
-
-    selection = select_sweep(cluster, "cluster", protocol, profile=profile)
-    if sweep_joined(selection, output):
-        typer.echo(output)
-
-
-@app.command()
 def merge(experiment: str) -> None:
     """Join an experiment's measured protocols into results/EXPERIMENT.nc."""
     from repro.catalog.experiments import experiment as read_experiment

@@ -16,3 +16,7 @@ def one_line(error: BaseException | str) -> str:
 
 class NotRunHere(ReproError):
     """This machine cannot run a source at all; others can. The message is the reason."""
+
+
+class ProtocolMissing(NotRunHere):
+    """A node has nothing with which to use one protocol; others may work. The message says why."""

@@ -107,3 +107,13 @@ def test_the_table_counts_verdicts(judged: dict[str, Judgement]) -> None:
     text = table(list(judged.values()))
     assert "C003" in text and "53.4 %" in text and "2 input" in text
     assert len(frame(list(judged.values()))) == len(judged)
+
+
+def test_real_nodes_are_judged_apart_and_have_no_inputs(made_up_results: xr.Dataset) -> None:
+    real = made_up_results.assign_coords(source=["cluster"])
+    judged = {one.id: one for one in judge_claims({"weak_scaling": real})}
+    emulated = {one.id: one for one in judge_claims({"weak_scaling": made_up_results})}
+    assert judged["C017"].testbed is None and judged["C017"].verdict == "not run"
+    assert judged["C017"].cluster == emulated["C017"].testbed
+    assert emulated["C072"].verdict == "input"
+    assert judged["C072"].cluster_verdict in ("reproduced", "same direction", "not reproduced")

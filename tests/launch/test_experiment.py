@@ -10,7 +10,7 @@ from made_up import made_up_configuration
 
 from repro.catalog.selection import Selection, select
 from repro.errors import NotRunHere, ReproError
-from repro.launch import compute, experiment
+from repro.launch import cases, compute, experiment
 from repro.launch.journal import Journal
 from repro.launch.messages import Order, Outcome, OutOfMemory, Site
 from repro.results.store import write_dataset
@@ -66,9 +66,9 @@ def _measure(
 ) -> xr.Dataset:
     monkeypatch.setattr(experiment, "open_site", lambda site: nullcontext(session))
     monkeypatch.setattr(
-        experiment,
+        cases,
         "configuration_dataset",
-        lambda source, cell, similarity, outcome: made_up_configuration(cell),
+        lambda source, cell, outcome, *scales: made_up_configuration(cell),
     )
     monkeypatch.setattr(experiment, "emulated_cores", lambda ranks: cores)
     return experiment.measure(selection, folder, "95,5", Journal(folder / "out.nc"))

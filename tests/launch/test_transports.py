@@ -5,8 +5,14 @@ from dataclasses import replace
 import pytest
 
 from repro.catalog.protocols import read_protocols, read_transports, transport
-from repro.errors import ReproError
-from repro.launch.transports import nccl_environment, prove_bytes, prove_routes
+from repro.errors import ProtocolMissing, ReproError
+from repro.launch.transports import (
+    choose_adapters,
+    gloo_environment,
+    nccl_environment,
+    prove_bytes,
+    prove_routes,
+)
 from repro.observe.adapters import Interface, Port
 from repro.observe.nccl_log import Hca, NcclLog, Route
 
@@ -38,14 +44,27 @@ _SOCKETS = NcclLog("2.27.3", (), ("eth0",), (Route(0, 2, "Socket", 0, False),))
     ],
 )
 def test_nccl_is_told_what_the_node_has(name: str, expected: dict[str, str]) -> None:
-    found = nccl_environment(transport(name), _PORTS, _INTERFACES)
+    entry = transport(name)
+    found = nccl_environment(entry, choose_adapters(entry, _PORTS, _INTERFACES))
     assert {key: found[key] for key in expected} == expected
     assert found["NCCL_DEBUG"] == "INFO"
 
 
 def test_adapters_can_be_chosen() -> None:
-    found = nccl_environment(transport("tcp"), _PORTS, _INTERFACES, ["eth1"])
-    assert found["NCCL_SOCKET_IFNAME"] == "=eth1"
+    assert choose_adapters(transport("tcp"), _PORTS, _INTERFACES, ["eth1"]) == ("eth1",)
+    assert choose_adapters(transport("rdma"), _PORTS, _INTERFACES, ["mlx5_0:1"]) == ("mlx5_0:1",)
+
+
+def test_virtual_interfaces_are_used_only_when_named() -> None:
+    entry = transport("tcp")
+    assert choose_adapters(entry, [], _INTERFACES) == ("eth0", "eth1")
+    assert choose_adapters(entry, [], _INTERFACES, ["docker0"]) == ("docker0",)
+
+
+def test_without_gpus_ranks_speak_tcp_only() -> None:
+    assert gloo_environment(transport("ipoib"), ["ib0"]) == {"GLOO_SOCKET_IFNAME": "ib0"}
+    with pytest.raises(ProtocolMissing, match=r"RDMA needs NCCL on GPUs; .* TCP only"):
+        gloo_environment(transport("rdma"), ["mlx5_0:1"])
 
 
 def test_a_missing_adapter_is_named_with_what_there_is() -> None:
@@ -53,11 +72,11 @@ def test_a_missing_adapter_is_named_with_what_there_is() -> None:
         ReproError,
         match=r"RDMA needs an active InfiniBand port; this node has mlx5_1:1 \(InfiniBand, down\)",
     ):
-        nccl_environment(transport("rdma"), _PORTS[1:2], [])
+        choose_adapters(transport("rdma"), _PORTS[1:2], [])
     with pytest.raises(ReproError, match=r"needs an Ethernet interface among eth9; .* eth0"):
-        nccl_environment(transport("tcp"), _PORTS, _INTERFACES, ["eth9"])
+        choose_adapters(transport("tcp"), _PORTS, _INTERFACES, ["eth9"])
     with pytest.raises(ReproError, match=r"this node has no adapter at all"):
-        nccl_environment(transport("ipoib"), [], [])
+        choose_adapters(transport("ipoib"), [], [])
 
 
 def test_protocols_of_the_testbed_are_those_with_a_rate() -> None:
@@ -105,7 +124,7 @@ def test_what_nccl_used_instead_is_named() -> None:
 
 
 def test_counters_must_have_seen_the_bytes() -> None:
-    prove_bytes(transport("rdma"), 1e9, {"mlx5_0:1": 1_010_000_000})
-    prove_bytes(transport("rdma"), 1e9, {"mlx5_0:1": 500_000_000, "mlx5_1:1": 510_000_000})
-    with pytest.raises(ReproError, match=r"had to send 1000.0 MB .* mlx5_0:1 3.0 MB"):
-        prove_bytes(transport("rdma"), 1e9, {"mlx5_0:1": 3_000_000})
+    prove_bytes(transport("rdma"), "node0", 1e9, {"mlx5_0:1": 1_010_000_000})
+    prove_bytes(transport("rdma"), "node0", 1e9, {"mlx5_0:1": 500_000_000, "mlx5_1:1": 510_000_000})
+    with pytest.raises(ReproError, match=r"node0 had to send 1000.0 MB .* mlx5_0:1 3.0 MB"):
+        prove_bytes(transport("rdma"), "node0", 1e9, {"mlx5_0:1": 3_000_000})

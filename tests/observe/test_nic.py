@@ -5,7 +5,9 @@ import threading
 import time
 
 import numpy as np
+import pytest
 
+from repro.errors import ReproError
 from repro.observe.nic import SAMPLES_PER_S, sample_counters
 
 
@@ -22,3 +24,28 @@ def test_samples_are_taken_at_their_rate_from_begin_to_end() -> None:
     assert [rx[0] for rx in series.rx_bytes] == list(range(len(series.time_s)))
     assert {tx[0] for tx in series.tx_bytes} == {7}
     assert not any(thread.name == "nic-sampler" for thread in threading.enumerate())
+
+
+def test_a_reader_that_fails_is_an_error_at_the_end_of_the_context() -> None:
+    answers = iter([[(1, 2)], [(3, 4)]])
+    finished = False
+    with (
+        pytest.raises(ReproError, match=r"after 2 samples .*StopIteration") as caught,
+        sample_counters(lambda: next(answers)) as series,
+    ):
+        time.sleep(0.2)
+        finished = True
+    assert finished
+    assert isinstance(caught.value.__cause__, StopIteration)
+    assert series.rx_bytes == [(1,), (3,)]
+    assert series.tx_bytes == [(2,), (4,)]
+    assert len(series.time_s) == 2
+
+
+def test_an_exception_of_what_runs_goes_before_that_of_the_reader() -> None:
+    def broken() -> list[tuple[int, int]]:
+        raise OSError("gone")
+
+    with pytest.raises(KeyError), sample_counters(broken):
+        time.sleep(0.1)
+        raise KeyError("inside")

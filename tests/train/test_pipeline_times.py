@@ -31,8 +31,8 @@ def _train_with_a_slow_stage(run: TrainingRun, scratch: Path) -> RankRecord:
     from repro.train import run as training
     from repro.train.steps import forward_step
 
-    def slowed(family: Any) -> Callable[..., Any]:
-        step = forward_step(family)
+    def slowed(*arguments: Any) -> Callable[..., Any]:
+        step = forward_step(*arguments)
 
         def sleep_and_step(batches: Iterator[Any], model: Any) -> Any:
             time.sleep(_SLEEP_S)

@@ -12,7 +12,7 @@ from repro.train.records import Precision
 from repro.train.run import train
 
 
-@pytest.mark.parametrize(("precision", "gradient_bytes"), [("fp32", 4), ("bf16", 2)])
+@pytest.mark.parametrize(("precision", "gradient_bytes"), [("fp32", 4), ("bf16", 2), ("fp16", 2)])
 def test_precisions_that_a_cpu_has(
     one_rank: None, enwiki: Path, tmp_path: Path, precision: Precision, gradient_bytes: int
 ) -> None:
@@ -21,6 +21,8 @@ def test_precisions_that_a_cpu_has(
     record = train(run, tmp_path, done.append)
     assert done == list(range(1, run.warmup + run.iterations + 1))
     assert record.gradient_bytes == gradient_bytes * record.parameters
+    # Of fp32 weights in all of them; none if fp16's loss scale made the optimizer skip all steps.
+    assert record.adam_state_bytes == 8 * record.parameters
     assert np.isfinite(record.loss).all()
     assert record.loss[-1] < record.loss[0], "training does not lower the loss"
     assert [span.name for span in record.spans] == ["validation", "checkpoint"] * 2

@@ -148,6 +148,10 @@ class Experiment(Entry):
             )
         return Batch(whole, micro)
 
+    def microbatches(self, batch: Batch, gpus: int) -> int:
+        """Forward passes of one replica in one iteration."""
+        return batch.global_batch_size * self.stages(gpus) // (gpus * batch.micro_batch_size)
+
     def batches(self, model: str, gpus: int, profile: Profile) -> dict[int | None, Batch]:
         """Every batch of a profile that divides, by the sweep's value (None: no sweep)."""
         found: dict[int | None, Batch] = {}

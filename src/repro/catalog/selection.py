@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from repro.catalog.clusters import cluster
 from repro.catalog.experiments import Batch, Experiment, Profile, experiment
+from repro.catalog.protocols import read_transports
 from repro.catalog.reading import choose
 from repro.errors import ReproError
 
@@ -53,7 +54,8 @@ def select(
     source : str
         One of `SOURCES`.
     protocol : str
-        `rdma`, `ipoib`, `tcp`, or `all` of the experiment's.
+        `rdma`, `ipoib`, `tcp`, or `all` of the experiment's; on real nodes (source `cluster`) any
+        of params/protocols.yaml.
     models, gpus
         `all` of the profile's; one; several separated by commas; or a sequence.
     profile : str
@@ -70,6 +72,8 @@ def select(
     chosen = _changed(experiment(name), micro_batch_size, pipeline_parallel)
     wanted = choose("profile", profile, chosen.profiles)
     known = dict.fromkeys((*chosen.protocols, *cluster(chosen.cluster).protocols))
+    if source == "cluster":
+        known |= dict.fromkeys(read_transports())
     return Selection(
         name,
         chosen,

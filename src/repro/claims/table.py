@@ -11,7 +11,10 @@ _STATEMENT_WIDTH = 62
 
 
 def frame(judgements: Sequence[Judgement]) -> pd.DataFrame:
-    """One row per claim, indexed by its id, numbers with their units and intervals as text."""
+    """One row per claim, indexed by its id, numbers with their units and intervals as text.
+
+    `prediction`, `verdict` and `verdict there` are those on the column before them.
+    """
     return pd.DataFrame(
         {
             "id": [j.id for j in judgements],
@@ -22,8 +25,9 @@ def frame(judgements: Sequence[Judgement]) -> pd.DataFrame:
             "predicted": [_found(j.predicted, j.predicted_interval, j.unit) for j in judgements],
             "prediction": [j.predicted_verdict for j in judgements],
             "testbed": [_found(j.testbed, j.interval, j.unit) for j in judgements],
-            "cluster": [_found(j.cluster, None, j.unit) for j in judgements],
             "verdict": [j.verdict for j in judgements],
+            "cluster": [_found(j.cluster, j.cluster_interval, j.unit) for j in judgements],
+            "verdict there": [j.cluster_verdict for j in judgements],
             "note": [_note(j) for j in judgements],
         }
     ).set_index("id")
@@ -31,7 +35,7 @@ def frame(judgements: Sequence[Judgement]) -> pd.DataFrame:
 
 def table(judgements: Sequence[Judgement]) -> str:
     """The claims as text, and how many there are of each verdict."""
-    rows = frame(judgements).drop(columns=["cluster", "note"])
+    rows = frame(judgements).drop(columns=["cluster", "verdict there", "note"])
     rows["statement"] = [text[:_STATEMENT_WIDTH] for text in rows["statement"]]
     return "\n".join(
         [

@@ -46,9 +46,9 @@ class Finding:
 class Judgement:
     """A claim beside what each source has for it; numbers are in the claim's `unit`.
 
-    `interval`, `verdict` and `reason` belong to `testbed`. For an order or a trend `published` is
-    None. `note` is what reading the document closely says about the claim: contradictions, what it
-    leaves open.
+    `interval`, `verdict` and `reason` belong to `testbed`; what begins with `cluster` to real
+    nodes, where nothing is an input. For an order or a trend `published` is None. `note` is what
+    reading the document closely says about the claim: contradictions, what it leaves open.
     """
 
     id: str
@@ -66,6 +66,9 @@ class Judgement:
     verdict: Verdict
     reason: str
     cluster: float | None
+    cluster_interval: tuple[float, float] | None
+    cluster_verdict: Verdict
+    cluster_reason: str
     note: str
 
 
@@ -96,7 +99,10 @@ def judge_every_claim(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
 
 
 def _judge_all(claims: list[Claim], results: Mapping[str, xr.Dataset]) -> list[Judgement]:
-    measured = {name: _sample(name, dataset) for name, dataset in results.items()}
+    measured = {
+        source: {name: _sample(name, dataset, source) for name, dataset in results.items()}
+        for source in ("testbed", "cluster")
+    }
     tested = {TESTS[claim.id].experiment for claim in claims if claim.id in TESTS}
     predicted = {name: predicted_sample(name) for name in tested}
     # Several documents repeat a claim: what answers it is evaluated once.
@@ -105,24 +111,26 @@ def _judge_all(claims: list[Claim], results: Mapping[str, xr.Dataset]) -> list[J
     inputs = _inputs()
     judgements = []
     for claim in claims:
-        at_full_scale, on_testbed = _SILENT, _UNTESTED
+        at_full_scale, on_testbed, on_nodes = _SILENT, _UNTESTED, _UNTESTED
         if test := TESTS.get(claim.id):
             name, reason = test.experiment, inputs.get(claim.id, "")
             assumed = ASSUMPTIONS.get(name, "")
             if claim.id not in PREDICTIONS:
                 at_full_scale = _find(claim, test, predicted[name], reason, assumed)
-            sample = NOT_ON_TESTBED.get(claim.id) or measured.get(name, f"{name} was not run")
+            absent = f"{name} was not run"
+            sample = NOT_ON_TESTBED.get(claim.id) or measured["testbed"].get(name, absent)
+            on_nodes = _find(claim, test, measured["cluster"].get(name, absent), "", assumed)
             on_testbed = _find(
                 claim, test, sample, reason or MEMORY_INPUTS.get(claim.id, ""), assumed
             )
         if prediction := PREDICTIONS.get(claim.id):
             at_full_scale = _evaluate(claim, prediction, *evaluated[prediction])
-        judgements.append(_judgement(claim, at_full_scale, on_testbed))
+        judgements.append(_judgement(claim, at_full_scale, on_testbed, on_nodes))
     return judgements
 
 
 _SILENT = Finding(None, None, "not run", "the model says nothing about it")
-_UNTESTED = Finding(None, None, "not run", "the testbed has no experiment for it")
+_UNTESTED = Finding(None, None, "not run", "no experiment answers it")
 
 
 def _inputs() -> dict[str, str]:
@@ -142,19 +150,19 @@ def predicted_sample(name: str) -> Sample:
     return Sample(point.squeeze("source", drop=True), draws.squeeze("source", drop=True))
 
 
-def _sample(name: str, dataset: xr.Dataset) -> Sample | str:
+def _sample(name: str, dataset: xr.Dataset, source: str) -> Sample | str:
     """An experiment's measurements as its claims need them, or why they cannot answer."""
-    if reason := _why_not(name, dataset):
+    if reason := _why_not(name, dataset, source):
         return reason
-    return draw_sample(dataset.sel(source="testbed", drop=True))
+    return draw_sample(dataset.sel(source=source, drop=True))
 
 
-def _why_not(name: str, dataset: xr.Dataset) -> str:
+def _why_not(name: str, dataset: xr.Dataset, source: str) -> str:
     """Why an experiment's results cannot answer its claims; empty if they can."""
     if reasons := why_not_run(dataset):
         return reasons
-    if "testbed" not in dataset["source"].values:
-        return f"{name} was not run on the testbed"
+    if source not in dataset["source"].values:
+        return f"{name} was not run on source {source}"
     entry = experiment(name)
     full = entry.profiles["default"]
     for dim, wanted in (
@@ -230,7 +238,7 @@ def _of_number(
     return Finding(value, interval, "not reproduced")
 
 
-def _judgement(claim: Claim, predicted: Finding, testbed: Finding) -> Judgement:
+def _judgement(claim: Claim, predicted: Finding, testbed: Finding, cluster: Finding) -> Judgement:
     return Judgement(
         id=claim.id,
         statement=claim.statement,
@@ -246,6 +254,9 @@ def _judgement(claim: Claim, predicted: Finding, testbed: Finding) -> Judgement:
         interval=testbed.interval,
         verdict=testbed.verdict,
         reason=testbed.reason,
-        cluster=None,
+        cluster=cluster.value,
+        cluster_interval=cluster.interval,
+        cluster_verdict=cluster.verdict,
+        cluster_reason=cluster.reason,
         note=claim.note,
     )

@@ -1,29 +1,35 @@
-"""Measure collectives where a notebook asks for it: on the testbed, or on this machine's GPUs."""
+"""Measure collectives where a notebook asks for it: on the testbed, or on real nodes."""
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 
-import torch
 import xarray as xr
-from tqdm import tqdm
 
 from repro.catalog.collectives import SweepSelection
-from repro.catalog.protocols import protocol
+from repro.catalog.nodes import Nodes, read_nodes
+from repro.catalog.protocols import transport
 from repro.collectives.records import CollectiveSweep
-from repro.collectives.sweep import cases
 from repro.errors import NotRunHere
+from repro.launch.cases import Case, run_cases, sweep_case
 from repro.launch.experiment import fabric_links
 from repro.launch.journal import Journal
-from repro.launch.messages import Order, Outcome, Site
+from repro.launch.messages import Order, Site
+from repro.launch.on_nodes import gpus_per_node, run_on_nodes
+from repro.launch.progress import progress
 from repro.launch.sites import open_site
 from repro.observe.environment import provenance
-from repro.results.collectives import sweep_dataset
 from repro.results.merging import merge
 from repro.testbed.similarity import emulated_rates_gbps
 
 
-def measure_collectives(selection: SweepSelection, journal: Journal) -> xr.Dataset:
+def measure_collectives(selection: SweepSelection, journal: Journal, folder: Path) -> xr.Dataset:
     """Measure a selection, sweep after sweep.
+
+    Parameters
+    ----------
+    folder
+        For what ranks of real nodes write.
 
     Returns
     -------
@@ -36,17 +42,16 @@ def measure_collectives(selection: SweepSelection, journal: Journal) -> xr.Datas
     ReproError
         A collective returned wrong data, a link does not carry its rate, or a rank failed.
     """
-    site, orders = _testbed(selection) if selection.source == "testbed" else _local(selection)
-    datasets, not_run = [], {}
+    not_run: dict[str, str] = {}
     try:
-        if not orders:
-            raise NotRunHere(
-                "this machine has no GPU; in a Slurm job start `srun repro sweep CLUSTER`"
-            )
-        datasets = _measure(selection.source, site, orders, journal)
+        if selection.source == "testbed":
+            dataset = _on_testbed(selection, journal)
+        else:
+            cases = _node_cases(selection, read_nodes())
+            dataset, not_run = run_on_nodes(cases, journal, folder, "collectives", "case")
     except NotRunHere as reason:
-        not_run = {selection.source: str(reason)}
-    return describe(merge(datasets) if datasets else xr.Dataset(), selection, not_run)
+        dataset, not_run = xr.Dataset(), {selection.source: str(reason)}
+    return describe(dataset, selection, not_run)
 
 
 def describe(dataset: xr.Dataset, selection: SweepSelection, not_run: dict[str, str]) -> xr.Dataset:
@@ -64,13 +69,13 @@ def describe(dataset: xr.Dataset, selection: SweepSelection, not_run: dict[str, 
             {
                 "sweep": selection.sweeps.model_dump(),
                 "cluster": selection.cluster.model_dump(),
-                "protocols": {name: protocol(name).model_dump() for name in selection.protocols},
+                "protocols": {name: transport(name).model_dump() for name in selection.protocols},
             }
         ),
     )
 
 
-def asked_for(selection: SweepSelection, gpus: int, ranks_per_node: int) -> CollectiveSweep:
+def _asked(selection: SweepSelection, gpus: int, ranks_per_node: int) -> CollectiveSweep:
     """What a selection's ranks are to measure, the most of them in all layouts."""
     profile = selection.profile
     most = gpus == max(selection.gpus)
@@ -86,53 +91,48 @@ def asked_for(selection: SweepSelection, gpus: int, ranks_per_node: int) -> Coll
     )
 
 
-_Orders = dict[tuple[str, int], Order[CollectiveSweep]]
+def _case(
+    selection: SweepSelection, protocol: str, order: Order[CollectiveSweep], **where: object
+) -> Case[CollectiveSweep]:
+    source = selection.source
+    inputs = {"source": source, "protocol": protocol, "order": asdict(order), **where}
+    return sweep_case(source, protocol, order, inputs)
 
 
-def _testbed(selection: SweepSelection) -> tuple[Site, _Orders]:
-    """Emulated nodes, and an order by protocol and number of GPUs.
+def _on_testbed(selection: SweepSelection, journal: Journal) -> xr.Dataset:
+    """Measure on emulated nodes.
 
     Ranks have no CPU quota: a collective is the network's work, not that of an emulated GPU.
     """
     entry, scale = selection.cluster, selection.sweeps.rate_scale
     topology = entry.topology.first(max(selection.gpus))
-    orders = {}
+    cases = []
     for gpus in selection.gpus:
-        run = asked_for(selection, gpus, topology.gpus_per_node)
+        asked = _asked(selection, gpus, topology.gpus_per_node)
         for name in selection.protocols:
             fabric = fabric_links(entry, name)
             rates = emulated_rates_gbps(entry, fabric.bytes_per_s * 8e-9, scale)
-            orders[name, gpus] = Order(run, gpus, rates, fabric.latency_s)
-    return Site(topology, topology.gpus, cores=None), orders
+            order = Order(asked, gpus, rates, fabric.latency_s)
+            cases.append(_case(selection, name, order))
+    with (
+        open_site(Site(topology, topology.gpus, cores=None)) as session,
+        progress(cases, "collectives", "case") as bar,
+    ):
+        datasets, _ = run_cases(
+            cases, journal, lambda case, report: session.run(case.order, report), bar.report
+        )
+    return merge(datasets)
 
 
-def _local(selection: SweepSelection) -> tuple[Site, _Orders]:
-    """The GPUs of this machine, as one node."""
-    here = torch.cuda.device_count()
-    counts = [gpus for gpus in selection.gpus if gpus <= here]
-    return Site(None, max(counts, default=1), cores=None), {
-        ("local", gpus): Order(asked_for(selection, gpus, here), gpus, {}) for gpus in counts
-    }
-
-
-def _measure(source: str, site: Site, orders: _Orders, journal: Journal) -> list[xr.Dataset]:
-    datasets = []
-    total = sum(cases(order.run) for order in orders.values())
-    with open_site(site) as session, tqdm(total=total, desc="collectives", unit="case") as bar:
-        for (name, gpus), order in orders.items():
-            bar.set_postfix_str(f"{name}, {gpus} GPUs")
-            before = bar.n
-
-            def report(done: int, before: float = before) -> None:
-                bar.update(before + done - bar.n)
-
-            inputs = {"source": source, "protocol": name, "order": asdict(order)}
-            dataset = journal.find(inputs)
-            if dataset is None:
-                outcome = session.run(order, report)
-                assert isinstance(outcome, Outcome)
-                dataset = sweep_dataset(source, name, gpus, order.run, outcome)
-                journal.keep(inputs, dataset)
-            report(cases(order.run))
-            datasets.append(dataset)
-    return datasets
+def _node_cases(selection: SweepSelection, nodes: Nodes) -> list[Case[CollectiveSweep]]:
+    each = gpus_per_node(nodes)
+    return [
+        _case(
+            selection,
+            name,
+            Order(_asked(selection, gpus, min(each, gpus)), gpus, rates_gbps={}),
+            nodes=nodes.model_dump(),
+        )
+        for gpus in selection.gpus
+        for name in selection.protocols
+    ]

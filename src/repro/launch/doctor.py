@@ -6,9 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from repro.catalog.nodes import read_nodes
 from repro.catalog.protocols import read_transports
-from repro.errors import ReproError
-from repro.launch.transports import nccl_environment
+from repro.errors import ProtocolMissing
+from repro.launch.transports import choose_adapters
 from repro.observe.adapters import read_interfaces, read_ports
 from repro.paths import ROOT
 from repro.testbed.quota import quota_parent, usable_cores
@@ -102,19 +103,15 @@ def _gpus() -> str:
 
 def _protocols() -> list[str]:
     """What each protocol would use on this node, told from its adapters."""
-    ports, interfaces = read_ports(), read_interfaces()
+    ports, interfaces, named = read_ports(), read_interfaces(), read_nodes().adapters
     lines = []
     for name, entry in read_transports().items():
         try:
-            environment = nccl_environment(entry, ports, interfaces)
-        except ReproError as missing:
+            adapters = choose_adapters(entry, ports, interfaces, named.get(name, ()))
+        except ProtocolMissing as missing:
             lines.append(_line(False, f"protocol {name}", str(missing), "use another"))
             continue
-        found = ", ".join(
-            f"{variable}{value}"
-            for variable, value in environment.items()
-            if variable in ("NCCL_IB_HCA", "NCCL_SOCKET_IFNAME")
-        )
+        found = ", ".join(adapters)
         direct = entry.nccl.gpudirect is True and not _peer_memory()
         mend = "GPUDirect needs the module nvidia_peermem, or a driver and kernel with DMA-BUF"
         lines.append(_line(not direct, f"protocol {name}", found, mend))
@@ -152,5 +149,18 @@ def _topology() -> list[str]:
 
 
 def _slurm() -> str:
-    found = shutil.which("sbatch")
-    return _line(found is not None, "Slurm", found or "no sbatch", "only clusters need it")
+    """Whether jobs can be submitted, and what the partition of `params/nodes.yaml` has."""
+    nodes = read_nodes()
+    if shutil.which("sbatch") is None:
+        return _line(False, "Slurm", "no sbatch", "only `launch: slurm` needs it")
+    if nodes.launch == "local" or nodes.slurm is None:
+        return _line(True, "Slurm", "here; params/nodes.yaml has `launch: local`")
+    command = ["sinfo", "--noheader", f"--partition={nodes.slurm.partition}"]
+    shown = subprocess.run(
+        [*command, "--format=%D nodes of %c cores, %G, at most %l, %T"],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+    found = f"partition {nodes.slurm.partition}: {'; '.join(shown.splitlines()) or 'not found'}"
+    return _line(bool(shown.strip()), "Slurm", found, "name one that `sinfo` lists")

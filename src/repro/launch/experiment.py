@@ -1,13 +1,12 @@
 """Run an experiment on the testbed: every configuration of a selection, resumable."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import xarray as xr
-from tqdm import tqdm
 
 from repro.catalog.clusters import Cluster, cluster
 from repro.catalog.experiments import Batch, most_gpus
@@ -15,9 +14,11 @@ from repro.catalog.models import model
 from repro.catalog.protocols import protocol
 from repro.catalog.selection import Selection
 from repro.errors import NotRunHere
+from repro.launch.cases import Case, run_cases, training_case
 from repro.launch.compute import Computing, emulated_cores, read_computing
 from repro.launch.journal import Journal
-from repro.launch.messages import Order, OutOfMemory, Site
+from repro.launch.messages import Order, Outcome, OutOfMemory, Site
+from repro.launch.progress import progress
 from repro.launch.runs import testbed_run
 from repro.launch.sites import Session, open_site
 from repro.observe.environment import provenance
@@ -25,7 +26,7 @@ from repro.predict.compute import compute_time
 from repro.predict.machine import Links, machine
 from repro.predict.parameters import calibration
 from repro.results.merging import merge
-from repro.results.schema import Cell, configuration_dataset, out_of_memory_dataset
+from repro.results.schema import Cell
 from repro.testbed.memory import memory_parent
 from repro.testbed.quota import usable_cores
 from repro.testbed.similarity import (
@@ -45,19 +46,16 @@ class _Configuration:
     similarity: Similarity
     order: Order[TrainingRun]
 
-    @property
-    def series(self) -> tuple[str, str, int]:
-        """What it shares with the other values of a sweep."""
-        return self.cell.model, self.cell.protocol, self.cell.gpus
-
-    def inputs(self, site: Site) -> Mapping[str, object]:
-        """All that decides what is measured, except the machine."""
-        return {
+    def case(self, site: Site) -> Case[TrainingRun]:
+        """What a site is to be asked for."""
+        inputs = {
             "cell": asdict(self.cell),
             "similarity": asdict(self.similarity),
             "order": asdict(self.order),
             "cores": site.cores,
         }
+        scales = self.similarity.time_scale, self.similarity.rate_scale
+        return training_case("testbed", self.cell, self.order, inputs, *scales)
 
 
 def measure(
@@ -180,16 +178,15 @@ def _configuration(
     split: str,
 ) -> _Configuration:
     chosen = selection.experiment
-    stages = chosen.stages(cell.gpus)
     run = testbed_run(
         cell.model,
         selection.profile,
         corpus,
         split,
         micro_batch_size=batch.micro_batch_size,
-        microbatches=batch.global_batch_size * stages // (cell.gpus * batch.micro_batch_size),
+        microbatches=chosen.microbatches(batch, cell.gpus),
         pipeline=chosen.pipeline,
-        stages=stages,
+        stages=chosen.stages(cell.gpus),
         distributed_optimizer=chosen.distributed_optimizer,
     )
     fabric = fabric_links(entry, cell.protocol)
@@ -260,34 +257,14 @@ def _limit(configuration: _Configuration, entry: Cluster, computing: Computing) 
 def _measure(
     configurations: list[_Configuration], site: Site, journal: Journal, selection: Selection
 ) -> list[xr.Dataset]:
-    """Every configuration's dataset, from the journal or from a run; ranks start when needed.
+    """Every configuration's dataset, from the journal or from a run; ranks start when needed."""
+    cases = [configuration.case(site) for configuration in configurations]
+    with ExitStack() as stack, progress(cases, selection.name, "it") as bar:
+        sessions: list[Session] = []
 
-    Memory rises with the batch: what a series could not hold, it cannot hold at a larger value.
-    """
-    datasets = []
-    session: Session | None = None
-    full: set[tuple[str, str, int]] = set()
-    total = sum(c.order.run.warmup + c.order.run.iterations for c in configurations)
-    with ExitStack() as stack, tqdm(total=total, desc=selection.name, unit="it") as bar:
-        for configuration in configurations:
-            done = bar.n + configuration.order.run.warmup + configuration.order.run.iterations
-            bar.set_postfix_str(configuration.cell.label)
-            inputs = configuration.inputs(site)
-            dataset = journal.find(inputs)
-            if dataset is None and configuration.series in full:
-                dataset = out_of_memory_dataset("testbed", configuration.cell)
-            elif dataset is None:
-                session = session or stack.enter_context(open_site(site))
-                outcome = session.run(configuration.order, report=lambda _: bar.update())
-                if isinstance(outcome, OutOfMemory):
-                    dataset = out_of_memory_dataset("testbed", configuration.cell)
-                else:
-                    dataset = configuration_dataset(
-                        "testbed", configuration.cell, configuration.similarity, outcome
-                    )
-                journal.keep(inputs, dataset)
-            if bool(dataset["out_of_memory"].any()):
-                full.add(configuration.series)
-            bar.update(done - bar.n)
-            datasets.append(dataset)
-    return datasets
+        def run(case: Case[TrainingRun], report: Callable[[int], None]) -> Outcome | OutOfMemory:
+            if not sessions:
+                sessions.append(stack.enter_context(open_site(site)))
+            return sessions[0].run(case.order, report)
+
+        return run_cases(cases, journal, run, bar.report)[0]

@@ -23,6 +23,10 @@ class Journal:
         self._commit = source_commit()
         self._folder = output.with_name(f".{output.stem}.journal")
 
+    def has(self, inputs: Mapping[str, object]) -> bool:
+        """Whether a configuration with exactly these inputs is finished."""
+        return self._path(inputs).exists()
+
     def find(self, inputs: Mapping[str, object]) -> xr.Dataset | None:
         """The dataset of a configuration with exactly these inputs, if there is one."""
         path = self._path(inputs)

@@ -3,7 +3,8 @@
 All of it is pickled through pipes between processes of one machine.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -103,11 +104,29 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class NodeAdapters:
+    """Counters of a real node's adapters: `series` has a column for each of `names`.
+
+    `failures` says why a counter stands still from some time on, by name.
+    """
+
+    host: str
+    names: tuple[str, ...]
+    series: NicSeries
+    failures: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class Outcome:
     """One order's measurements: a record per rank, the NICs of the nodes, the links.
 
     `records` are those of training, `sweeps` those of collectives; the other is empty.
-    `fabric_latency_s` is what was added: 0 where the kernel lacks netem.
+    `fabric_latency_s` is what was added: 0 where the kernel lacks netem. `links` are checked on
+    the testbed only. All times are on rank 0's clock.
+
+    Of real nodes only: `adapters`, one entry per node; `needed_bytes`, what each node's ranks had
+    to send to other nodes at least while iterations were recorded; `ran_on`, what computed and
+    communicated.
     """
 
     records: tuple[RankRecord, ...]
@@ -115,6 +134,9 @@ class Outcome:
     links: tuple[LinkCheck, ...]
     fabric_latency_s: float
     sweeps: tuple[SweepRecord, ...] = ()
+    adapters: tuple[NodeAdapters, ...] = ()
+    needed_bytes: tuple[float, ...] = ()
+    ran_on: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,11 @@
-"""What the testbed trains: a model's small shape, in fp32."""
+"""What is trained: on the testbed a model's small shape in fp32, on real nodes what they can."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from repro.catalog.experiments import Profile
 from repro.catalog.models import model
+from repro.catalog.nodes import Nodes
 from repro.train.records import TrainingRun
 
 
@@ -46,4 +48,24 @@ def testbed_run(
         split=split,
         pipeline_parallel=stages,
         distributed_optimizer=distributed_optimizer,
+    )
+
+
+def on_nodes(run: TrainingRun, name: str, pipeline: bool, nodes: Nodes) -> TrainingRun:
+    """The run that real nodes train for one of the testbed's.
+
+    It has one checkpoint and two validations, if there are any at all: those of full-size models
+    are long.
+    """
+    entry = model(name)
+    full = nodes.shapes == "full"
+    return replace(
+        run,
+        shape=entry.full_size(pipeline) if full else entry.testbed_size(pipeline),
+        precision=nodes.precision,
+        attention=nodes.attention,
+        warmup=nodes.warmup,
+        iterations=nodes.iterations,
+        save_every=nodes.iterations if run.save_every else 0,
+        validate_every=max(1, nodes.iterations // 2) if run.validate_every else 0,
     )

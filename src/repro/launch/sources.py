@@ -11,6 +11,7 @@ from repro.catalog.models import model
 from repro.catalog.selection import Selection
 from repro.corpus.config import read_corpus_config
 from repro.errors import NotRunHere
+from repro.launch.cluster import measure_on_cluster
 from repro.launch.collectives import describe, measure_collectives
 from repro.launch.experiment import measure
 from repro.launch.journal import Journal
@@ -23,10 +24,7 @@ from repro.predict.parameters import calibration
 from repro.results.store import not_run, write_dataset
 from repro.testbed.similarity import REFERENCE_MICRO_BATCH
 
-_NOT_YET = {
-    "paper": "published values are claims, not series; the table below has them",
-    "cluster": "this version starts no runs on GPU nodes",
-}
+_PAPER = "published values are claims, not series; the table below has them"
 
 
 def obtain(selection: Selection, output: str = "") -> xr.Dataset:
@@ -55,11 +53,14 @@ def obtain(selection: Selection, output: str = "") -> xr.Dataset:
     journal = Journal(path)
     if selection.source == "testbed":
         dataset = _measure(selection, journal)
+    elif selection.source == "cluster":
+        split = read_corpus_config(PARAMS / "corpus.yaml").split
+        dataset = measure_on_cluster(selection, ENWIKI, split, journal, _logs(path))
     elif selection.source == "predicted":
         dataset = _predict(selection)
     else:
         dataset = not_run(
-            {selection.source: _NOT_YET[selection.source]},
+            {selection.source: _PAPER},
             experiment=selection.name,
             title=selection.experiment.title,
         )
@@ -114,7 +115,7 @@ def obtain_collectives(selection: SweepSelection, output: str = "") -> xr.Datase
     path = RESULTS.parent / (output or f"results/adhoc/{_sweep_name(selection)}.nc")
     journal = Journal(path)
     if selection.source in ("testbed", "cluster"):
-        return _finish(measure_collectives(selection, journal), path, journal)
+        return _finish(measure_collectives(selection, journal, _logs(path)), path, journal)
     sources = {"predicted": predict_sweep, "paper": published_sweep}
     try:
         dataset, reasons = sources[selection.source](selection), {}
@@ -166,6 +167,11 @@ def _finish(dataset: xr.Dataset, path: Path, journal: Journal) -> xr.Dataset:
     write_dataset(dataset, path)
     journal.clear()
     return dataset
+
+
+def _logs(path: Path) -> Path:
+    """Where ranks on real nodes write beside an output."""
+    return path.with_suffix(".logs")
 
 
 def _path(selection: Selection, output: str) -> Path:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from repro.catalog.protocols import Nccl, Protocol, Variant
-from repro.errors import ReproError
+from repro.errors import ProtocolMissing, ReproError
 from repro.observe.adapters import Interface, Port
 from repro.observe.nccl_log import NcclLog
 
@@ -16,45 +16,68 @@ _KINDS = {"InfiniBand": ("infiniband",), "Ethernet": ("ethernet", "slingshot")}
 _COUNTED = 0.9
 
 
-def nccl_environment(
+def choose_adapters(
     entry: Protocol | Variant,
     ports: Sequence[Port],
     interfaces: Sequence[Interface],
     adapters: Sequence[str] = (),
-) -> dict[str, str]:
-    """Variables with which NCCL uses a protocol on a node.
+) -> tuple[str, ...]:
+    """HCA ports (`mlx5_0:1`) or interfaces with which a protocol can be used on a node.
 
     Parameters
     ----------
     ports, interfaces
         What the node has (`repro.observe.adapters`).
     adapters
-        HCAs or interfaces to use, by name, instead of all that suit the protocol.
+        Those to use, by name, instead of all physical ones that suit the protocol.
 
     Raises
     ------
-    ReproError
+    ProtocolMissing
         The node has nothing that suits; the message says what it has.
     """
     nccl = entry.nccl
-    suiting = _suiting(nccl, ports, interfaces)
-    chosen = [name for name in suiting if name in adapters] if adapters else suiting
-    if not chosen:
+    suiting = _suiting(nccl, ports, interfaces, adapters)
+    if not suiting:
         what = f"an active {nccl.link_layer} port" if nccl.network == "IB" else _interface(nccl)
         asked = f" among {', '.join(adapters)}" if adapters else ""
         here = _inventory(ports, interfaces)
-        raise ReproError(f"protocol {entry.label} needs {what}{asked}; this node has {here}")
-    # With `=` names are whole names, not beginnings.
-    name = "NCCL_IB_HCA" if nccl.network == "IB" else "NCCL_SOCKET_IFNAME"
-    return {**LOGGING, **nccl.environment, name: "=" + ",".join(chosen)}
+        raise ProtocolMissing(f"protocol {entry.label} needs {what}{asked}; this node has {here}")
+    return tuple(suiting)
 
 
-def _suiting(nccl: Nccl, ports: Sequence[Port], interfaces: Sequence[Interface]) -> list[str]:
+def _suiting(
+    nccl: Nccl, ports: Sequence[Port], interfaces: Sequence[Interface], adapters: Sequence[str]
+) -> list[str]:
     if nccl.network == "IB":
         fit = (port for port in ports if port.active and port.link_layer == nccl.link_layer)
-        return [f"{port.hca}:{port.number}" for port in fit]
+        return [port.name for port in fit if not adapters or port.name in adapters]
     kinds = _KINDS[nccl.link_layer]
-    return [one.name for one in interfaces if one.up and one.physical and one.kind in kinds]
+    up = (one for one in interfaces if one.up and one.kind in kinds)
+    return [one.name for one in up if (one.name in adapters if adapters else one.physical)]
+
+
+def nccl_environment(entry: Protocol | Variant, adapters: Sequence[str]) -> dict[str, str]:
+    """Variables with which NCCL uses a protocol through these adapters, and tells what it does."""
+    # With `=` names are whole names, not beginnings.
+    name = "NCCL_IB_HCA" if entry.nccl.network == "IB" else "NCCL_SOCKET_IFNAME"
+    return {**LOGGING, **entry.nccl.environment, name: "=" + ",".join(adapters)}
+
+
+def gloo_environment(entry: Protocol | Variant, adapters: Sequence[str]) -> dict[str, str]:
+    """Variables with which gloo uses a protocol, on nodes without GPUs.
+
+    Raises
+    ------
+    ProtocolMissing
+        The protocol is not IP.
+    """
+    if entry.nccl.network != "Socket":
+        raise ProtocolMissing(
+            f"protocol {entry.label} needs NCCL on GPUs; without one, ranks talk through gloo, "
+            "which speaks TCP only"
+        )
+    return {"GLOO_SOCKET_IFNAME": ",".join(adapters)}
 
 
 def _interface(nccl: Nccl) -> str:
@@ -67,8 +90,7 @@ def _interface(nccl: Nccl) -> str:
 
 def _inventory(ports: Sequence[Port], interfaces: Sequence[Interface]) -> str:
     names = [
-        f"{port.hca}:{port.number} ({port.link_layer}, {'active' if port.active else 'down'})"
-        for port in ports
+        f"{port.name} ({port.link_layer}, {'active' if port.active else 'down'})" for port in ports
     ]
     for one in interfaces:
         state = f"{'up' if one.up else 'down'}{'' if one.physical else ', virtual'}"
@@ -130,7 +152,9 @@ def _way(network: str) -> str:
     return "IB" if network.startswith("IB") else network
 
 
-def prove_bytes(entry: Protocol | Variant, needed: float, counted: Mapping[str, int]) -> None:
+def prove_bytes(
+    entry: Protocol | Variant, host: str, needed: float, counted: Mapping[str, int]
+) -> None:
     """Compare what the chosen adapters of a node counted with what the run had to send.
 
     Parameters
@@ -149,6 +173,6 @@ def prove_bytes(entry: Protocol | Variant, needed: float, counted: Mapping[str, 
     if total < _COUNTED * needed:
         named = ", ".join(f"{name} {1e-6 * sent:.1f} MB" for name, sent in counted.items())
         raise ReproError(
-            f"protocol {entry.label}: the run had to send {1e-6 * needed:.1f} MB to other nodes, "
-            f"but its adapters counted {named or 'nothing'}"
+            f"protocol {entry.label}: {host} had to send {1e-6 * needed:.1f} MB to other nodes, "
+            f"but the protocol's adapters counted {named or 'nothing'}"
         )

@@ -7,8 +7,6 @@ from typing import Literal
 SYS = Path("/sys")
 # ARPHRD_ETHER and ARPHRD_INFINIBAND of linux/if_arp.h.
 _ETHERNET, _INFINIBAND = 1, 32
-# Octets that a port's counters count in (InfiniBand Architecture Specification, PortXmitData).
-_WORD_BYTES = 4
 
 Kind = Literal["ethernet", "infiniband", "slingshot", "other"]
 
@@ -32,6 +30,11 @@ class Port:
     link_layer: str
     active: bool
     rate_gbps: float
+
+    @property
+    def name(self) -> str:
+        """As NCCL names it."""
+        return f"{self.hca}:{self.number}"
 
 
 @dataclass(frozen=True)
@@ -82,21 +85,6 @@ def read_interfaces(sys: Path = SYS) -> list[Interface]:
         for folder in sorted((sys / "class/net").iterdir())
         if folder.name != "lo" and folder.is_dir()
     ]
-
-
-def port_bytes(port: Port, sys: Path = SYS) -> tuple[int, int]:
-    """Bytes that a port received and sent.
-
-    Raises
-    ------
-    OSError
-        The port has no counters.
-    """
-    folder = sys / "class/infiniband" / port.hca / "ports" / str(port.number) / "counters"
-    received, sent = (
-        _WORD_BYTES * int(_text(folder / name)) for name in ("port_rcv_data", "port_xmit_data")
-    )
-    return received, sent
 
 
 def _kind(folder: Path) -> Kind:

@@ -37,6 +37,23 @@ def provenance(parameters: Mapping[str, object]) -> str:
     return json.dumps([entry], default=str)
 
 
+def accelerator() -> dict[str, str]:
+    """What ranks compute on and communicate through here, with versions."""
+    import torch
+
+    found = {"torch": torch.__version__, "python": platform.python_version()}
+    if not torch.cuda.is_available():
+        return {**found, "device": _processor(), "backend": "gloo"}
+    version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    device = torch.cuda.get_device_name()
+    return {
+        **found,
+        "device": device,
+        "backend": f"NCCL {version}",
+        "cuda": str(torch.version.cuda),
+    }
+
+
 def source_commit() -> str:
     """The sources' git commit, with `-dirty` where code or parameters differ from it.
 

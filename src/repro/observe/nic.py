@@ -1,4 +1,4 @@
-"""NIC byte counters, sampled into a time series while something runs."""
+"""Byte counters of network adapters, sampled into a time series while something runs."""
 
 import errno
 import os
@@ -8,12 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from repro.errors import ReproError, one_line
+
 SAMPLES_PER_S = 50
 
 
 @dataclass
 class NicSeries:
-    """Counters of every node's NIC: `rx_bytes[i][node]` at `time_s[i]` on the monotonic clock."""
+    """Counters, one column each: `rx_bytes[i][column]` at `time_s[i]` on the monotonic clock.
+
+    A column is the NIC of a node, or with `repro.observe.counters` an adapter of this one.
+    """
 
     time_s: list[float] = field(default_factory=list)
     rx_bytes: list[tuple[int, ...]] = field(default_factory=list)
@@ -22,34 +27,60 @@ class NicSeries:
 
 @contextmanager
 def sample_counters(read: Callable[[], Sequence[tuple[int, int]]]) -> Iterator[NicSeries]:
-    """Sample in a thread as long as the context lasts; the series is complete at its exit.
+    """Sample in a thread as long as the context lasts, and once more at its exit.
 
     Parameters
     ----------
     read : callable
-        Returns (received, sent) bytes of each node's NIC.
+        Returns (received, sent) bytes of each column.
+
+    Raises
+    ------
+    ReproError
+        `read` failed: the series ends there. Raised at the context's exit, so that what runs
+        inside is not lost in the middle; an exception from inside goes first.
     """
     series = NicSeries()
     stop = threading.Event()
+    failures: list[Exception] = []
 
     def sample() -> None:
+        now = time.monotonic()
+        try:
+            counters = read()
+        except Exception as error:
+            # A thread's exception would only be printed.
+            failures.append(error)
+            return
+        series.time_s.append(now)
+        series.rx_bytes.append(tuple(received for received, _ in counters))
+        series.tx_bytes.append(tuple(sent for _, sent in counters))
+
+    def keep_sampling() -> None:
         due = time.monotonic()
-        while True:
-            now, counters = time.monotonic(), read()
-            series.time_s.append(now)
-            series.rx_bytes.append(tuple(received for received, _ in counters))
-            series.tx_bytes.append(tuple(sent for _, sent in counters))
+        while not failures:
             due += 1 / SAMPLES_PER_S
             if stop.wait(max(0.0, due - time.monotonic())):
                 return
+            sample()
 
-    thread = threading.Thread(target=sample, name="nic-sampler", daemon=True)
+    thread = threading.Thread(target=keep_sampling, name="nic-sampler", daemon=True)
+    # On a busy machine the thread may be late: what runs inside begins and ends at a sample.
+    sample()
     thread.start()
     try:
         yield series
     finally:
         stop.set()
         thread.join()
+        if not failures:
+            sample()
+    if failures:
+        error = failures[0]
+        raise ReproError(
+            f"byte counters could not be read any more after {len(series.time_s)} samples "
+            f"({type(error).__name__}: {one_line(error)}); run again once they can"
+        ) from error
 
 
 def interface_bytes(table: str, interface: str) -> tuple[int, int]:

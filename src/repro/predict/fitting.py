@@ -8,6 +8,8 @@ import pandas as pd
 from scipy.optimize import least_squares
 from tqdm import tqdm
 
+from repro.errors import ReproError
+from repro.predict.iteration import predict_phases
 from repro.predict.machine import machine
 from repro.predict.parameters import Parameters, Prior
 from repro.predict.quantities import iteration_times_s
@@ -60,14 +62,21 @@ def soft_l1(errors: Array) -> Array:
     return root
 
 
+def predicted_times_s(part: TrainingRows, parameters: Parameters) -> Array:
+    """What the model says of the times that the rows of a part have, in seconds."""
+    device = machine(part.cluster, parameters)
+    if part.phases is None:
+        return iteration_times_s(part.workload, device, parameters)
+    predicted = predict_phases(part.workload, device, parameters)
+    times: Array = np.sum([getattr(predicted, name) for name in part.phases], axis=0)
+    return times
+
+
 def log_errors(parts: Sequence[TrainingRows], parameters: Parameters) -> Array:
     """ln(predicted / measured) of all rows, in the order of the parts."""
-    errors = []
-    for part in parts:
-        device = machine(part.cluster, parameters)
-        predicted_s = iteration_times_s(part.workload, device, parameters)
-        errors.append(np.log(predicted_s / part.iteration_time_s))
-    return np.concatenate(errors)
+    return np.concatenate(
+        [np.log(predicted_times_s(part, parameters) / part.iteration_time_s) for part in parts]
+    )
 
 
 def fit(rows: pd.DataFrame, start: Parameters, names: Sequence[str] = tuple(PRIORS)) -> Fit:
@@ -110,9 +119,21 @@ def fit(rows: pd.DataFrame, start: Parameters, names: Sequence[str] = tuple(PRIO
 def cross_validate(rows: pd.DataFrame, start: Parameters) -> Array:
     """ln(predicted / measured) of every row, by fits that have seen no row of its model size.
 
-    A model size is a number of layers and a hidden size.
+    A model size is a number of layers and a hidden size of one family.
+
+    Raises
+    ------
+    ReproError
+        All rows have the same.
     """
     sizes = rows.layers.astype(str) + "x" + rows.hidden.astype(str)
+    if "family" in rows.columns:
+        sizes += " " + rows.family.fillna("").astype(str)
+    if sizes.nunique() < 2:
+        raise ReproError(
+            f"all runs are of one model ({sizes.iloc[0]}); calibrating takes two sizes or more, "
+            "to be judged by those that a fit has not seen"
+        )
     errors = pd.Series(np.nan, index=rows.index)
     for size in tqdm(sizes.unique(), desc="cross-validation", unit="size"):
         held = rows[sizes == size]

@@ -1,9 +1,9 @@
-"""Published measurements as rows: read, checked, and turned into workloads on machines."""
+"""Measurements as rows: read, checked, and turned into workloads on machines."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import cast, get_args
 
 import numpy as np
 import pandas as pd
@@ -11,6 +11,8 @@ from numpy.typing import ArrayLike
 
 from repro.catalog.clusters import Cluster, read_clusters
 from repro.catalog.gpus import gpu_labelled
+from repro.catalog.models import Family
+from repro.catalog.reading import choose
 from repro.catalog.topology import Level, Topology
 from repro.collectives.logs import read_log
 from repro.errors import ReproError
@@ -22,6 +24,14 @@ TRAINING = (
     *("layers", "hidden", "heads", "seq", "vocab", "tp", "pp", "dp", "vpp"),
     *("micro_batch", "global_batch", "recompute", "sequence_parallel", "iteration_time_s"),
 )
+# Columns that a table may have beside them, and what holds where it has none or says nothing.
+_OPTIONAL: Mapping[str, str | int] = {"family": "gpt", "decoder_seq": 0, "timed": "iteration"}
+# What `iteration_time_s` may be of, as phases of `repro.predict.iteration`; None: all of them.
+TIMED: dict[str, tuple[str, ...] | None] = {
+    "iteration": None,
+    "computing": ("forward_compute", "backward_compute", "recompute"),
+    "optimizer": ("optimizer",),
+}
 _COLLECTIVES_FILE = "collectives_nccl.csv"
 # What the table of the GPT-350M report was measured on (sections 3.1 and 3.2); the network's name
 # is that of its cluster in params/clusters.yaml.
@@ -154,24 +164,38 @@ def _refuse(path: Path, rows: pd.DataFrame, name: str, wrong: pd.Series, wanted:
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """Rows of one machine: where they stand in their table, what was run, how long it took."""
+    """Rows of one machine: where they stand in their table, what was run, how long it took.
+
+    `phases` are those of an iteration that were timed; None: the whole of it.
+    """
 
     index: pd.Index
     cluster: Cluster
     workload: Workload
     iteration_time_s: Array
+    phases: tuple[str, ...] | None = None
 
 
 def training_rows(rows: pd.DataFrame) -> Iterator[TrainingRows]:
-    """Training measurements by machine.
+    """Training measurements by machine, family of models and what was timed.
+
+    Beside `TRAINING` a table may have the columns `family` (gpt, bert, t5; without it gpt),
+    `decoder_seq` (tokens, t5's) and `timed` (a name of `TIMED`; without it the iteration).
 
     Raises
     ------
     ReproError
-        A GPU is unknown, or a row's sizes do not divide.
+        A GPU, a family or what was timed is unknown, or a row's sizes do not divide.
     """
-    for key, group in rows.groupby(["gpu", "gpus_per_node", "inter_node_gbps_per_node"]):
-        gpu, gpus_per_node, fabric_gbps = cast(tuple[str, int, float], key)
+    machine = ["gpu", "gpus_per_node", "inter_node_gbps_per_node"]
+    completed = rows.assign(
+        **{
+            name: rows[name].fillna(value) if name in rows.columns else value
+            for name, value in _OPTIONAL.items()
+        }
+    )
+    for key, group in completed.groupby([*machine, "family", "timed"]):
+        gpu, gpus_per_node, fabric_gbps, family, timed = cast(tuple[str, int, float, str, str], key)
         columns: dict[str, ArrayLike] = {
             # A run that was measured did run, so stages may be uneven: the fullest one decides.
             "layers": np.ceil(group.layers / (group.pp * group.vpp)) * group.pp * group.vpp,
@@ -179,7 +203,7 @@ def training_rows(rows: pd.DataFrame) -> Iterator[TrainingRows]:
             "ffn_hidden_size": 4 * group.hidden,
             "attention_heads": group.heads,
             "sequence_length": group.seq,
-            "decoder_sequence_length": np.zeros(len(group)),
+            "decoder_sequence_length": group.decoder_seq,
             "vocabulary_size": group.vocab,
             "global_batch_size": group.global_batch,
             "micro_batch_size": group.micro_batch,
@@ -193,13 +217,15 @@ def training_rows(rows: pd.DataFrame) -> Iterator[TrainingRows]:
             "overlap_gradient_sync": np.zeros(len(group)),
             "gradient_bytes": np.full(len(group), 2),
         }
-        run = from_columns("gpt", **columns)
+        known: dict[str, Family] = {name: name for name in get_args(Family)}
+        run = from_columns(choose("family", family, known), **columns)
         check(run)
         yield TrainingRows(
             index=group.index,
             cluster=cluster_like(gpu, int(gpus_per_node), float(fabric_gbps)),
             workload=run,
             iteration_time_s=group.iteration_time_s.to_numpy(dtype=float),
+            phases=choose("timed", timed, TIMED),
         )
 
 

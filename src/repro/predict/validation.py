@@ -11,6 +11,7 @@ import pandas as pd
 
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
+from repro.predict.fitting import predicted_times_s
 from repro.predict.interval import half_width
 from repro.predict.link_fitting import errors_by_size, line_errors_by_size
 from repro.predict.link_prediction import predict_collective
@@ -156,7 +157,7 @@ def _predict(part: TrainingRows) -> pd.DataFrame:
     flops = training_flops(run.family, run, run.global_batch_size)
     return pd.DataFrame(
         {
-            "time_s": iteration_times_s(run, device, calibrated.parameters),
+            "time_s": predicted_times_s(part, calibrated.parameters),
             "half_width": half_width(run, part.cluster, calibrated),
             "work": flops / (run.gpus * device.gpu.peak_flops),
             "rate": rate,

@@ -12,6 +12,7 @@ repeat, rank
 What was not measured is NaN. `docs/quantities.md` defines every variable.
 """
 
+import json
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,8 @@ def sweep_dataset(
             "level": list(rates),
         },
     )
+    if outcome.ran_on:
+        dataset = dataset.assign_attrs(ran_on=json.dumps(outcome.ran_on))
     where = {"source": source, "protocol": protocol, "gpus": gpus}
     return dataset.assign_coords(where).expand_dims(list(where))
 

@@ -14,7 +14,9 @@ node, sample
 span
     Checkpoints and validations, in time.
 level
-    Levels of the topology, for the check of the links.
+    Levels of the topology, for the check of the emulated links.
+adapter
+    Real nodes only: their HCA ports, interfaces, and GPUs' NVLink and PCIe, by name.
 timer, message, call
     Pipelines only: Megatron's timers of point-to-point calls (`repro.catalog.phases.P2P_TIMERS`);
     the messages of all recorded iterations, in the order they began; and the calls, by rank.
@@ -23,6 +25,7 @@ Where configurations differ in size (ranks, samples), the rest is NaN. `docs/qua
 every variable.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +37,6 @@ from repro.catalog.experiments import Swept
 from repro.catalog.phases import P2P_TIMERS, PHASES
 from repro.launch.messages import Outcome
 from repro.observe.messages import calls_of, pair_messages, wire_time_s
-from repro.testbed.similarity import Similarity
 from repro.train.records import RankRecord
 
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
@@ -77,30 +79,37 @@ def out_of_memory_dataset(source: str, cell: Cell) -> xr.Dataset:
 
 
 def configuration_dataset(
-    source: str, cell: Cell, similarity: Similarity, outcome: Outcome
+    source: str, cell: Cell, outcome: Outcome, time_scale: float = 1.0, rate_scale: float = 1.0
 ) -> xr.Dataset:
-    """Turn one outcome into a dataset with the dimensions of its cell of size one."""
+    """Turn one outcome into a dataset with the dimensions of its cell of size one.
+
+    The scales are what a second and a rate at full scale are on the testbed
+    (`repro.testbed.similarity`); real nodes are at full scale.
+    """
     records = sorted(outcome.records, key=lambda record: record.rank)
     origin = min(record.start_s[0] for record in records)
     variables = {
         **_iterations(records, origin),
-        **_nics(outcome, origin, similarity),
-        **_rates_over_iterations(outcome, records, similarity),
+        **_nics(outcome, origin, rate_scale),
+        **_rates_over_iterations(outcome, records, rate_scale),
+        **_adapters(outcome, records),
         **_spans(records[0], origin),
         **_links(outcome),
         **_messages(records, origin),
         "out_of_memory": _fits(0.0),
-        "time_scale": ((), similarity.time_scale, "testbed seconds per full-scale second", "1"),
-        "rate_scale": ((), similarity.rate_scale, "testbed rate per full-scale rate", "1"),
+        "time_scale": ((), time_scale, "testbed seconds per full-scale second", "1"),
+        "rate_scale": ((), rate_scale, "testbed rate per full-scale rate", "1"),
         "fabric_latency_s": ((), outcome.fabric_latency_s, "latency added between nodes", "s"),
         "gradient_bytes": ((), records[0].gradient_bytes, "gradients reduced each iteration", "B"),
         "parameters": ((), records[0].parameters, "parameters of the trained model", "1"),
     }
     dataset = _dataset(variables).assign_coords(
-        phase=list(PHASES),
-        rank=[record.rank for record in records],
-        level=[check.level for check in outcome.links],
+        phase=list(PHASES), rank=[record.rank for record in records]
     )
+    if outcome.links:
+        dataset = dataset.assign_coords(level=[check.level for check in outcome.links])
+    if outcome.adapters:
+        dataset = dataset.assign_coords(adapter=adapter_names(outcome))
     if "timer" in dataset.dims:
         dataset = dataset.assign_coords(timer=list(P2P_TIMERS))
     # Numbered, so that configurations with fewer samples can be joined with those with more.
@@ -109,6 +118,8 @@ def configuration_dataset(
         for dim in ("iteration", "node", "sample", "span", "message", "call")
         if dim in dataset.dims
     }
+    if outcome.ran_on:
+        dataset = dataset.assign_attrs(ran_on=json.dumps(outcome.ran_on))
     return cell.place(dataset.assign_coords(counted), source)
 
 
@@ -224,7 +235,7 @@ def _counters(outcome: Outcome) -> Iterator[tuple[str, str, FloatArray]]:
         yield name, word, np.array(counters, dtype=float).reshape(len(nics.time_s), -1)
 
 
-def _nics(outcome: Outcome, origin: float, similarity: Similarity) -> dict[str, _Variable]:
+def _nics(outcome: Outcome, origin: float, rate_scale: float) -> dict[str, _Variable]:
     """Rates between samples; the time of a rate is the end of its interval."""
     times = np.array(outcome.nics.time_s) - origin
     keep = times[1:] > 0
@@ -237,7 +248,7 @@ def _nics(outcome: Outcome, origin: float, similarity: Similarity) -> dict[str, 
         variables[f"{name}_gbps"] = (per_node, gbps, f"rate {word} by the NIC", "Gbit/s")
         variables[f"{name}_full_scale_gbps"] = (
             per_node,
-            gbps / similarity.rate_scale,
+            gbps / rate_scale,
             f"rate {word} by the NIC, full-scale equivalent",
             "Gbit/s",
         )
@@ -245,14 +256,11 @@ def _nics(outcome: Outcome, origin: float, similarity: Similarity) -> dict[str, 
 
 
 def _rates_over_iterations(
-    outcome: Outcome, records: Sequence[RankRecord], similarity: Similarity
+    outcome: Outcome, records: Sequence[RankRecord], rate_scale: float
 ) -> dict[str, _Variable]:
     """What each NIC carried in each iteration, over the iteration's time."""
     times = np.array(outcome.nics.time_s)
-    starts = np.array([record.start_s for record in records]).min(axis=0)
-    ends = np.array([np.add(record.start_s, record.iteration_time_s) for record in records]).max(
-        axis=0
-    )
+    starts, ends = iteration_spans(records)
     variables: dict[str, _Variable] = {}
     for name, word, counted in _counters(outcome):
         carried = np.array(
@@ -260,11 +268,55 @@ def _rates_over_iterations(
         ).reshape(-1, len(starts))
         variables[f"{name}_iteration_full_scale_gbps"] = (
             ("node", "iteration"),
-            carried * 8e-9 / (ends - starts) / similarity.rate_scale,
+            carried * 8e-9 / (ends - starts) / rate_scale,
             f"mean rate {word} by the NIC in the iteration, full-scale equivalent",
             "Gbit/s",
         )
     return variables
+
+
+def _adapters(outcome: Outcome, records: Sequence[RankRecord]) -> dict[str, _Variable]:
+    """What each adapter of each real node counted in each iteration, on and off the network."""
+    if not outcome.adapters:
+        return {}
+    starts, ends = iteration_spans(records)
+    names = adapter_names(outcome)
+    variables: dict[str, _Variable] = {}
+    for word in ("received", "sent"):
+        found = np.full((len(outcome.adapters), len(names), len(starts)), np.nan)
+        for at, node in enumerate(outcome.adapters):
+            series = node.series
+            times = np.array(series.time_s)
+            counters = np.array(series.rx_bytes if word == "received" else series.tx_bytes)
+            for name, counted in zip(node.names, counters.T, strict=True):
+                found[at, names.index(name)] = np.interp(ends, times, counted) - np.interp(
+                    starts, times, counted
+                )
+        variables[f"adapter_{word}_bytes"] = (
+            ("node", "adapter", "iteration"),
+            found,
+            f"{word} by the adapter in the iteration",
+            "B",
+        )
+    variables["needed_bytes"] = (
+        ("node",),
+        np.array(outcome.needed_bytes) / len(starts),
+        "what the node's ranks had to send to other nodes in an iteration, at least",
+        "B",
+    )
+    return variables
+
+
+def adapter_names(outcome: Outcome) -> list[str]:
+    """All adapters of all nodes by name, in the order of their first appearance."""
+    return list(dict.fromkeys(name for node in outcome.adapters for name in node.names))
+
+
+def iteration_spans(records: Sequence[RankRecord]) -> tuple[FloatArray, FloatArray]:
+    """When the first rank began each iteration, and when the last one ended it."""
+    starts = np.array([record.start_s for record in records])
+    ends = starts + np.array([record.iteration_time_s for record in records])
+    return starts.min(axis=0), ends.max(axis=0)
 
 
 def _spans(record: RankRecord, origin: float) -> dict[str, _Variable]:
@@ -292,6 +344,9 @@ def _spans(record: RankRecord, origin: float) -> dict[str, _Variable]:
 
 
 def _links(outcome: Outcome) -> dict[str, _Variable]:
+    """What the check of the emulated links found; real ones have none."""
+    if not outcome.links:
+        return {}
     return {
         "link_set_gbps": (
             ("level",),

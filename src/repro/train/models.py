@@ -2,22 +2,17 @@
 
 import torch
 from megatron.core import parallel_state
-from megatron.core.models.bert.bert_layer_specs import bert_layer_local_spec
 from megatron.core.models.bert.bert_model import BertModel
 from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.models.T5.t5_model import T5Model
-from megatron.core.models.T5.t5_spec import (
-    get_t5_decoder_with_local_block_spec,
-    get_t5_encoder_with_local_block_spec,
-)
 from megatron.core.timers import Timers
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from repro.catalog.models import Family, Shape
 from repro.catalog.stages import layers_per_stage
-from repro.train.records import Precision
+from repro.train.attention import LayerSpecs, layer_specs, use_torch_attention
+from repro.train.records import Attention, Precision
 from repro.train.t5_stage import T5Stage
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -50,7 +45,9 @@ def transformer_config(
     )
 
 
-def build_model(family: Family, shape: Shape, config: TransformerConfig) -> MegatronModule:
+def build_model(
+    family: Family, shape: Shape, config: TransformerConfig, attention: Attention = "megatron"
+) -> MegatronModule:
     """What this rank holds: a whole model, or its stage of a pipeline.
 
     Embedding and output share weights, also where they are on different stages.
@@ -58,10 +55,18 @@ def build_model(family: Family, shape: Shape, config: TransformerConfig) -> Mega
     Raises
     ------
     ReproError
-        The stages cannot share the layers evenly.
+        The stages cannot share the layers evenly, or the attention is not installed.
     """
-    stages = config.pipeline_model_parallel_size
-    layers_per_stage(family, shape.layers, stages)
+    layers_per_stage(family, shape.layers, config.pipeline_model_parallel_size)
+    model = _with_layers(family, shape, config, layer_specs(attention))
+    if attention == "torch":
+        use_torch_attention(model)
+    return model
+
+
+def _with_layers(
+    family: Family, shape: Shape, config: TransformerConfig, specs: LayerSpecs
+) -> MegatronModule:
     common = {
         "vocab_size": shape.vocabulary_size,
         "max_sequence_length": shape.sequence_length,
@@ -70,16 +75,16 @@ def build_model(family: Family, shape: Shape, config: TransformerConfig) -> Mega
         "post_process": parallel_state.is_pipeline_last_stage(),
     }
     if family == "gpt":
-        return GPTModel(config, get_gpt_layer_local_spec(), **common)
+        return GPTModel(config, specs.gpt(), **common)
     if family == "bert":
-        return BertModel(config, _TOKEN_TYPES, bert_layer_local_spec, **common)
-    if stages > 1:
-        return T5Stage(config, shape)
+        return BertModel(config, _TOKEN_TYPES, specs.bert(), **common)
+    if config.pipeline_model_parallel_size > 1:
+        return T5Stage(config, shape, specs)
     return T5Model(
         config,
         # The encoder's configuration; the same depth and width as the decoder's.
         config,
-        get_t5_encoder_with_local_block_spec(shape.layers),
-        get_t5_decoder_with_local_block_spec(shape.layers),
+        specs.t5_encoder(shape.layers),
+        specs.t5_decoder(shape.layers),
         **common,
     )

@@ -93,8 +93,12 @@ def timed_gradient_sync(timers: Timers) -> Callable[..., None]:
 def time_parameter_all_gather(model: Any, timers: Timers) -> None:
     """Have Megatron-Core's parameter all-gather, which is part of the optimizer's step, run between
     two barriers like the gradient sync, and out of the optimizer's timer."""
-    gather = model.start_param_sync
+    # Before release 0.18 the optimizer asks the model for it, since then the model's buckets.
+    for bucket in model.bucket_groups:
+        bucket.start_param_sync = _timed_all_gather(bucket.start_param_sync, timers)
 
+
+def _timed_all_gather(gather: Callable[..., None], timers: Timers) -> Callable[..., None]:
     def synchronise(*arguments: Any, **options: Any) -> None:
         timers("optimizer").stop()
         timers("straggler-wait").start()
@@ -106,4 +110,4 @@ def time_parameter_all_gather(model: Any, timers: Timers) -> None:
         timers(_ALL_GATHER).stop()
         timers("optimizer").start()
 
-    model.start_param_sync = synchronise
+    return synchronise

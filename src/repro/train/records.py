@@ -10,6 +10,8 @@ Precision = Literal["fp32", "bf16", "fp16"]
 
 Direction = Literal["forward", "backward"]
 
+Attention = Literal["megatron", "torch", "transformer-engine"]
+
 
 @dataclass(frozen=True)
 class TrainingRun:
@@ -43,6 +45,11 @@ class TrainingRun:
     distributed_optimizer
         Whether replicas share the optimizer: each gets the sum of its part of the gradients
         (reduce-scatter), steps it, and gathers the other parts' parameters.
+    attention
+        What computes attention, with the same result: `megatron` is Megatron-Core's own, which
+        holds the scores of all pairs of tokens, as the papers' Megatron-LM did; `torch` the same
+        layers with torch's fused kernels; `transformer-engine` NVIDIA's layers, norms and linear
+        layers included, where `transformer_engine` is installed.
     """
 
     family: Family
@@ -60,6 +67,7 @@ class TrainingRun:
     seed: int = 1234
     pipeline_parallel: int = 1
     distributed_optimizer: bool = False
+    attention: Attention = "megatron"
 
 
 @dataclass(frozen=True)

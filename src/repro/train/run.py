@@ -52,6 +52,8 @@ def train(
         The model cannot be split into so many stages, or such a pipeline cannot be saved.
     """
     with device_scope():
+        # What an earlier run left in it, this one would use without counting it.
+        parallel_state.get_global_memory_buffer().buffer.clear()
         held = begin_peak()
         return _loop(set_up(run, scratch, cores), report, held)
 
@@ -65,7 +67,7 @@ def forward_backward(
     """
     run = state.run
     losses = get_forward_backward_func()(
-        forward_step_func=forward_step(run.family),
+        forward_step_func=forward_step(run.family, run.attention),
         data_iterator=data,
         model=[state.model],
         num_microbatches=microbatches,

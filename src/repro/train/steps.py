@@ -1,21 +1,31 @@
 """The forward step of each family: a batch in, the loss function of its output out."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as functional
 
 from repro.catalog.models import Family
+from repro.train.records import Attention
 
 Batch = dict[str, torch.Tensor]
 LossFunction = Callable[[Any], tuple[torch.Tensor, dict[str, torch.Tensor]]]
 ForwardStep = Callable[[Iterator[Batch], torch.nn.Module], tuple[Any, LossFunction]]
+# Of T5's encoder, decoder and cross attention.
+_Masks = tuple[Any, Any, Any]
 
 
-def forward_step(family: Family) -> ForwardStep:
-    """Megatron-Core's `forward_step_func` for a family."""
-    return {"gpt": _gpt_step, "bert": _bert_step, "t5": _t5_step}[family]
+def forward_step(family: Family, attention: Attention = "megatron") -> ForwardStep:
+    """Megatron-Core's `forward_step_func` for a family whose layers attend so."""
+    masks = _padding_masks if attention == "transformer-engine" else _pair_masks
+    steps: dict[Family, ForwardStep] = {
+        "gpt": _gpt_step,
+        "bert": _bert_step,
+        "t5": partial(_t5_step, masks),
+    }
+    return steps[family]
 
 
 def _masked_mean(losses: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -55,20 +65,38 @@ def _bert_step(batches: Iterator[Batch], model: torch.nn.Module) -> tuple[Any, L
     return output, loss
 
 
-def _t5_step(batches: Iterator[Batch], model: torch.nn.Module) -> tuple[Any, LossFunction]:
+def _t5_step(
+    masks: Callable[[torch.Tensor, torch.Tensor], _Masks],
+    batches: Iterator[Batch],
+    model: torch.nn.Module,
+) -> tuple[Any, LossFunction]:
     batch = next(batches)
-    encoder, decoder = batch["enc_mask"].bool(), batch["dec_mask"].bool()
-    length = decoder.shape[1]
-    past = torch.ones(length, length, dtype=torch.bool, device=decoder.device).tril()
     output = model(
         batch["text_enc"],
         batch["text_dec"],
-        _hidden(encoder, encoder),
-        ~(~_hidden(decoder, decoder) & past),
-        _hidden(decoder, encoder),
+        *masks(batch["enc_mask"].bool(), batch["dec_mask"].bool()),
         lm_labels=batch["labels"],
     )
     return output, lambda losses: _reported(_masked_mean(losses, batch["loss_mask"]))
+
+
+def _pair_masks(encoder: torch.Tensor, decoder: torch.Tensor) -> _Masks:
+    length = decoder.shape[1]
+    past = torch.ones(length, length, dtype=torch.bool, device=decoder.device).tril()
+    return (
+        _hidden(encoder, encoder),
+        ~(~_hidden(decoder, decoder) & past),
+        _hidden(decoder, encoder),
+    )
+
+
+def _padding_masks(encoder: torch.Tensor, decoder: torch.Tensor) -> _Masks:
+    """What Transformer Engine, from release 1.10, wants: true where a token is padding.
+
+    Its decoder attends causally and needs no mask; cross attention has queries' and keys'.
+    """
+    keys, queries = (~tokens[:, None, None] for tokens in (encoder, decoder))
+    return keys, None, (queries, keys)
 
 
 def _hidden(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:

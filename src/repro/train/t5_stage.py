@@ -10,15 +10,12 @@ from megatron.core.enums import ModelType
 from megatron.core.models.common.embeddings.language_model_embedding import LanguageModelEmbedding
 from megatron.core.models.common.language_module.language_module import LanguageModule
 from megatron.core.models.T5.t5_model import T5LMHead, t5_position_ids
-from megatron.core.models.T5.t5_spec import (
-    get_t5_decoder_with_local_block_spec,
-    get_t5_encoder_with_local_block_spec,
-)
 from megatron.core.transformer.transformer_block import TransformerBlock
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from repro.catalog.models import Shape
 from repro.catalog.stages import encoder_stages, layers_per_stage, tokens_handed_on
+from repro.train.attention import LayerSpecs
 
 _Shapes = list[tuple[int, int, int]]
 
@@ -41,6 +38,8 @@ class T5Stage(LanguageModule):  # type: ignore[misc]
         With more than one pipeline stage.
     shape : Shape
         The whole model.
+    specs : LayerSpecs
+        What its layers are made of.
 
     Raises
     ------
@@ -48,7 +47,7 @@ class T5Stage(LanguageModule):  # type: ignore[misc]
         The stages cannot share the layers evenly.
     """
 
-    def __init__(self, config: TransformerConfig, shape: Shape) -> None:
+    def __init__(self, config: TransformerConfig, shape: Shape, specs: LayerSpecs) -> None:
         super().__init__(config=config)
         stages, stage = self.pp_group.size(), self.pp_group.rank()
         first_decoder = encoder_stages(stages)
@@ -72,13 +71,13 @@ class T5Stage(LanguageModule):  # type: ignore[misc]
         if self._encodes:
             self.encoder = TransformerBlock(
                 alone,
-                get_t5_encoder_with_local_block_spec(layers),
+                specs.t5_encoder(layers),
                 post_process=stage == first_decoder - 1,
             )
         else:
             self.decoder = TransformerBlock(
                 alone,
-                get_t5_decoder_with_local_block_spec(layers),
+                specs.t5_decoder(layers),
                 post_process=self.post_process,
             )
         if self.post_process:

@@ -26,6 +26,9 @@ LEARNING_RATE = 1e-4
 GRADIENT_CLIP = 1.0
 # Megatron-LM's distance between the seeds of two stages.
 _SEEDS_PER_STAGE = 100
+# Megatron-Core's 2^32 is halved until fp16 holds the gradients, one iteration without an optimizer
+# step each; that is longer than a warm-up. This one holds them at once.
+_INITIAL_LOSS_SCALE = 2.0**12
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def set_up(run: TrainingRun, scratch: Path, cores: float | None = None) -> Train
     timers = create_timers(cores)
     config = transformer_config(run.shape, run.precision, timers, run.pipeline_parallel)
     config.finalize_model_grads_func = timed_gradient_sync(timers)
-    module = build_model(run.family, run.shape, config).to(device)
+    module = build_model(run.family, run.shape, config, run.attention).to(device)
     if run.precision != "fp32":
         module = Float16Module(config, module)
     model = DistributedDataParallel(
@@ -90,6 +93,7 @@ def set_up(run: TrainingRun, scratch: Path, cores: float | None = None) -> Train
             bf16=run.precision == "bf16",
             params_dtype=DTYPES[run.precision],
             clip_grad=GRADIENT_CLIP,
+            initial_loss_scale=_INITIAL_LOSS_SCALE,
             use_distributed_optimizer=run.distributed_optimizer,
         ),
         [model],

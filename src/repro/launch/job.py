@@ -1,0 +1,80 @@
+"""What a Slurm job does: its share of an experiment's cases, each as a job step of its own.
+
+Run as `python -m repro.launch.job FOLDER` on the first node of an allocation. Finished cases go to
+the journal at once, so a job that is requeued, or another one after it, goes on where it ended.
+"""
+
+import json
+import os
+import pickle
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from repro.atomic import replacing
+from repro.errors import ReproError
+from repro.launch.cases import Case, run_cases
+from repro.launch.job_files import (
+    WORK,
+    Work,
+    failure_path,
+    missing_path,
+    progress_path,
+    step_folder,
+)
+from repro.launch.messages import Outcome, OutOfMemory
+from repro.launch.step import carry_out
+
+_FIRST_PORT, _PORTS = 20000, 10000
+
+
+def main() -> None:
+    """Do this element's share; the exit status is 0 or 1."""
+    folder, element = Path(sys.argv[1]), int(os.environ.get("SLURM_ARRAY_TASK_ID", "0"))
+    work: Work = pickle.loads((folder / WORK).read_bytes())
+    # Jobs may share a node.
+    port = _FIRST_PORT + int(os.environ["SLURM_JOB_ID"]) % _PORTS
+    os.environ |= {"MASTER_ADDR": socket.gethostname(), "MASTER_PORT": str(port)}
+
+    def report(case: Case[Any], steps: int) -> None:
+        _write(progress_path(folder, element), json.dumps([case.label, steps]))
+
+    def run(case: Case[Any], report: Callable[[int], None]) -> Outcome | OutOfMemory:
+        adapters = work.nodes.adapters.get(case.protocol, ())
+        here = step_folder(folder, case)
+        return carry_out(case, lambda *what: _srun(work, *what), adapters, here, report)
+
+    try:
+        _, missing = run_cases(work.shares[element], work.journal, run, report)
+    except ReproError as error:
+        _write(failure_path(folder, element), str(error))
+        sys.exit(f"repro: {error}")
+    _write(missing_path(folder, element), json.dumps(missing))
+
+
+def _srun(work: Work, ranks: int, folder: Path) -> list[str]:
+    """A step with a task for each rank; one that fails ends the others, which wait for it."""
+    return [
+        "srun",
+        f"--nodes={work.number}",
+        f"--ntasks={ranks}",
+        f"--ntasks-per-node={ranks // work.number}",
+        "--kill-on-bad-exit=1",
+        # A rank's threads may use all cores that the job has on the node.
+        "--cpu-bind=none",
+        *work.python,
+        "-m",
+        "repro.launch.node_rank",
+        str(folder),
+    ]
+
+
+def _write(path: Path, text: str) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

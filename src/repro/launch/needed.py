@@ -1,0 +1,45 @@
+"""What the ranks of a node had to send to other nodes, whatever algorithm carried it.
+
+The least that any collective can do, so that counters which saw less prove that the traffic took
+another way: rings, trees and reductions in the network all send more, or as much.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from repro.collectives.records import CollectiveSweep
+from repro.train.records import RankRecord, TrainingRun
+
+
+def needed_bytes(
+    run: TrainingRun | CollectiveSweep, records: Sequence[RankRecord], hosts: Sequence[str]
+) -> dict[str, float]:
+    """Bytes by node, over all recorded iterations; 0 for sweeps, which are proven by routes.
+
+    In an all-reduce of S bytes over several nodes each node sends S at least: what it adds to the
+    sum is as large, and who sends no part of that has to hand on the sum. Of a reduce-scatter a
+    node sends at least half of S: all but its own part. Pipelines send their messages.
+
+    Parameters
+    ----------
+    records
+        In the order of ranks.
+    hosts
+        Each rank's node.
+    """
+    needed: Counter[str] = Counter(dict.fromkeys(hosts, 0))
+    if isinstance(run, CollectiveSweep):
+        return dict(needed)
+    replicas = len(hosts) // run.pipeline_parallel
+    share = 0.5 if run.distributed_optimizer else 1.0
+    for record in records:
+        for end in record.messages:
+            if end.sends and hosts[end.peer] != hosts[record.rank]:
+                needed[hosts[record.rank]] += end.size_bytes
+    # Megatron-Core's order: replicas of a stage are neighbours.
+    for first in range(0, len(hosts), replicas):
+        group = set(hosts[first : first + replicas])
+        for host in group if len(group) > 1 else ():
+            reduced = records[first].gradient_bytes * len(records[first].start_s)
+            needed[host] += int(share * reduced)
+    return dict(needed)
