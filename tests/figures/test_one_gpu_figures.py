@@ -6,6 +6,7 @@ import pytest
 import xarray as xr
 from one_gpu_made_up import CLUSTER, made_up_measurements
 
+from repro.catalog.models import model
 from repro.catalog.selection import select
 from repro.figures.one_gpu import peak_memory, time_per_sequence
 from repro.predict.experiments import predict_experiment
@@ -55,6 +56,7 @@ def test_points_are_measured_and_lines_predicted(
                 times = phase_time_s(results, phase).sel(model=name).squeeze().to_series()
                 expected = {size: 1e3 * time / size for size, time in times.dropna().items()}
                 assert _values(element) == pytest.approx(expected)
+        assert panel.opts.get("plot").kwargs["title"] == model(name).label
     hv.render(figure, backend=backend)
 
 
@@ -71,6 +73,7 @@ def test_memory_has_all_predicted_points_and_the_limit(
         taken = measured["peak_memory_bytes"].sel(model=name).squeeze().to_series().dropna()
         assert _values(points) == pytest.approx((taken / 1e9).to_dict())
         assert limit.data == pytest.approx(139)
+        assert panel.opts.get("plot").kwargs["title"] == model(name).label
     hv.render(figure, backend=backend)
 
 

@@ -185,6 +185,8 @@ def test_models_are_kept_one_after_another(measured: xr.Dataset, tmp_path: Path)
 def test_without_a_measurement_nothing_is_kept_and_the_reason_is_told(tmp_path: Path) -> None:
     with pytest.raises(ReproError, match="no GPU"):
         keep_measured(not_run({"cluster": "no GPU"}), "one_gpu", tmp_path)
+    with pytest.raises(ReproError, match="source predicted is not kept"):
+        keep_measured(predict_experiment(select("one_gpu", "predicted")), "one_gpu", tmp_path)
     missing = read_kept("one_gpu", tmp_path)
     assert not has_runs(missing) and "nothing is measured yet" in why_not_run(missing)
 

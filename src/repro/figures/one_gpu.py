@@ -30,6 +30,8 @@ _PHASE_COLOURS = {
 _MEMORY_COLOURS = {"tensors": "#0072B2"}
 _LIMIT_COLOUR = "#999999"
 _SIZE = "micro_batch_size"
+# So that the first and the last point are whole.
+_MARGIN = 1.3
 
 
 def time_per_sequence(predicted: xr.Dataset, measured: xr.Dataset) -> hv.Layout:
@@ -46,7 +48,7 @@ def time_per_sequence(predicted: xr.Dataset, measured: xr.Dataset) -> hv.Layout:
         return not_run_here(predicted)
     lines = {name: _milliseconds(one) for name, one in _by_model(predicted).items()}
     points = {name: _milliseconds(one) for name, one in _by_model(measured).items()}
-    return panels(_panels(lines, points, _PHASE_COLOURS, "ms per sequence"))
+    return _panels(lines, points, _PHASE_COLOURS, "ms per sequence")
 
 
 def peak_memory(predicted: xr.Dataset, measured: xr.Dataset, gpu: Gpu) -> hv.Layout:
@@ -72,8 +74,8 @@ def peak_memory(predicted: xr.Dataset, measured: xr.Dataset, gpu: Gpu) -> hv.Lay
         for name, one in _by_model(measured).items()
     }
     limit = hv.HLine(tensor_bytes(gpu) / 1e9).opts(color=_LIMIT_COLOUR)
-    drawn = _panels(lines, points, _MEMORY_COLOURS, f"peak memory on {gpu.label}, GB")
-    return panels([panel * limit for panel in drawn])
+    label = f"peak memory on {gpu.label}, GB"
+    return _panels(lines, points, _MEMORY_COLOURS, label, limit)
 
 
 def _by_model(results: xr.Dataset) -> Mapping[str, xr.Dataset]:
@@ -104,7 +106,8 @@ def _panels(
     points: Mapping[str, pd.DataFrame],
     colours: Mapping[str, str],
     label: str,
-) -> list[hv.Overlay]:
+    *more: hv.Element,
+) -> hv.Layout:
     """A panel per model; one legend serves all, beside a panel with nothing to its right."""
     drawn = []
     for number, (name, table) in enumerate(lines.items()):
@@ -113,25 +116,27 @@ def _panels(
             for column, colour in colours.items()
             for element in _series(table, points.get(name), column, colour)
         ]
+        first, last = table.index.min(), table.index.max()
         legend = number == min(1, len(lines) - 1)
         size = options(
             matplotlib={"aspect": WIDTH / HEIGHT},
             bokeh={"width": WIDTH + (LEGEND_WIDTH if legend else 0), "height": HEIGHT},
         )
         drawn.append(
-            hv.Overlay(elements).opts(
+            hv.Overlay([*elements, *more]).opts(
                 title=model_labels()[name],
                 logx=True,
                 logy=True,
                 xlabel="micro batch, sequences",
                 ylabel=label,
+                xlim=(first / _MARGIN, last * _MARGIN),
                 xticks=[(int(batch), str(batch)) for batch in table.index],
                 show_legend=legend,
                 legend_position="right",
                 **size,
             )
         )
-    return drawn
+    return panels(drawn)
 
 
 def _series(

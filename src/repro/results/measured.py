@@ -20,6 +20,7 @@ _KEPT = (
     "time_scale",
     "parameters",
 )
+_SOURCE = "cluster"
 # Of what a configuration ran on.
 _NOT_KEPT = ("configuration", "hosts", "adapters")
 
@@ -45,10 +46,13 @@ def keep_measured(results: xr.Dataset, name: str, folder: Path = MEASURED) -> Pa
     Raises
     ------
     ReproError
-        Nothing was measured, or the file cannot be written.
+        Nothing was measured on a real node, or the file cannot be written.
     """
     if not has_runs(results):
         raise ReproError(f"{name}: nothing was measured to keep ({why_not_run(results)})")
+    sources = results["source"].values.tolist()
+    if sources != [_SOURCE]:
+        raise ReproError(f"{name}: source {', '.join(sources)} is not kept, only {_SOURCE} is")
     parts = [results[[variable for variable in _KEPT if variable in results]]]
     ran_on = json.loads(results.attrs.get("ran_on", "[]"))
     path = folder / f"{name}.nc"
