@@ -48,7 +48,10 @@ class _Project:
             )
         (folder / "data/enwiki").symlink_to(corpus)
         path = folder / "params/nodes.yaml"
-        section = {"partition": PARTITION, "nodes": 4, "time_limit_min": MAX_TIME_MINUTES}
+        section = {
+            **{"partition": PARTITION, "nodes": 4, "time_limit_min": MAX_TIME_MINUTES},
+            "setup": "",
+        }
         nodes = {
             **{"launch": "slurm", "gpus_per_node": 2, "shapes": "testbed", "precision": "fp32"},
             **{"warmup": 1, "iterations": 3, "adapters": {"tcp": ["up"]}},
@@ -87,12 +90,12 @@ def _ended(process: "subprocess.Popen[str]", timeout_s: float = 240.0) -> tuple[
 def too_long(
     tmp_path_factory: pytest.TempPathFactory, enwiki: Path, slurm: SlurmTestbed
 ) -> "subprocess.Popen[str]":
-    """A configuration that no job of a minute can finish, begun before the others run."""
+    """An experiment whose job does nothing but last, begun before the others run."""
     project = _Project(
         tmp_path_factory.mktemp("limit"),
         enwiki,
         slurm,
-        **{"iterations": 100_000, "time_limit_min": 1, "gpus_per_node": 2, "nodes": 1},
+        **{"time_limit_min": 1, "nodes": 1, "setup": "sleep 600"},
     )
     return project.obtain(_WEAK.format(gpus=2))
 

@@ -49,6 +49,8 @@ def join_groups(
     )
     parallel_state.initialize_model_parallel(
         pipeline_model_parallel_size=pipeline_parallel,
+        # They would look each other up by host names, and nothing here uses them.
+        create_gloo_process_groups=False,
         get_embedding_ranks=lambda pipeline: [pipeline[stage] for stage in word],
         get_position_embedding_ranks=lambda pipeline: [pipeline[stage] for stage in position],
     )

@@ -10,9 +10,9 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from repro.catalog.models import Family, Shape
+from repro.catalog.nodes import Attention, Precision
 from repro.catalog.stages import layers_per_stage
 from repro.train.attention import LayerSpecs, layer_specs, use_torch_attention
-from repro.train.records import Attention, Precision
 from repro.train.t5_stage import T5Stage
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

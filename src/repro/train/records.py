@@ -5,12 +5,9 @@ from pathlib import Path
 from typing import Literal
 
 from repro.catalog.models import Family, Shape
-
-Precision = Literal["fp32", "bf16", "fp16"]
+from repro.catalog.nodes import Attention, Precision
 
 Direction = Literal["forward", "backward"]
-
-Attention = Literal["megatron", "torch", "transformer-engine"]
 
 
 @dataclass(frozen=True)

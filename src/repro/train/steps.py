@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as functional
 
 from repro.catalog.models import Family
-from repro.train.records import Attention
+from repro.catalog.nodes import Attention
 
 Batch = dict[str, torch.Tensor]
 LossFunction = Callable[[Any], tuple[torch.Tensor, dict[str, torch.Tensor]]]

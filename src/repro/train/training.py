@@ -97,6 +97,7 @@ def set_up(run: TrainingRun, scratch: Path, cores: float | None = None) -> Train
             use_distributed_optimizer=run.distributed_optimizer,
         ),
         [model],
+        use_gloo_process_groups=False,
     )
     _fuse(optimizer)
     if run.distributed_optimizer:
