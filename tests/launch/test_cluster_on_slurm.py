@@ -50,7 +50,7 @@ class _Project:
         path = folder / "params/nodes.yaml"
         section = {
             **{"partition": PARTITION, "nodes": 4, "time_limit_min": MAX_TIME_MINUTES},
-            "setup": "",
+            **{"setup": "", "jobs": 1},
         }
         nodes = {
             **{"launch": "slurm", "gpus_per_node": 2, "shapes": "testbed", "precision": "fp32"},
@@ -154,17 +154,21 @@ def test_a_failing_node_costs_the_running_configuration_only(
     assert len(list(logs.glob("*/step.pkl"))) == 2
 
 
-def test_an_interrupted_client_leaves_no_job_and_goes_on(
+def test_an_interrupted_client_leaves_no_element_of_an_array(
     tmp_path: Path, enwiki: Path, slurm: SlurmTestbed, too_long: "subprocess.Popen[str]"
 ) -> None:
-    project = _Project(tmp_path, enwiki, slurm, iterations=100_000)
-    client = project.obtain(_WEAK.format(gpus=2))
+    project = _Project(tmp_path, enwiki, slurm, iterations=100_000, jobs=2)
+    models = "gpt2-medium,bert-large"
+    client = project.obtain(f"select('strong_scaling', 'cluster', 'tcp', '{models}', 2, 'default')")
     project.wait_for(lambda: (tmp_path / "results/out.logs/1nodes/job").exists())
     job = (tmp_path / "results/out.logs/1nodes/job").read_text()
-    slurm.wait_state(job, "RUNNING")
+    elements = [f"{job}_{element}" for element in range(2)]
+    for element in elements:
+        slurm.wait_state(element, "RUNNING")
     client.send_signal(signal.SIGINT)
     assert client.wait(60) != 0
-    slurm.wait_state(job, "CANCELLED")
+    for element in elements:
+        slurm.wait_state(element, "CANCELLED")
 
 
 def test_a_rejected_job_is_one_line_with_slurms_reason(

@@ -109,7 +109,9 @@ def _submit(group: _Group, nodes: Nodes, journal: Journal) -> None:
     assert slurm is not None and nodes.gpus_per_node is not None
     group.folder.mkdir(parents=True, exist_ok=True)
     left = group.open_cases(journal)
-    dealt = shares(left, slurm.jobs)
+    # Finished cases of a series say where memory ended.
+    series = {case.series for case in left}
+    dealt = shares([case for case in group.cases if case.series in series], slurm.jobs)
     group.elements, group.left = len(dealt), len(left)
     work = Work(dealt, group.number, nodes, journal, _python(slurm))
     for element in range(group.elements):

@@ -8,6 +8,8 @@ from pathlib import Path
 from repro.errors import NotRunHere, ReproError, one_line
 
 _STATE = re.compile(r"\bJobState=(\w+)")
+# What squeue says of a job that ended long ago.
+_FORGOTTEN = "Invalid job id"
 # States in which a job ended though nothing was wrong with what it did.
 INTERRUPTED = frozenset({"TIMEOUT", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "DEADLINE"})
 
@@ -33,7 +35,9 @@ def submit(script: Path) -> str:
 def queued(job: str) -> tuple[str, ...]:
     """What each element of a job that has not ended does, and why it waits."""
     result = _run("squeue", "--noheader", "--array", f"--jobs={job}", "--format=%T (%r)")
-    # An id that Slurm has forgotten is an error to squeue.
+    if result.returncode and _FORGOTTEN not in result.stderr:
+        # A controller that is busy or restarting; the job goes on without it.
+        return (f"Slurm does not answer: {one_line(result.stderr)}",)
     lines = [line.strip() for line in result.stdout.splitlines() if line.strip()]
     return tuple(line.removesuffix(" (None)") for line in lines)
 
