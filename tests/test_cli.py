@@ -40,6 +40,7 @@ def test_doctor_names_every_ability() -> None:
         "GPUs",
         "NCCL",
         "NUMA",
+        "NICs",
         "Slurm",
     )
     for what in (*abilities, "protocol rdma", "protocol tcp"):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from repro.catalog.collectives import select_sweep
 from repro.catalog.experiments import Batch
 from repro.catalog.selection import select
 from repro.errors import ReproError
@@ -26,6 +27,14 @@ def test_one_of_each() -> None:
         ("bert-large",),
         (4,),
     )
+
+
+def test_real_nodes_have_more_protocols() -> None:
+    assert select("weak_scaling", "cluster", "roce").protocols == ("roce",)
+    assert select("weak_scaling", "cluster").protocols == ("rdma", "ipoib", "tcp")
+    assert select_sweep("pinnacles", "cluster", "rdma-host").protocols == ("rdma-host",)
+    with pytest.raises(ReproError, match="unknown protocol 'roce'"):
+        select_sweep("pinnacles", "testbed", "roce")
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,9 @@ def test_the_table_counts_verdicts(judged: dict[str, Judgement]) -> None:
 def test_real_nodes_are_judged_apart_and_have_no_inputs(made_up_results: xr.Dataset) -> None:
     real = made_up_results.assign_coords(source=["cluster"])
     judged = {one.id: one for one in judge_claims({"weak_scaling": real})}
+    assert "cluster" in frame(list(judged.values()))
     emulated = {one.id: one for one in judge_claims({"weak_scaling": made_up_results})}
+    assert "cluster" not in frame(list(emulated.values()))
     assert judged["C017"].testbed is None and judged["C017"].verdict == "not run"
     assert judged["C017"].cluster == emulated["C017"].testbed
     assert emulated["C072"].verdict == "input"

@@ -260,7 +260,7 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_when_the_user_stops_it(enwiki: Path, number: signal.Signals) -> None:
     before = _left_behind()
     code = _MEASURE.format(tests=str(Path(__file__).parent), corpus=str(enwiki))

@@ -115,23 +115,6 @@ def test_nothing_outlives_the_context(tmp_path: Path) -> None:
     assert _processes(tmp_path) == []
 
 
-@pytest.mark.slow
-def test_all_that_a_node_started_dies_with_it_and_its_job_runs_again(tmp_path: Path) -> None:
-    with slurm_testbed(tmp_path, nodes=2) as slurm:
-        (tmp_path / "job.sh").write_text(_DETACHED)
-        job = slurm.submit("-w", "node1", "--requeue", "job.sh")
-        _wait_for(tmp_path / "started")
-        assert _sleeping(tmp_path)
-        slurm.kill_node(1)
-        assert not _sleeping(tmp_path)
-        slurm.wait_down(1)
-        assert slurm.job(job)["JobState"] == "PENDING"
-        slurm.start_node(1)
-        assert slurm.wait_state(job, "RUNNING")["Restarts"] == "1"
-        assert slurm.run(["srun", "-N2", "true"]).returncode == 0
-    assert _processes(tmp_path) == []
-
-
 def test_nothing_outlives_a_killed_test(tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_text(_DETACHED)
     code = (

@@ -5,6 +5,10 @@ Ranks are answers prepared beforehand, as GPUs with NCCL would leave them.
 
 import json
 import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,6 +100,29 @@ def _dataset(folder: Path, answers: list[Answer]) -> xr.Dataset:
     outcome = _carry_out(folder, answers)
     assert isinstance(outcome, Outcome)
     return _case().dataset(outcome)
+
+
+def test_a_killed_client_leaves_no_ranks(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom repro.launch import step\n"
+        "command = ['sh', '-c', f'echo $$ > {sys.argv[1]}/pid; exec sleep 600']\n"
+        "step._run(command, Path('none'), print, open('/dev/null', 'wb'))\n"
+    )
+    client = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
+    pid = tmp_path / "pid"
+    _wait_until(lambda: pid.exists() and pid.read_text() != "")
+    launcher = Path(f"/proc/{pid.read_text().strip()}")
+    assert launcher.exists()
+    client.kill()
+    client.wait()
+    _wait_until(lambda: not launcher.exists())
+
+
+def _wait_until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_all_times_are_on_the_first_ranks_clock(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import PositiveFloat, PositiveInt, field_validator, model_validator
 
 from repro.catalog.clusters import Cluster, cluster, read_clusters
-from repro.catalog.protocols import read_protocols
+from repro.catalog.protocols import read_protocols, read_transports
 from repro.catalog.reading import Entry, choose, read_yaml
 from repro.catalog.selection import SOURCES, pick
 from repro.collectives.definitions import COLLECTIVES
@@ -128,13 +128,16 @@ def select_sweep(
     sweeps = read_collectives_sweep()
     swept = choose("cluster", cluster_name, sweeps.clusters)
     wanted = choose("profile", profile, sweeps.profiles)
+    known = swept.protocols
+    if source == "cluster" and protocol != "all":
+        known = tuple(read_transports())
     return SweepSelection(
         cluster_name,
         sweeps,
         profile,
         wanted,
         choose("source", source, {known: known for known in SOURCES}),
-        pick("protocol", protocol, {name: name for name in swept.protocols}),
+        pick("protocol", protocol, {name: name for name in known}),
         pick("number of GPUs", gpus, {str(count): count for count in swept.gpus}),
         pick("collective", collectives, {name: name for name in wanted.collectives}),
     )

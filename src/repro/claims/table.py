@@ -8,14 +8,16 @@ import pandas as pd
 from repro.claims.verdicts import Judgement, Verdict
 
 _STATEMENT_WIDTH = 62
+_REAL_NODES = ["cluster", "verdict there"]
 
 
 def frame(judgements: Sequence[Judgement]) -> pd.DataFrame:
     """One row per claim, indexed by its id, numbers with their units and intervals as text.
 
-    `prediction`, `verdict` and `verdict there` are those on the column before them.
+    `prediction`, `verdict` and `verdict there` are those on the column before them. `cluster` is
+    there if real nodes were measured.
     """
-    return pd.DataFrame(
+    rows = pd.DataFrame(
         {
             "id": [j.id for j in judgements],
             "statement": [j.statement for j in judgements],
@@ -31,11 +33,14 @@ def frame(judgements: Sequence[Judgement]) -> pd.DataFrame:
             "note": [_note(j) for j in judgements],
         }
     ).set_index("id")
+    if all(judgement.cluster is None for judgement in judgements):
+        return rows.drop(columns=_REAL_NODES)
+    return rows
 
 
 def table(judgements: Sequence[Judgement]) -> str:
     """The claims as text, and how many there are of each verdict."""
-    rows = frame(judgements).drop(columns=["cluster", "verdict there", "note"])
+    rows = frame(judgements).drop(columns=[*_REAL_NODES, "note"], errors="ignore")
     rows["statement"] = [text[:_STATEMENT_WIDTH] for text in rows["statement"]]
     return "\n".join(
         [

@@ -18,6 +18,8 @@ _SCALING_RANKS = 8
 _NEEDED_GIB = 3
 _NEEDED_DISK_GIB = 4
 _PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
+# NCCL takes DMA-BUF with the driver's open kernel modules from this kernel on.
+_DMA_BUF_KERNEL = (5, 12)
 
 
 def examine() -> list[str]:
@@ -30,6 +32,7 @@ def examine() -> list[str]:
         _gpus(),
         _nccl(),
         _numa(),
+        _adapters(),
         *_protocols(),
         _slurm(),
         *_topology(),
@@ -101,9 +104,36 @@ def _gpus() -> str:
     return _line(bool(names.strip()), "GPUs", "; ".join(names.strip().splitlines()) or "none", "")
 
 
+def _adapters() -> str:
+    """HCA ports and interfaces of this node; virtual ones only where they are all it has."""
+    found = [
+        f"{port.name} ({port.link_layer}, {'active' if port.active else 'down'}, "
+        f"{port.rate_gbps:g} Gbit/s)"
+        for port in read_ports()
+    ]
+    interfaces = read_interfaces()
+    physical = [one for one in interfaces if one.physical]
+    for one in physical or interfaces:
+        rate = f", {one.speed_gbps:g} Gbit/s" if one.speed_gbps else ""
+        found.append(f"{one.name} ({one.kind}, {'up' if one.up else 'down'}{rate})")
+    return _line(bool(found), "NICs", ", ".join(found) or "none", "only one node can be used")
+
+
+def _gpudirect() -> str:
+    """How NICs reach GPU memory; empty if they do not."""
+    for name in _PEER_MODULES:
+        if (Path("/sys/module") / name).exists():
+            return name
+    driver = Path("/proc/driver/nvidia/version")
+    kernel = tuple(int(part) for part in os.uname().release.split(".")[:2])
+    opened = driver.exists() and "Open Kernel Module" in driver.read_text()
+    return "DMA-BUF" if opened and kernel >= _DMA_BUF_KERNEL else ""
+
+
 def _protocols() -> list[str]:
     """What each protocol would use on this node, told from its adapters."""
     ports, interfaces, named = read_ports(), read_interfaces(), read_nodes().adapters
+    way = _gpudirect()
     lines = []
     for name, entry in read_transports().items():
         try:
@@ -112,16 +142,12 @@ def _protocols() -> list[str]:
             lines.append(_line(False, f"protocol {name}", str(missing), "use another"))
             continue
         found = ", ".join(adapters)
-        direct = entry.nccl.gpudirect is True and not _peer_memory()
-        mend = "GPUDirect needs the module nvidia_peermem, or a driver and kernel with DMA-BUF"
-        lines.append(_line(not direct, f"protocol {name}", found, mend))
+        if entry.nccl.gpudirect:
+            found += f", GPUDirect by {way}" if way else ", no GPUDirect"
+        works = bool(way) or not entry.nccl.gpudirect
+        mend = "load nvidia_peermem, or take the open driver with DMA-BUF; or use rdma-host"
+        lines.append(_line(works, f"protocol {name}", found, mend))
     return lines
-
-
-def _peer_memory() -> bool:
-    """Whether NICs can reach GPU memory through the peer-memory module."""
-    modules = Path("/proc/modules").read_text()
-    return any(line.split()[0] in _PEER_MODULES for line in modules.splitlines())
 
 
 def _nccl() -> str:

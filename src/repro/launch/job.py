@@ -8,7 +8,9 @@ import json
 import os
 import pickle
 import socket
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,8 @@ from repro.launch.messages import Outcome, OutOfMemory
 from repro.launch.step import carry_out
 
 _FIRST_PORT, _PORTS = 20000, 10000
+# Slurm's SlurmdTimeout is 300 s unless a cluster sets another.
+_SLURM_NOTICES_S, _ANSWER_S = 600.0, 120.0
 
 
 def main() -> None:
@@ -49,6 +53,10 @@ def main() -> None:
     try:
         _, missing = run_cases(work.shares[element], work.journal, run, report)
     except ReproError as error:
+        if not _nodes_answer(work.number):
+            # Ranks notice a lost node long before Slurm does, which then ends this job and starts
+            # it again on other nodes.
+            time.sleep(_SLURM_NOTICES_S)
         _write(failure_path(folder, element), str(error))
         sys.exit(f"repro: {error}")
     _write(missing_path(folder, element), json.dumps(missing))
@@ -69,6 +77,19 @@ def _srun(work: Work, ranks: int, folder: Path) -> list[str]:
         "repro.launch.node_rank",
         str(folder),
     ]
+
+
+def _nodes_answer(number: int) -> bool:
+    """Whether all nodes of the job still run what they are told."""
+    command = ["srun", f"--nodes={number}", "--ntasks-per-node=1", "hostname"]
+    try:
+        result = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_ANSWER_S
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    # srun may report success though it lost a node.
+    return len(result.stdout.split()) == number
 
 
 def _write(path: Path, text: str) -> None:

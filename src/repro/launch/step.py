@@ -1,6 +1,7 @@
 """Have ranks of real nodes carry out one case: start them, wait, put their answers on one clock.
 
-Then it is proven which way their traffic went."""
+Then it is proven which way their traffic went.
+"""
 
 import os
 import pickle
@@ -11,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,6 +37,7 @@ from repro.launch.transports import prove_bytes, prove_routes
 from repro.observe.clocks import on_rank0_clock
 from repro.observe.nccl_log import read_nccl_log
 from repro.observe.nic import NicSeries
+from repro.testbed.namespaces import die_with_parent
 from repro.train.records import RankRecord
 
 _POLL_S = 0.2
@@ -88,7 +91,7 @@ def carry_out(
 def _run(
     command: Sequence[str], progress: Path, report: Callable[[int], None], log: IO[bytes]
 ) -> int:
-    """Run a launcher to its end; it does not outlive an exception here."""
+    """Run a launcher to its end; it outlives neither an exception here nor this process."""
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -96,6 +99,7 @@ def _run(
         stderr=log,
         # A Ctrl-C is for the user's process, which then ends this one in its own way.
         start_new_session=True,
+        preexec_fn=partial(die_with_parent, signal.SIGTERM),
     ) as launcher:
         try:
             while launcher.poll() is None:

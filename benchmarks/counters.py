@@ -1,0 +1,54 @@
+"""What sampling a node's counters costs the rank that does it: a thread of its own process.
+
+The same small matrix products, whose time is mostly Python's and so contends for the interpreter's
+lock, with and without sampling, block by block in turns, so that both see the same machine. Prints
+the ratio of the medians.
+
+    python benchmarks/counters.py
+"""
+
+import time
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from repro.observe.counters import open_counters
+from repro.observe.nic import SAMPLES_PER_S, sample_counters
+
+_BLOCKS, _PRODUCTS, _SIZE = 120, 20_000, 16
+
+
+def _block_s(work: torch.Tensor) -> float:
+    start = time.monotonic()
+    for _ in range(_PRODUCTS):
+        work @ work
+    return time.monotonic() - start
+
+
+def main() -> None:
+    """Run the blocks and print the ratio."""
+    torch.set_num_threads(1)
+    work = torch.rand(_SIZE, _SIZE)
+    times: dict[bool, list[float]] = {False: [], True: []}
+    with open_counters() as counters:
+        for block in tqdm(range(_BLOCKS), unit="block"):
+            sampled = bool(block % 2)
+            with sample_counters(counters.read) if sampled else nullcontext():
+                times[sampled].append(_block_s(work))
+        begin = time.monotonic()
+        for _ in range(1000):
+            counters.read()
+        read_s = (time.monotonic() - begin) / 1000
+    # The first blocks load what later ones find.
+    ratios = np.array(times[True])[1:] / np.array(times[False])[1:]
+    low, high = np.percentile(ratios, [25, 75])
+    print(
+        f"{len(counters.names)} counters, {1e6 * read_s:.0f} us a sample, {SAMPLES_PER_S} a second"
+    )
+    print(f"ratio {np.median(ratios):.4f} (middle half {low:.4f}-{high:.4f})")
+
+
+if __name__ == "__main__":
+    main()
