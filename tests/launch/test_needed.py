@@ -5,6 +5,7 @@ from pathlib import Path
 
 from made_up import made_up_records, small_run
 
+from repro.collectives.records import CollectiveSweep, SweepRecord, Timing
 from repro.launch.needed import needed_bytes
 from repro.results.schema import Cell
 from repro.train.records import MessageEnd
@@ -28,6 +29,15 @@ def test_within_a_node_nothing_is_sent() -> None:
     # Replicas of a stage are neighbours, and here in one node.
     staged = replace(small_run("bert", Path("corpus")), pipeline_parallel=2)
     assert needed_bytes(staged, records, _HOSTS) == {"a": 0, "b": 0}
+
+
+def test_a_sweep_needs_its_all_reduces_over_all_ranks() -> None:
+    sweep = CollectiveSweep(("all_reduce", "broadcast"), (8,), ("world",), 2, "fp32", 1, 3, 1.0)
+    timing = Timing("world", "all_reduce", False, 1000, 1000, 5, (0.1, 0.1, 0.1), 0.0, 0.0)
+    others = (replace(timing, layout="node"), replace(timing, collective="broadcast"))
+    record = SweepRecord(0, {"world": 4}, (timing, replace(timing, in_place=True), *others))
+    assert needed_bytes(sweep, [record] * 4, _HOSTS) == {"a": 30_000, "b": 30_000}
+    assert needed_bytes(sweep, [record] * 4, ["a"] * 4) == {"a": 0}
 
 
 def test_pipelines_send_their_messages() -> None:

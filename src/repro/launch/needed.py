@@ -7,18 +7,21 @@ another way: rings, trees and reductions in the network all send more, or as muc
 from collections import Counter
 from collections.abc import Sequence
 
-from repro.collectives.records import CollectiveSweep
+from repro.collectives.records import CollectiveSweep, SweepRecord
 from repro.train.records import RankRecord, TrainingRun
 
 
 def needed_bytes(
-    run: TrainingRun | CollectiveSweep, records: Sequence[RankRecord], hosts: Sequence[str]
+    run: TrainingRun | CollectiveSweep,
+    records: Sequence[RankRecord | SweepRecord],
+    hosts: Sequence[str],
 ) -> dict[str, float]:
-    """Bytes by node, over all recorded iterations; 0 for sweeps, which are proven by routes.
+    """Bytes by node, over all that was recorded.
 
     In an all-reduce of S bytes over several nodes each node sends S at least: what it adds to the
     sum is as large, and who sends no part of that has to hand on the sum. Of a reduce-scatter a
-    node sends at least half of S: all but its own part. Pipelines send their messages.
+    node sends at least half of S: all but its own part. Pipelines send their messages. Of a sweep
+    the all-reduces over all ranks are counted.
 
     Parameters
     ----------
@@ -27,19 +30,38 @@ def needed_bytes(
     hosts
         Each rank's node.
     """
-    needed: Counter[str] = Counter(dict.fromkeys(hosts, 0))
+    if len(set(hosts)) == 1:
+        return {hosts[0]: 0.0}
     if isinstance(run, CollectiveSweep):
-        return dict(needed)
-    replicas = len(hosts) // run.pipeline_parallel
-    share = 0.5 if run.distributed_optimizer else 1.0
+        swept = [record for record in records if isinstance(record, SweepRecord)]
+        return dict.fromkeys(hosts, _reduced_bytes(swept[0]))
+    trained = [record for record in records if isinstance(record, RankRecord)]
+    return _training_bytes(run, trained, hosts)
+
+
+def _reduced_bytes(record: SweepRecord) -> float:
+    """What a rank reduced with all others, in all repeats of all sizes."""
+    return sum(
+        float(found.size_bytes) * found.calls * len(found.time_s)
+        for found in record.measurements
+        if (found.collective, found.layout) == ("all_reduce", "world")
+    )
+
+
+def _training_bytes(
+    run: TrainingRun, records: Sequence[RankRecord], hosts: Sequence[str]
+) -> dict[str, float]:
+    needed: Counter[str] = Counter(dict.fromkeys(hosts, 0))
     for record in records:
         for end in record.messages:
             if end.sends and hosts[end.peer] != hosts[record.rank]:
                 needed[hosts[record.rank]] += end.size_bytes
+    replicas = len(hosts) // run.pipeline_parallel
+    share = 0.5 if run.distributed_optimizer else 1.0
     # Megatron-Core's order: replicas of a stage are neighbours.
     for first in range(0, len(hosts), replicas):
         group = set(hosts[first : first + replicas])
         for host in group if len(group) > 1 else ():
             reduced = records[first].gradient_bytes * len(records[first].start_s)
             needed[host] += int(share * reduced)
-    return dict(needed)
+    return {host: float(bytes_) for host, bytes_ in needed.items()}

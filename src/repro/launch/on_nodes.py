@@ -1,7 +1,6 @@
 """Run an experiment's cases on real nodes: this machine's GPUs, or a Slurm partition."""
 
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -105,7 +104,5 @@ def _placed(
 
 def _torchrun(ranks: int, folder: Path) -> list[str]:
     """Ranks on this machine."""
-    # Without a GPU a rank computes with one thread, as on the testbed.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     return [*launcher, f"--nproc-per-node={ranks}", "-m", "repro.launch.node_rank", str(folder)]

@@ -158,7 +158,7 @@ def _outcome(case: Case[Any], answers: Sequence[Answer], folder: Path) -> Outcom
     hosts = [answer.host for answer in answers]
     nodes = tuple(_node(answer) for answer in answers if answer.adapters is not None)
     used = {answer.host: answer.used for answer in answers}
-    needed = needed_bytes(case.order.run, trained, hosts)
+    needed = needed_bytes(case.order.run, records, hosts)
     outcome = Outcome(
         records=trained,
         nics=_of_protocol(nodes, used),
@@ -214,7 +214,7 @@ def _proof(
             f"protocol {entry.label} is not proven: no counters of its adapters can be read on "
             f"{', '.join(uncounted)}, and there is no NCCL log"
         )
-    return {**found, "bytes_proven": not uncounted}
+    return {**found, "bytes_proven": not uncounted and min(outcome.needed_bytes) > 0}
 
 
 def _window(records: Sequence[RankRecord]) -> tuple[float, float]:
