@@ -6,12 +6,10 @@ import pandas as pd
 import xarray as xr
 
 from repro.figures.panels import (
-    HEIGHT,
-    LEGEND_WIDTH,
-    WIDTH,
     not_run_here,
     option,
     options,
+    panel_size,
     panels,
     protocol_labels,
 )
@@ -75,10 +73,6 @@ def bandwidth_curves(
 def _panel(elements: list[hv.Element], title: str, *, legend: bool) -> hv.Overlay:
     if not elements:
         return hv.Overlay([hv.Text(0.5, 0.5, "nothing was measured")]).opts(title=title)
-    size = options(
-        matplotlib={"aspect": WIDTH / HEIGHT},
-        bokeh={"width": WIDTH + (LEGEND_WIDTH if legend else 0), "height": HEIGHT},
-    )
     return hv.Overlay(elements).opts(
         title=title,
         logx=True,
@@ -88,7 +82,7 @@ def _panel(elements: list[hv.Element], title: str, *, legend: bool) -> hv.Overla
         xticks=_SIZE_TICKS,
         show_legend=legend,
         legend_position="right",
-        **size,
+        **panel_size(legend=legend),
     )
 
 

@@ -8,13 +8,11 @@ import xarray as xr
 
 from repro.catalog.gpus import Gpu
 from repro.figures.panels import (
-    HEIGHT,
-    LEGEND_WIDTH,
-    WIDTH,
     model_labels,
     model_names,
     not_run_here,
     options,
+    panel_size,
     panels,
 )
 from repro.predict.memory import FRAMEWORK_BYTES
@@ -118,10 +116,6 @@ def _panels(
         ]
         first, last = table.index.min(), table.index.max()
         legend = number == min(1, len(lines) - 1)
-        size = options(
-            matplotlib={"aspect": WIDTH / HEIGHT},
-            bokeh={"width": WIDTH + (LEGEND_WIDTH if legend else 0), "height": HEIGHT},
-        )
         drawn.append(
             hv.Overlay([*elements, *more]).opts(
                 title=model_labels()[name],
@@ -133,7 +127,7 @@ def _panels(
                 xticks=[(int(batch), str(batch)) for batch in table.index],
                 show_legend=legend,
                 legend_position="right",
-                **size,
+                **panel_size(legend=legend),
             )
         )
     return panels(drawn)

@@ -75,6 +75,14 @@ def options(*, matplotlib: dict[str, object], bokeh: dict[str, object]) -> dict[
     return matplotlib if hv.Store.current_backend == "matplotlib" else bokeh
 
 
+def panel_size(*, legend: bool) -> dict[str, object]:
+    """Options for a panel's size, with room for a legend beside it."""
+    return options(
+        matplotlib={"aspect": WIDTH / HEIGHT},
+        bokeh={"width": WIDTH + (LEGEND_WIDTH if legend else 0), "height": HEIGHT},
+    )
+
+
 def not_run_here(results: xr.Dataset) -> hv.Layout:
     """The reasons why nothing was, in the figure's place."""
     return hv.Layout([hv.Text(0.5, 0.5, f"not run here: {why_not_run(results)}")])

@@ -26,7 +26,7 @@ class Case(Generic[Work]):
     label
         For people.
     protocol
-        A name of `params/protocols.yaml`, or `local` where no network is used.
+        A name of `params/protocols.yaml`.
     order
         What the ranks are told.
     inputs

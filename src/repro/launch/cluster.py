@@ -15,7 +15,7 @@ from repro.launch.cases import Case, training_case
 from repro.launch.journal import Journal
 from repro.launch.messages import Order
 from repro.launch.on_nodes import run_on_nodes
-from repro.launch.runs import on_nodes, testbed_run
+from repro.launch.runs import on_nodes, selected_run
 from repro.observe.environment import provenance
 from repro.results.schema import Cell
 from repro.train.records import TrainingRun
@@ -79,20 +79,10 @@ def _cases(selection: Selection, nodes: Nodes, corpus: Path, split: str) -> list
         for name in selection.models:
             for protocol in selection.protocols:
                 for value, batch in selection.batches(name, gpus).items():
-                    small = testbed_run(
-                        name,
-                        selection.profile,
-                        corpus,
-                        split,
-                        micro_batch_size=batch.micro_batch_size,
-                        microbatches=chosen.microbatches(batch, gpus),
-                        pipeline=chosen.pipeline,
-                        stages=chosen.stages(gpus),
-                        distributed_optimizer=chosen.distributed_optimizer,
-                    )
+                    cell = Cell(name, protocol, gpus, chosen.sweep, value)
+                    small = selected_run(selection, cell, batch, corpus, split)
                     run = on_nodes(small, name, chosen.pipeline, nodes)
                     order = Order(run, gpus, rates_gbps={})
-                    cell = Cell(name, protocol, gpus, chosen.sweep, value)
                     inputs = {
                         "source": "cluster",
                         "cell": asdict(cell),

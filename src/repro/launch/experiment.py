@@ -19,7 +19,7 @@ from repro.launch.compute import Computing, emulated_cores, read_computing
 from repro.launch.journal import Journal
 from repro.launch.messages import Order, Outcome, OutOfMemory, Site
 from repro.launch.progress import progress
-from repro.launch.runs import testbed_run
+from repro.launch.runs import selected_run
 from repro.launch.sites import Session, open_site
 from repro.observe.environment import provenance
 from repro.predict.compute import compute_time
@@ -177,21 +177,9 @@ def _configuration(
     corpus: Path,
     split: str,
 ) -> _Configuration:
-    chosen = selection.experiment
-    run = testbed_run(
-        cell.model,
-        selection.profile,
-        corpus,
-        split,
-        micro_batch_size=batch.micro_batch_size,
-        microbatches=chosen.microbatches(batch, cell.gpus),
-        pipeline=chosen.pipeline,
-        stages=chosen.stages(cell.gpus),
-        distributed_optimizer=chosen.distributed_optimizer,
-    )
     fabric = fabric_links(entry, cell.protocol)
     order = Order(
-        run=run,
+        run=selected_run(selection, cell, batch, corpus, split),
         ranks=cell.gpus,
         rates_gbps=similarity.rates_gbps(entry, fabric.bytes_per_s * 8e-9),
         fabric_latency_s=fabric.latency_s * similarity.time_scale,

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,8 @@ from repro.launch.job_files import (
     failure_path,
     missing_path,
     progress_path,
-    step_folder,
 )
-from repro.launch.messages import Outcome, OutOfMemory
-from repro.launch.step import carry_out
+from repro.launch.step import in_steps
 
 _FIRST_PORT, _PORTS = 20000, 10000
 # Slurm's SlurmdTimeout is 300 s unless a cluster sets another.
@@ -45,11 +43,7 @@ def main() -> None:
     def report(case: Case[Any], steps: int) -> None:
         _write(progress_path(folder, element), json.dumps([case.label, steps]))
 
-    def run(case: Case[Any], report: Callable[[int], None]) -> Outcome | OutOfMemory:
-        adapters = work.nodes.adapters.get(case.protocol, ())
-        here = step_folder(folder, case)
-        return carry_out(case, lambda *what: _srun(work, *what), adapters, here, report)
-
+    run = in_steps(work.nodes, partial(_srun, work), folder)
     try:
         _, missing = run_cases(work.shares[element], work.journal, run, report)
     except ReproError as error:

@@ -41,12 +41,6 @@ def failure_path(folder: Path, element: int) -> Path:
     return folder / f"failure-{element}.txt"
 
 
-def step_folder(folder: Path, case: Case[Any]) -> Path:
-    """Where the logs of a case are."""
-    words = "".join(letter if letter.isalnum() else " " for letter in case.label)
-    return folder / "-".join(words.split())
-
-
 def shares(cases: Sequence[Case[Any]], jobs: int) -> tuple[tuple[Case[Any], ...], ...]:
     """Deal cases to at most so many jobs; the values of a sweep stay together, in their order."""
     series = {case.series or (case.label,): None for case in cases}

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,10 @@ import xarray as xr
 from repro.catalog.nodes import Nodes, read_nodes
 from repro.errors import NotRunHere
 from repro.launch.cases import Case, run_cases
-from repro.launch.job_files import step_folder
 from repro.launch.journal import Journal
-from repro.launch.messages import Outcome, OutOfMemory
 from repro.launch.partition import run_on_partition
 from repro.launch.progress import progress
-from repro.launch.step import carry_out
+from repro.launch.step import in_steps
 from repro.results.merging import merge
 
 
@@ -53,11 +51,7 @@ def run_on_nodes(
         if nodes.launch == "slurm":
             datasets, missing = run_on_partition(by_nodes, nodes, journal, folder, bar)
         else:
-
-            def run(case: Case[Any], report: Callable[[int], None]) -> Outcome | OutOfMemory:
-                named = nodes.adapters.get(case.protocol, ())
-                return carry_out(case, _torchrun, named, step_folder(folder, case), report)
-
+            run = in_steps(nodes, _torchrun, folder)
             datasets, missing = run_cases(placed, journal, run, bar.report)
     ran_on = [json.loads(part.attrs["ran_on"]) for part in datasets if "ran_on" in part.attrs]
     dataset = merge(datasets) if datasets else xr.Dataset()

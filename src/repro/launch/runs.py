@@ -3,9 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 
-from repro.catalog.experiments import Profile
+from repro.catalog.experiments import Batch, Profile
 from repro.catalog.models import model
 from repro.catalog.nodes import Nodes
+from repro.catalog.selection import Selection
+from repro.results.schema import Cell
 from repro.train.records import TrainingRun
 
 
@@ -48,6 +50,24 @@ def testbed_run(
         split=split,
         pipeline_parallel=stages,
         distributed_optimizer=distributed_optimizer,
+    )
+
+
+def selected_run(
+    selection: Selection, cell: Cell, batch: Batch, corpus: Path, split: str
+) -> TrainingRun:
+    """The testbed's run of one configuration of a selection."""
+    chosen = selection.experiment
+    return testbed_run(
+        cell.model,
+        selection.profile,
+        corpus,
+        split,
+        micro_batch_size=batch.micro_batch_size,
+        microbatches=chosen.microbatches(batch, cell.gpus),
+        pipeline=chosen.pipeline,
+        stages=chosen.stages(cell.gpus),
+        distributed_optimizer=chosen.distributed_optimizer,
     )
 
 

@@ -18,10 +18,11 @@ from typing import IO, Any
 
 import numpy as np
 
+from repro.catalog.nodes import Nodes
 from repro.catalog.protocols import transport
 from repro.collectives.records import SweepRecord
 from repro.errors import ProtocolMissing, ReproError
-from repro.launch.cases import Case
+from repro.launch.cases import Case, Run
 from repro.launch.messages import Failure, NodeAdapters, Outcome, OutOfMemory
 from repro.launch.needed import needed_bytes
 from repro.launch.step_files import (
@@ -37,6 +38,7 @@ from repro.launch.transports import prove_bytes, prove_routes
 from repro.observe.clocks import on_rank0_clock
 from repro.observe.nccl_log import read_nccl_log
 from repro.observe.nic import NicSeries
+from repro.results.schema import iteration_spans
 from repro.testbed.namespaces import die_with_parent
 from repro.train.records import RankRecord
 
@@ -47,6 +49,17 @@ _LOG_LINES = 5
 
 # Makes the command that starts so many ranks, of which each is told the folder of the step.
 Start = Callable[[int, Path], list[str]]
+
+
+def in_steps(nodes: Nodes, start: Start, folder: Path) -> Run[Any]:
+    """What carries out cases one after another, each as a step with a folder of its own."""
+
+    def run(case: Case[Any], report: Callable[[int], None]) -> Outcome | OutOfMemory:
+        words = "".join(letter if letter.isalnum() else " " for letter in case.label)
+        own = folder / "-".join(words.split())
+        return carry_out(case, start, nodes.adapters.get(case.protocol, ()), own, report)
+
+    return run
 
 
 def carry_out(
@@ -221,9 +234,8 @@ def _window(records: Sequence[RankRecord]) -> tuple[float, float]:
     """From the first recorded iteration to the end of the last one; all time without training."""
     if not records:
         return -np.inf, np.inf
-    starts = [record.start_s[0] for record in records]
-    ends = [record.start_s[-1] + record.iteration_time_s[-1] for record in records]
-    return min(starts), max(ends)
+    starts, ends = iteration_spans(records)
+    return float(starts[0]), float(ends[-1])
 
 
 def _sent(node: NodeAdapters, name: str, window: tuple[float, float]) -> int:
