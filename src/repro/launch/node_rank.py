@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import torch
+
 from repro.atomic import replacing
 from repro.catalog.protocols import Protocol, Variant, transport
 from repro.collectives.records import CollectiveSweep, SweepRecord
@@ -31,6 +33,7 @@ from repro.launch.step_files import (
 )
 from repro.launch.transports import choose_adapters, gloo_environment, nccl_environment
 from repro.observe.adapters import read_interfaces, read_ports
+from repro.observe.clocks import measure_offset
 from repro.observe.counters import open_counters
 from repro.observe.environment import accelerator
 from repro.observe.nic import sample_counters
@@ -61,9 +64,6 @@ def main() -> None:
 
 
 def _work(place: Joined, step: Step, folder: Path) -> Answer:
-    # Before anything is imported that reads the environment once.
-    import torch
-
     on_gpu = torch.cuda.is_available()
     interfaces = read_interfaces()
     entry = transport(step.protocol)
@@ -77,8 +77,8 @@ def _work(place: Joined, step: Step, folder: Path) -> Answer:
     else:
         torch.set_num_threads(1)
 
+    # Megatron-Core takes seconds to load: a node that lacks the protocol has answered by now.
     from repro.collectives.sweep import sweep
-    from repro.observe.clocks import measure_offset
     from repro.train.groups import join_groups, leave_groups
     from repro.train.run import device_scope, train
 
