@@ -1,6 +1,6 @@
 """What timers, barriers and NIC sampling cost: instrumented against bare Megatron-Core.
 
-Two ranks under the quota of eight train GPT-2-Medium's testbed model on the pipeline's corpus,
+Two ranks, each on a core, train GPT-2-Medium's testbed model on the pipeline's corpus,
 over the loopback: without shaped links, whose time would hide the cost. Blocks of iterations with
 and without instrumentation alternate in one run, so that both see the same machine. Prints the
 ratio of the medians (budget: 1.02).
@@ -10,7 +10,6 @@ ratio of the medians (budget: 1.02).
 
 import gc
 import multiprocessing
-import os
 import socket
 import tempfile
 import time
@@ -20,11 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from repro.catalog.experiments import most_gpus
 from repro.catalog.models import model
 from repro.observe.nic import SAMPLES_PER_S
 from repro.paths import ENWIKI
-from repro.testbed.quota import cores_per_rank, create_quotas
 from repro.train.records import TrainingRun
 
 _RANKS = 2
@@ -33,9 +30,7 @@ _BLOCK = 5
 _BUDGET = 1.02
 
 
-def _rank(
-    rank: int, port: int, scratch: Path, cgroup: Path, sampling: Event, answer: Connection
-) -> None:
+def _rank(rank: int, port: int, scratch: Path, sampling: Event, answer: Connection) -> None:
     import torch
     from megatron.core.distributed import finalize_model_grads
 
@@ -43,7 +38,6 @@ def _rank(
     from repro.train.groups import join_groups, leave_groups
     from repro.train.phases import read_phases
 
-    (cgroup / "cgroup.procs").write_text(str(os.getpid()))
     torch.set_num_threads(1)
     gc.freeze()
     run = TrainingRun(
@@ -93,15 +87,12 @@ def main() -> None:
         port = probe.getsockname()[1]
     context = multiprocessing.get_context("spawn")
     sampling = context.Event()
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        create_quotas(_RANKS, cores_per_rank(most_gpus("pinnacles"))) as quotas,
-    ):
+    with tempfile.TemporaryDirectory() as scratch:
         ours, theirs = zip(*(context.Pipe() for _ in range(_RANKS)), strict=True)
         ranks = [
             context.Process(
                 target=_rank,
-                args=(rank, port, Path(scratch), quotas.paths[rank], sampling, theirs[rank]),
+                args=(rank, port, Path(scratch), sampling, theirs[rank]),
             )
             for rank in range(_RANKS)
         ]

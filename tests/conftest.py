@@ -1,5 +1,6 @@
 """What several rooms' tests share."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,19 +10,19 @@ import xarray as xr
 from made_up import made_up_experiment
 
 
-def testbed_missing() -> str:
-    """Why the testbed cannot run here; empty if it can."""
-    from repro.launch.doctor import examine
-
-    line = examine()[0]
-    return "" if line.startswith("yes") else line
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    from repro.testbed.ability import testbed_ability
+
     marked = [item for item in items if item.get_closest_marker("testbed")]
-    if marked and (reason := testbed_missing()):
+    if marked and not (ability := testbed_ability()).works:
         for item in marked:
-            item.add_marker(pytest.mark.skip(reason=reason))
+            item.add_marker(pytest.mark.skip(reason=ability.found))
+
+
+@pytest.fixture
+def no_namespaces() -> list[str]:
+    """The beginning of a command that runs where the kernel refuses namespaces."""
+    return [sys.executable, str(Path(__file__).with_name("without_namespaces.py"))]
 
 
 @pytest.fixture

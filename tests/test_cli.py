@@ -34,7 +34,7 @@ def test_doctor_names_every_ability() -> None:
     assert result.returncode == 0
     abilities = (
         "emulated network",
-        "CPU quotas",
+        "computing",
         "memory",
         "disk",
         "GPUs",

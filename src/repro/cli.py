@@ -80,6 +80,15 @@ def corpus_dataset(family: str) -> None:
 
 
 @app.command()
+def machine() -> None:
+    """Note what measurements depend on of this machine, and say whether the testbed runs."""
+    from repro.launch.this_machine import note_machine
+
+    for line in note_machine(RESULTS / "machine.json"):
+        typer.echo(line)
+
+
+@app.command()
 def compute(
     cluster: str,
     profile: Annotated[str, typer.Option(help="The models of this profile.")] = "default",

@@ -13,6 +13,7 @@ from repro.errors import NotRunHere, ReproError
 from repro.launch import cases, compute, experiment
 from repro.launch.journal import Journal
 from repro.launch.messages import Order, Outcome, OutOfMemory, Site
+from repro.launch.this_machine import emulated_gpu
 from repro.results.store import write_dataset
 
 
@@ -35,6 +36,7 @@ def computing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "model": models,
             "micro_batch_size": [1, 4, 16],
         },
+        attrs={"emulated_gpu": json.dumps(emulated_gpu("pinnacles"))},
     )
     monkeypatch.setattr(compute, "RESULTS", tmp_path)
     write_dataset(dataset, compute.compute_path("pinnacles"))
@@ -62,7 +64,6 @@ def _measure(
     folder: Path,
     session: _FakeSession,
     monkeypatch: pytest.MonkeyPatch,
-    cores: float | None = 0.2,
 ) -> xr.Dataset:
     monkeypatch.setattr(experiment, "open_site", lambda site: nullcontext(session))
     monkeypatch.setattr(
@@ -70,7 +71,6 @@ def _measure(
         "configuration_dataset",
         lambda source, cell, outcome, *scales: made_up_configuration(cell),
     )
-    monkeypatch.setattr(experiment, "emulated_cores", lambda ranks: cores)
     return experiment.measure(selection, folder, "95,5", Journal(folder / "out.nc"))
 
 
@@ -162,18 +162,6 @@ def test_another_model_has_its_own_memory(tmp_path: Path, monkeypatch: pytest.Mo
     selection = select("data_batches", models="gpt2-medium,bert-large")
     _measure(selection, tmp_path, session, monkeypatch)
     assert [order.run.micro_batch_size for order in session.trained] == [1, 2, 4, 1, 2, 4]
-
-
-def test_without_quotas_no_more_ranks_than_cores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = _FakeSession()
-    monkeypatch.setattr(experiment, "usable_cores", lambda: 2)
-    selection = select("weak_scaling", models="gpt2-medium", protocol="rdma")
-    dataset = _measure(selection, tmp_path, session, monkeypatch, cores=None)
-    assert [order.ranks for order in session.trained] == [2]
-    assert set(json.loads(dataset.attrs["not_run"])) == {"4 GPUs", "8 GPUs"}
-    assert dataset.attrs["quota_cores"] == "none"
 
 
 def test_a_machine_that_cannot_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

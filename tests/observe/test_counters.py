@@ -14,6 +14,7 @@ import pytest
 from repro.observe.adapters import read_interfaces
 from repro.observe.counters import open_counters
 from repro.observe.nic import interface_bytes, sample_counters
+from repro.testbed.ability import ENTER
 
 _STATISTICS = "class/net/{}/statistics/{}_bytes"
 _PORT = "class/infiniband/{}/ports/1/"
@@ -269,7 +270,7 @@ def test_this_machines_interfaces_agree_with_its_table() -> None:
 @pytest.mark.testbed
 def test_a_veth_pairs_bytes_are_counted_and_its_end_is_noticed(tmp_path: Path) -> None:
     result = subprocess.run(
-        [python.executable, "-c", _IN_A_NAMESPACE, str(tmp_path)],
+        [*ENTER, "-c", _IN_A_NAMESPACE, str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=60,
@@ -292,9 +293,8 @@ from pathlib import Path
 from pyroute2 import IPRoute
 from repro.observe.counters import open_counters
 from repro.observe.nic import sample_counters
-from repro.testbed.namespaces import CLONE_NEWNET, CLONE_NEWNS, become_network_admin, unshare
+from repro.testbed.kernel import CLONE_NEWNET, CLONE_NEWNS, unshare
 
-become_network_admin()
 unshare(CLONE_NEWNET | CLONE_NEWNS)
 libc = ctypes.CDLL(None, use_errno=True)
 MS_REC, MS_PRIVATE = 0x4000, 0x40000

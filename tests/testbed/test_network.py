@@ -1,13 +1,11 @@
 """The emulated network: what its links carry, and that nothing of it stays."""
 
-import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from repro.catalog.topology import Level, Topology
+from repro.testbed.ability import ENTER
 
 pytestmark = pytest.mark.testbed
 
@@ -24,12 +22,9 @@ def _in_a_process_of_its_own(code: str) -> "subprocess.CompletedProcess[str]":
     header = (
         "from repro.catalog.topology import *\nfrom repro.testbed.links import *\n"
         "from repro.testbed.namespaces import *\nfrom repro.testbed.verify import *\n"
-        "become_network_admin()\n"
         f"topology = Topology.model_validate({_TOPOLOGY.model_dump()!r})\n"
     )
-    return subprocess.run(
-        [sys.executable, "-c", header + code], capture_output=True, text=True, timeout=60
-    )
+    return subprocess.run([*ENTER, "-c", header + code], capture_output=True, text=True, timeout=60)
 
 
 def test_links_carry_what_they_are_set_to_and_one_that_does_not_is_named() -> None:
@@ -88,25 +83,3 @@ def test_two_networks_at_once_do_not_see_each_other() -> None:
     refused, reached = result.stdout.split()
     assert refused != "0"
     assert reached == "True", result.stderr
-
-
-def test_an_ordinary_user_can_build_one_too() -> None:
-    if os.geteuid() != 0:
-        pytest.skip("the other tests ran as an ordinary user already")
-    probe = Path("/proc/sys/user/max_user_namespaces")
-    if probe.exists() and probe.read_text().strip() == "0":
-        pytest.skip("this kernel forbids user namespaces")
-    code = (
-        "from repro.catalog.topology import *\nfrom repro.testbed.links import *\n"
-        "from repro.testbed.namespaces import *\n"
-        "import os; os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        # Who changes user without an exec may not write to its own /proc: PR_SET_DUMPABLE.
-        "import ctypes; ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)\n"
-        "become_network_admin()\n"
-        f"topology = Topology.model_validate({_TOPOLOGY.model_dump()!r})\n"
-        "with build_network(topology) as network:\n"
-        "    set_rates(network, {'node': 0.4, 'fabric': 0.1})\n"
-        "    print(len(network.gpus), os.geteuid())\n"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.stdout.split() == ["4", "0"], result.stderr

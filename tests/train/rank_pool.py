@@ -12,7 +12,7 @@ from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 from repro.catalog.models import Family
-from repro.testbed.namespaces import die_with_parent
+from repro.testbed.kernel import die_with_parent
 
 _SIZE = 8
 _LONGEST_TASK_S = 120

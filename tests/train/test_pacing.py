@@ -1,4 +1,4 @@
-"""Paced passes take the time that their CPU time has at the quota's rate, however short."""
+"""Paced passes take the time that their CPU time has at the pace, however short."""
 
 import time
 
@@ -17,7 +17,7 @@ def _compute(cpu_s: float) -> float:
 
 
 @pytest.mark.parametrize("cpu_s", [0.001, 0.01])
-def test_a_pass_takes_its_cpu_time_over_the_quota(cpu_s: float) -> None:
+def test_a_pass_takes_its_cpu_time_at_the_pace(cpu_s: float) -> None:
     timers = PacedTimers(0.1, log_level=2, log_option="minmax")
     timers("forward-compute", log_level=2).start()
     used = _compute(cpu_s)

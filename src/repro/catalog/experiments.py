@@ -172,7 +172,7 @@ def experiment(name: str) -> Experiment:
 def most_gpus(cluster_name: str) -> int:
     """The largest number of GPUs in any profile of a cluster's experiments.
 
-    It sets the CPU quota of all of them, so that they share the computing time of a GPU.
+    It sets the share of the machine of all of them, so that they share the computing time of a GPU.
     """
     topology = cluster(cluster_name).topology
     experiments = [experiment(name) for name in EXPERIMENTS]

@@ -18,7 +18,7 @@ from repro.launch.messages import Order, Site
 from repro.launch.on_nodes import gpus_per_node, run_on_nodes
 from repro.launch.progress import progress
 from repro.launch.sites import open_site
-from repro.observe.environment import provenance
+from repro.observe.environment import computing_machine, provenance
 from repro.results.merging import merge
 from repro.testbed.similarity import emulated_rates_gbps
 
@@ -102,7 +102,7 @@ def _case(
 def _on_testbed(selection: SweepSelection, journal: Journal) -> xr.Dataset:
     """Measure on emulated nodes.
 
-    Ranks have no CPU quota: a collective is the network's work, not that of an emulated GPU.
+    Ranks compute as fast as they can: a collective is the network's work, not an emulated GPU's.
     """
     entry, scale = selection.cluster, selection.sweeps.rate_scale
     topology = entry.topology.first(max(selection.gpus))
@@ -113,7 +113,7 @@ def _on_testbed(selection: SweepSelection, journal: Journal) -> xr.Dataset:
             fabric = fabric_links(entry, name)
             rates = emulated_rates_gbps(entry, fabric.bytes_per_s * 8e-9, scale)
             order = Order(asked, gpus, rates, fabric.latency_s)
-            cases.append(_case(selection, name, order))
+            cases.append(_case(selection, name, order, machine=computing_machine()))
     with (
         open_site(Site(topology, topology.gpus, cores=None)) as session,
         progress(cases, "collectives", "case") as bar,

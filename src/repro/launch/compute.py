@@ -1,6 +1,7 @@
 """Measure how fast one emulated GPU computes, and what memory it takes: the testbed's side of the
 similarity rule."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,14 +11,16 @@ from tqdm import tqdm
 
 from repro.catalog.experiments import EXPERIMENTS, Profile, experiment, most_gpus
 from repro.catalog.models import model
-from repro.errors import ReproError
+from repro.errors import NotRunHere, ReproError
 from repro.launch.messages import Order, Outcome, Site
 from repro.launch.runs import testbed_run
 from repro.launch.sites import open_site
+from repro.launch.this_machine import differences, emulated_gpu
 from repro.observe.environment import provenance
 from repro.paths import RESULTS
-from repro.results.store import read_dataset
-from repro.testbed.quota import cores_per_rank, quota_parent
+from repro.results.store import not_run, read_dataset, why_not_run
+from repro.testbed.ability import testbed_ability
+from repro.testbed.speed import cores_per_rank
 
 # Computing takes a fixed time and one for each sequence: three sizes show both, and others lie
 # between them or on the line through the last two.
@@ -25,11 +28,6 @@ _MICRO_BATCHES = (1, 4, 16)
 # Cases take turns, because a machine's speed drifts over seconds with what else runs on it.
 _ROUNDS = 2
 _LAYOUTS = {False: "data", True: "pipeline"}
-
-
-def emulated_cores(ranks: int) -> float | None:
-    """The CPU quota of each of `ranks` emulated GPUs; None where quotas cannot be set."""
-    return cores_per_rank(ranks) if quota_parent() is not None else None
 
 
 def compute_path(cluster_name: str) -> Path:
@@ -40,7 +38,7 @@ def compute_path(cluster_name: str) -> Path:
 def measure_compute(cluster_name: str, profile_name: str, corpus: Path, split: str) -> xr.Dataset:
     """Train the models of a cluster's experiments on one rank, with nothing to communicate.
 
-    The rank has the quota that it would have in the experiments, and as many others use theirs.
+    The rank has the share that it has in the experiments, and as many others use theirs.
 
     Returns
     -------
@@ -49,13 +47,18 @@ def measure_compute(cluster_name: str, profile_name: str, corpus: Path, split: s
         (layout, model, micro_batch_size). Layout `data` is the testbed's data-parallel shape of a
         model, `pipeline` the one for pipelines, here in one piece.
 
+        Without variables, and with the reason in attribute `not_run`, where the testbed cannot run,
+        which is what they are for.
+
     Raises
     ------
     ReproError
         A run failed.
     """
+    ability = testbed_ability()
+    if not ability.works:
+        return not_run({"testbed": ability.found})
     ranks = most_gpus(cluster_name)
-    cores = emulated_cores(ranks)
     alone = Profile(models=(), gpus=(1,), warmup=1, iterations=3)
     cases = [
         (pipeline, name, micro_batch)
@@ -65,7 +68,7 @@ def measure_compute(cluster_name: str, profile_name: str, corpus: Path, split: s
     times: dict[tuple[bool, str, int], list[float]] = {case: [] for case in cases}
     peaks: dict[tuple[bool, str, int], list[int]] = {case: [] for case in cases}
     turns = [case for _ in range(_ROUNDS) for case in cases]
-    with open_site(Site(topology=None, ranks=1 if cores is None else ranks, cores=cores)) as site:
+    with open_site(Site(topology=None, ranks=ranks, cores=cores_per_rank(ranks))) as site:
         for case in tqdm(turns, desc=f"compute on one rank, {cluster_name}", unit="run"):
             pipeline, name, micro_batch = case
             run = testbed_run(
@@ -78,7 +81,7 @@ def measure_compute(cluster_name: str, profile_name: str, corpus: Path, split: s
             peaks[case].append(record.peak_memory_bytes)
     return _dataset(times, peaks).assign_attrs(
         title=f"Computing time of one emulated GPU of {cluster_name}",
-        quota_cores="none" if cores is None else cores,
+        emulated_gpu=json.dumps(emulated_gpu(cluster_name)),
         provenance=provenance(
             {
                 "rounds": _ROUNDS,
@@ -172,10 +175,19 @@ def read_computing(cluster_name: str, name: str, pipeline: bool) -> Computing:
     Raises
     ------
     ReproError
-        It was not measured.
+        It was not measured, or not on this machine as it is now.
+    NotRunHere
+        It could not be, because the testbed cannot run here.
     """
     path = compute_path(cluster_name)
     dataset = read_dataset(path)
+    if reason := why_not_run(dataset):
+        raise NotRunHere(reason)
+    if changed := differences(dataset, cluster_name):
+        raise ReproError(
+            f"{path}: was measured with {changed}; computing times belong to a machine: measure "
+            f"them here with `repro compute {cluster_name}`"
+        )
     layout = _LAYOUTS[pipeline]
     known = layout in dataset["layout"].values and name in dataset["model"].values
     chosen = dataset.sel(layout=layout, model=name) if known else None

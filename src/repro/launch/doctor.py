@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 from repro.catalog.nodes import read_nodes
@@ -11,8 +10,10 @@ from repro.catalog.protocols import read_transports
 from repro.errors import ProtocolMissing
 from repro.launch.transports import choose_adapters
 from repro.observe.adapters import read_interfaces, read_ports
+from repro.observe.environment import usable_cores
 from repro.paths import ROOT
-from repro.testbed.quota import quota_parent, usable_cores
+from repro.testbed.ability import testbed_ability
+from repro.testbed.speed import cores_per_rank
 
 _SCALING_RANKS = 8
 _NEEDED_GIB = 3
@@ -26,7 +27,7 @@ def examine() -> list[str]:
     """One line per ability: `yes` or `NO `, what was found, and the mend where something lacks."""
     return [
         _namespaces(),
-        _quotas(),
+        _computing(),
         _memory(),
         _disk(),
         _gpus(),
@@ -44,38 +45,14 @@ def _line(works: bool, what: str, found: str, mend: str = "") -> str:
 
 
 def _namespaces() -> str:
-    # In a process of its own: entering a user namespace cannot be undone.
-    probe = (
-        "from repro.testbed.namespaces import *\nfrom repro.catalog.topology import *\n"
-        "from repro.testbed.links import *\nbecome_network_admin()\n"
-        "t = Topology(levels=(Level(name='node', members=1, link_gbps=1), "
-        "Level(name='fabric', members=2, link_gbps=1)))\n"
-        "with build_network(t) as n:\n"
-        "    set_rates(n, {'node': 1, 'fabric': 1})\n"
-        "    print('with latency' if n.netem else 'without latency (the kernel lacks netem)')\n"
-    )
-    result = _python(probe)
-    who = "as root" if os.geteuid() == 0 else "in a user namespace"
-    if result.returncode == 0:
-        return _line(True, "emulated network", f"{who}, {result.stdout.strip()}")
-    reason = result.stderr.strip().splitlines()[-1].rpartition("Error: ")[2]
-    return _line(False, "emulated network", reason, "the testbed cannot run here")
+    ability = testbed_ability()
+    return _line(ability.works, "emulated network", ability.found, "the testbed does not run")
 
 
-def _python(code: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-
-def _quotas() -> str:
-    cores, parent = usable_cores(), quota_parent()
-    if parent is not None:
-        return _line(True, "CPU quotas", f"{cores} cores, cgroups below {parent}")
-    return _line(
-        False,
-        "CPU quotas",
-        f"{cores} cores, no writable cgroup: no more than {cores} emulated GPUs",
-        "run as root, or in `systemd-run --user --scope -p Delegate=yes`",
-    )
+def _computing() -> str:
+    share = cores_per_rank(_SCALING_RANKS)
+    found = f"{usable_cores()} cores, {_SCALING_RANKS} emulated GPUs get {share:g} each"
+    return _line(True, "computing", found)
 
 
 def _memory() -> str:

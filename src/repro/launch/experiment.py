@@ -15,26 +15,26 @@ from repro.catalog.protocols import protocol
 from repro.catalog.selection import Selection
 from repro.errors import NotRunHere
 from repro.launch.cases import Case, run_cases, training_case
-from repro.launch.compute import Computing, emulated_cores, read_computing
+from repro.launch.compute import Computing, read_computing
 from repro.launch.journal import Journal
 from repro.launch.messages import Order, Outcome, OutOfMemory, Site
 from repro.launch.progress import progress
 from repro.launch.runs import selected_run
 from repro.launch.sites import Session, open_site
+from repro.launch.this_machine import emulated_gpu
 from repro.observe.environment import provenance
 from repro.predict.compute import compute_time
 from repro.predict.machine import Links, machine
 from repro.predict.parameters import calibration
 from repro.results.merging import merge
 from repro.results.schema import Cell
-from repro.testbed.memory import memory_parent
-from repro.testbed.quota import usable_cores
 from repro.testbed.similarity import (
     REFERENCE_MICRO_BATCH,
     Similarity,
     derive,
     memory_allowance_bytes,
 )
+from repro.testbed.speed import cores_per_rank
 from repro.train.records import TrainingRun
 
 
@@ -46,13 +46,13 @@ class _Configuration:
     similarity: Similarity
     order: Order[TrainingRun]
 
-    def case(self, site: Site) -> Case[TrainingRun]:
-        """What a site is to be asked for."""
+    def case(self, gpu: Mapping[str, object]) -> Case[TrainingRun]:
+        """What a site is to be asked for, whose emulated GPUs are such."""
         inputs = {
             "cell": asdict(self.cell),
             "similarity": asdict(self.similarity),
             "order": asdict(self.order),
-            "cores": site.cores,
+            "emulated_gpu": gpu,
         }
         scales = self.similarity.time_scale, self.similarity.rate_scale
         return training_case("testbed", self.cell, self.order, inputs, *scales)
@@ -88,11 +88,15 @@ def measure(
     entry = cluster(selection.experiment.cluster)
     ranks = most_gpus(selection.experiment.cluster)
     topology = entry.topology.first(ranks)
-    site = Site(topology, topology.gpus, emulated_cores(ranks))
-    configurations, not_run = _plan(selection, entry, site, corpus, split, compute_factor)
+    site = Site(topology, topology.gpus, cores_per_rank(ranks))
+    gpu = emulated_gpu(selection.experiment.cluster)
+    configurations: list[_Configuration] = []
     datasets: list[xr.Dataset] = []
+    not_run = {}
     try:
-        datasets = _measure(configurations, site, journal, selection)
+        configurations = _plan(selection, entry, corpus, split, compute_factor)
+        cases = [configuration.case(gpu) for configuration in configurations]
+        datasets = _measure(cases, site, journal, selection)
     except NotRunHere as reason:
         not_run = {"testbed": str(reason)}
     dataset = merge(datasets) if datasets else xr.Dataset()
@@ -102,7 +106,7 @@ def measure(
         "published_in": selection.experiment.source,
         "experiment": selection.name,
         "profile": selection.profile_name,
-        "quota_cores": "none" if site.cores is None else site.cores,
+        "emulated_gpu": json.dumps(gpu),
         "not_run": json.dumps(not_run),
         "similarity": json.dumps(similarities),
         "provenance": provenance(
@@ -135,26 +139,16 @@ def _explain(similarity: Similarity) -> dict[str, object]:
 
 
 def _plan(
-    selection: Selection, entry: Cluster, site: Site, corpus: Path, split: str, factor: float
-) -> tuple[list[_Configuration], dict[str, str]]:
-    """Configurations that can run here, fewest changes of rank groups first, and the others."""
-    planned, not_run = [], {}
+    selection: Selection, entry: Cluster, corpus: Path, split: str, factor: float
+) -> list[_Configuration]:
+    """Every configuration, fewest changes of rank groups first."""
+    planned = []
     chosen = selection.experiment
     computing = {
         name: read_computing(chosen.cluster, name, chosen.pipeline) for name in selection.models
     }
     similarities = _similarities(selection, entry, computing, factor)
-    limited = chosen.until_out_of_memory
-    if limited and (site.cores is None or memory_parent() is None):
-        not_run["memory limits"] = "no writable cgroup with the memory controller; run as root"
-        limited = False
     for gpus in selection.gpus:
-        if site.cores is None and gpus > usable_cores():
-            not_run[f"{gpus} GPUs"] = (
-                f"without CPU quotas no more ranks than cores ({usable_cores()}) are honest; "
-                "run as root, or in a delegated cgroup"
-            )
-            continue
         for name in selection.models:
             for transport in selection.protocols:
                 for value, batch in selection.batches(name, gpus).items():
@@ -163,9 +157,9 @@ def _plan(
                     planned.append(
                         _configuration(selection, entry, cell, batch, similarity, corpus, split)
                     )
-    if limited:
+    if chosen.until_out_of_memory:
         planned = [_limit(one, entry, computing[one.cell.model]) for one in planned]
-    return planned, not_run
+    return planned
 
 
 def _configuration(
@@ -243,10 +237,9 @@ def _limit(configuration: _Configuration, entry: Cluster, computing: Computing) 
 
 
 def _measure(
-    configurations: list[_Configuration], site: Site, journal: Journal, selection: Selection
+    cases: list[Case[TrainingRun]], site: Site, journal: Journal, selection: Selection
 ) -> list[xr.Dataset]:
-    """Every configuration's dataset, from the journal or from a run; ranks start when needed."""
-    cases = [configuration.case(site) for configuration in configurations]
+    """Every case's dataset, from the journal or from a run; ranks start when needed."""
     with ExitStack() as stack, progress(cases, selection.name, "it") as bar:
         sessions: list[Session] = []
 

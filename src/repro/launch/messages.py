@@ -12,6 +12,7 @@ from repro.catalog.models import Family
 from repro.catalog.topology import Topology
 from repro.collectives.records import CollectiveSweep, SweepRecord
 from repro.observe.nic import NicSeries
+from repro.testbed.speed import SpeedCheck
 from repro.testbed.verify import LinkCheck
 from repro.train.records import RankRecord, TrainingRun
 
@@ -21,7 +22,8 @@ class Site:
     """Where to start ranks.
 
     One rank per GPU of the topology, each in its own namespace; or, with no topology, `ranks` that
-    meet on the loopback. `cores` is each rank's CPU quota; None is no quota.
+    meet on the loopback. `cores` is each rank's share of this machine, at whose pace it computes;
+    None: ranks compute as fast as they can.
     """
 
     topology: Topology | None
@@ -31,7 +33,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Ready:
-    """All ranks are up, and compute as fast as their quota says."""
+    """All ranks are up, and keep their pace."""
 
 
 Work = TypeVar("Work", TrainingRun, CollectiveSweep)
@@ -51,7 +53,7 @@ class Order(Generic[Work]):
     Links have the rates `rates_gbps`, by level.
 
     `fabric_latency_s` is added to the way between nodes where the kernel can. `memory_bytes` is
-    what each rank may allocate beside what it holds when the run begins; empty: no limit.
+    what each rank may take beside what it holds when the run begins; empty: no limit.
     """
 
     run: Work
@@ -65,7 +67,7 @@ class Order(Generic[Work]):
 class Join:
     """Supervisor to rank: meet `ranks` ranks at this address, then work; `scratch` is theirs.
 
-    `memory_bytes` is what the rank may allocate in it; None: no limit.
+    `memory_bytes` is what the rank may take in it; None: no limit.
     """
 
     ranks: int
@@ -77,8 +79,8 @@ class Join:
 
 
 @dataclass(frozen=True)
-class MeasureShare:
-    """Supervisor to rank: compute for a moment, and answer with the cores you got."""
+class MeasurePasses:
+    """Supervisor to rank: compute some passes of the same work, and answer with their times."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class StayBusy:
     """Supervisor to rank: you have no part in this order; compute until the next message.
 
     Cores that idle between few ranks' turns cool their caches and clocks, and those ranks then
-    compute up to half slower than many do. With all quotas in use, every order meets the same
+    compute up to half slower than many do. With all shares in use, every order meets the same
     machine.
     """
 
@@ -122,7 +124,7 @@ class Outcome:
 
     `records` are those of training, `sweeps` those of collectives; the other is empty.
     `fabric_latency_s` is what was added: 0 where the kernel lacks netem. `links` are checked on
-    the testbed only. All times are on rank 0's clock.
+    the testbed only, as is `speed`. All times are on rank 0's clock.
 
     Of real nodes only: `adapters`, one entry per node; `needed_bytes`, what each node's ranks had
     to send to other nodes at least while iterations were recorded; `ran_on`, what computed and
@@ -134,6 +136,7 @@ class Outcome:
     links: tuple[LinkCheck, ...]
     fabric_latency_s: float
     sweeps: tuple[SweepRecord, ...] = ()
+    speed: SpeedCheck | None = None
     adapters: tuple[NodeAdapters, ...] = ()
     needed_bytes: tuple[float, ...] = ()
     ran_on: Mapping[str, object] = field(default_factory=dict)

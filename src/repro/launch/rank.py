@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,33 +16,32 @@ from repro.errors import one_line
 from repro.launch.messages import (
     Failure,
     Join,
-    MeasureShare,
+    MeasurePasses,
     OutOfMemory,
     Progress,
     StayBusy,
     stages_of,
 )
+from repro.testbed.kernel import die_with_parent, enter_network
 from repro.testbed.links import UPLINK
-from repro.testbed.memory import set_limit, used_bytes
-from repro.testbed.namespaces import die_with_parent, enter_network
-from repro.testbed.verify import measure_cpu_share
+from repro.testbed.speed import Passes
 
 _LONGEST_REASON = 400
-# A product of such matrices takes a fraction of a millisecond.
+# A product of such matrices takes a fraction of a millisecond, a pass of them some.
 _BUSY_SIZE = 256
+_PRODUCTS = 8
+_CHECKED_PASSES = 5
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank goes: a network namespace (None: it stays), cgroups, and its log file.
+    """Where a rank goes: a network namespace (None: it stays), and its log file.
 
-    `memory` is the cgroup whose memory can be limited, if there is one; `cores` the CPU quota.
+    `cores` is its share of the machine; None: all that it can get.
     """
 
     rank: int
     namespace: str | None
-    cgroups: tuple[Path, ...]
-    memory: Path | None
     cores: float | None
     log: Path
 
@@ -57,8 +57,6 @@ def serve(place: Place, supervisor: Connection) -> None:
         namespace = os.open(place.namespace, os.O_RDONLY)
         enter_network(namespace)
         os.close(namespace)
-    for cgroup in place.cgroups:
-        (cgroup / "cgroup.procs").write_text(str(os.getpid()))
     try:
         _obey(place, supervisor)
     except EOFError:
@@ -101,10 +99,10 @@ def _obey(place: Place, supervisor: Connection) -> None:
     joined: tuple[str, int] | None = None
     while True:
         message = supervisor.recv()
-        if isinstance(message, MeasureShare):
-            supervisor.send(measure_cpu_share())
+        if isinstance(message, MeasurePasses):
+            supervisor.send(_measure_passes(place.cores or 1.0))
         elif isinstance(message, StayBusy):
-            stay_busy(supervisor)
+            stay_busy(supervisor, place.cores or 1.0)
         elif isinstance(message, Join):
             meeting = (message.address, message.port)
             if joined != meeting:
@@ -124,29 +122,48 @@ def _obey(place: Place, supervisor: Connection) -> None:
                 if place.rank == 0
                 else (lambda _: None)
             )
-            _limit_memory(place.memory, message.memory_bytes)
+            _give_back_memory()
             if isinstance(message.run, CollectiveSweep):
                 # A namespace's uplink is this rank's alone; the loopback is everybody's.
                 own = UPLINK if place.namespace else None
                 with device_scope():
                     supervisor.send(sweep(message.run, own, report))
             else:
-                supervisor.send(train(message.run, message.scratch, report, place.cores))
+                supervisor.send(
+                    train(message.run, message.scratch, report, place.cores, message.memory_bytes)
+                )
 
 
-def stay_busy(supervisor: Connection) -> None:
+def stay_busy(supervisor: Connection, cores: float) -> None:
     """Compute as training does, until there is a message, or nobody who could send one."""
+    compute = _passes(cores)
+    while not supervisor.poll():
+        next(compute)
+
+
+def _measure_passes(cores: float) -> Passes:
+    compute = _passes(cores)
+    wall_s, cpu_s = zip(*(next(compute) for _ in range(_CHECKED_PASSES)), strict=True)
+    return Passes(wall_s, cpu_s)
+
+
+def _passes(cores: float) -> Iterator[tuple[float, float]]:
+    """Paced passes of the same work, endlessly; what each took, and its CPU time."""
     import torch
 
-    work = torch.rand(_BUSY_SIZE, _BUSY_SIZE)
-    while not supervisor.poll():
-        work @ work
+    from repro.train.pacing import Pace
+
+    work, pace = torch.rand(_BUSY_SIZE, _BUSY_SIZE), Pace(cores)
+    while True:
+        pace.begin()
+        for _ in range(_PRODUCTS):
+            work @ work
+        yield pace.end()
 
 
-def _limit_memory(group: Path | None, allowance_bytes: int | None) -> None:
-    """Allow so many bytes beside what the rank holds now, the last run's memory given back."""
+def _give_back_memory() -> None:
+    """Return the last run's memory to the system, so that it does not count as the next one's."""
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    if group is not None:
-        limit = None if allowance_bytes is None else used_bytes(group) + allowance_bytes
-        set_limit(group, limit)
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -21,6 +21,8 @@ from repro.launch.messages import (
     Site,
     Work,
 )
+from repro.testbed.ability import ENTER, explain_refusal
+from repro.testbed.enter import REFUSED
 
 _END_S = 20
 
@@ -67,12 +69,15 @@ def open_site(site: Site) -> Iterator[Session]:
     NotRunHere
         This machine cannot run the site; the message says what is missing and the mend.
     ReproError
-        A quota or a rank does not work as it should.
+        A rank does not keep its pace, or does not work as it should.
     """
     ours, theirs = multiprocessing.Pipe()
     with TemporaryFile() as log:
         supervisor = subprocess.Popen(
-            [sys.executable, "-m", "repro.launch.supervisor", str(theirs.fileno())],
+            [
+                *(ENTER if site.topology is not None else (sys.executable,)),
+                *("-m", "repro.launch.supervisor", str(theirs.fileno())),
+            ],
             pass_fds=[theirs.fileno()],
             # Of a session of its own: a Ctrl-C is for the user's process, which closes the pipe.
             start_new_session=True,
@@ -118,6 +123,8 @@ def _lost(supervisor: "subprocess.Popen[bytes]", log: IO[bytes]) -> ReproError:
     code = supervisor.wait(_END_S)
     log.seek(0)
     lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+    if code == REFUSED:
+        return NotRunHere(explain_refusal(lines[-1]))
     return ReproError(
         f"the supervisor of the ranks ended with exit code {code}; "
         f"its last line: {lines[-1] if lines else '(none)'}"

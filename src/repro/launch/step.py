@@ -39,7 +39,7 @@ from repro.observe.clocks import on_rank0_clock
 from repro.observe.nccl_log import read_nccl_log
 from repro.observe.nic import NicSeries
 from repro.results.schema import iteration_spans
-from repro.testbed.namespaces import die_with_parent
+from repro.testbed.kernel import die_with_parent
 from repro.train.records import RankRecord
 
 _POLL_S = 0.2

@@ -25,7 +25,7 @@ from repro.errors import NotRunHere, ReproError
 from repro.launch.messages import (
     Failure,
     Join,
-    MeasureShare,
+    MeasurePasses,
     Order,
     Outcome,
     OutOfMemory,
@@ -46,16 +46,17 @@ from repro.testbed.links import (
     set_fabric_latency,
     set_rates,
 )
-from repro.testbed.memory import kills
-from repro.testbed.namespaces import Namespace, become_network_admin
+from repro.testbed.namespaces import Namespace
 from repro.testbed.ownership import leftovers, owned_name
-from repro.testbed.quota import Quotas, create_quotas
-from repro.testbed.verify import ATTEMPTS, LinkCheck, verify_links, verify_quotas
+from repro.testbed.speed import Passes, SpeedCheck, verify_speed
+from repro.testbed.verify import ATTEMPTS, LinkCheck, verify_links
 from repro.train.records import RankRecord, TrainingRun
 
 _FIRST_PORT = 29500
 _LOG_LINES = 5
 _LAST_WORDS_S = 1.0
+# One rank and all of them take turns in the check of their speed, as a machine's speed drifts.
+_ROUNDS = 3
 
 
 class _UserGone(Exception):
@@ -73,21 +74,17 @@ class _RankOutOfMemory(Exception):
 class _Ranks:
     """The rank processes of a site and the pipes to them."""
 
-    def __init__(self, site: Site, network: Network | None, quotas: Quotas | None, logs: Path):
+    def __init__(self, site: Site, network: Network | None, logs: Path):
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["repro.train.run", "repro.train.groups"])
         self._topology, self._cores = site.topology, site.cores
         self._logs = [logs / f"rank{rank}.log" for rank in range(site.ranks)]
-        self._memory = quotas.memory_paths if quotas else ()
-        self._kills = [kills(group) for group in self._memory]
         self.pipes: list[Connection] = []
         self.processes: list[ForkServerProcess] = []
         for rank in range(site.ranks):
             here, there = context.Pipe()
             namespace = f"/proc/{os.getpid()}/fd/{network.gpus[rank].fd}" if network else None
-            cgroups = quotas.of_rank(rank) if quotas else ()
-            memory = self._memory[rank] if self._memory else None
-            place = Place(rank, namespace, cgroups, memory, site.cores, self._logs[rank])
+            place = Place(rank, namespace, site.cores, self._logs[rank])
             process = context.Process(target=serve, args=(place, there))
             process.start()
             there.close()
@@ -96,7 +93,7 @@ class _Ranks:
 
     @contextmanager
     def others_busy(self, ranks: int) -> Iterator[None]:
-        """Have all but the first `ranks` ranks compute as well, where they have quotas."""
+        """Have all but the first `ranks` ranks compute as well, where they emulate GPUs."""
         others = self.pipes[ranks:] if self._cores is not None else []
         for pipe in others:
             pipe.send(StayBusy())
@@ -159,9 +156,6 @@ class _Ranks:
 
         Neighbours lose their connection to it, and may say so before it does.
         """
-        for rank, (group, before) in enumerate(zip(self._memory, self._kills, strict=True)):
-            if kills(group) > before:
-                return OutOfMemory(rank, f"{self._name(rank)} was killed at its memory limit")
         for pipe in wait(self.pipes, _LAST_WORDS_S):
             assert isinstance(pipe, Connection)
             try:
@@ -202,15 +196,11 @@ def supervise(user: Connection) -> None:
         scratch = stack.enter_context(_scratch())
         network = None
         if site.topology is not None:
-            become_network_admin()
             network = stack.enter_context(build_network(site.topology))
-        quotas = None
-        if site.cores is not None:
-            quotas = stack.enter_context(create_quotas(site.ranks, site.cores))
         os.environ.update(_environment(network is not None))
-        ranks = _Ranks(site, network, quotas, scratch)
+        ranks = _Ranks(site, network, scratch)
         stack.callback(lambda: ranks.bury())
-        _verify_shares(site, ranks, user)
+        speed = _verify_speed(site, ranks, user)
         user.send(Ready())
         port, previous = _FIRST_PORT, None
         while True:
@@ -225,12 +215,13 @@ def supervise(user: Connection) -> None:
                 if fresh and order.memory_bytes and isinstance(order.run, TrainingRun):
                     first = replace(order, run=_smallest(order.run), memory_bytes=())
                     _carry_out(first, ranks, network, scratch, port, user)
-                user.send(_carry_out(order, ranks, network, scratch, port, user))
+                outcome = _carry_out(order, ranks, network, scratch, port, user)
+                user.send(replace(outcome, speed=speed))
             except _RankOutOfMemory as error:
                 ranks.bury()
-                ranks, previous = _Ranks(site, network, quotas, scratch), None
+                ranks, previous = _Ranks(site, network, scratch), None
                 # Ranks that are still starting would disturb the next check of the links.
-                _verify_shares(site, ranks, user)
+                speed = _verify_speed(site, ranks, user)
                 user.send(error.found)
 
 
@@ -278,20 +269,36 @@ def _carry_out(
     return Outcome(records, nics, checks, latency_s, sweeps)
 
 
-def _verify_shares(site: Site, ranks: _Ranks, user: Connection) -> None:
-    """Have all ranks compute at once, and compare the cores they get; also shows they are up."""
-    for attempt in range(1, ATTEMPTS + 1):
-        for pipe in ranks.pipes:
-            pipe.send(MeasureShare())
-        answers = ranks.collect(site.ranks, user)
-        shares = tuple(answer for answer in answers if isinstance(answer, float))
+def _verify_speed(site: Site, ranks: _Ranks, user: Connection) -> SpeedCheck | None:
+    """Have one rank and all of them compute in turns, and compare; also shows that they are up."""
+    rounds = 1 if site.cores is None else _ROUNDS
+    for attempt in range(ATTEMPTS):
+        one = [Passes((), ())]
+        together = [Passes((), ())] * site.ranks
+        for _ in range(rounds):
+            one = _measured(1, one, ranks, user)
+            together = _measured(site.ranks, together, ranks, user)
+        if site.cores is None:
+            break
         try:
-            if site.cores is not None:
-                verify_quotas(site.cores, shares)
-            return
+            return verify_speed(site.cores, one[0], together)
         except ReproError:
-            if attempt == ATTEMPTS:
+            if attempt == ATTEMPTS - 1:
                 raise
+    return None
+
+
+def _measured(count: int, before: list[Passes], ranks: _Ranks, user: Connection) -> list[Passes]:
+    """What the first ranks measured before, and another round of it while all compute."""
+    for pipe in ranks.pipes[:count]:
+        pipe.send(MeasurePasses())
+    with ranks.others_busy(count):
+        answers = ranks.collect(count, user)
+    return [
+        Passes(old.wall_s + new.wall_s, old.cpu_s + new.cpu_s)
+        for old, new in zip(before, answers, strict=True)
+        if isinstance(new, Passes)
+    ]
 
 
 def _environment(networked: bool) -> dict[str, str]:

@@ -37,6 +37,22 @@ def provenance(parameters: Mapping[str, object]) -> str:
     return json.dumps([entry], default=str)
 
 
+def usable_cores() -> int:
+    """Cores this process may run on."""
+    # macOS has no affinity.
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def computing_machine() -> dict[str, object]:
+    """What decides how fast ranks on this machine's cores compute."""
+    return {
+        "processor": _processor(),
+        "usable_cores": usable_cores(),
+        **{name: _version(name) for name in ("torch", "megatron-core")},
+    }
+
+
 def accelerator() -> dict[str, str]:
     """What ranks compute on and communicate through here, with versions."""
     import torch
@@ -81,10 +97,11 @@ def _version(package: str) -> str:
 
 
 def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text(encoding="utf-8").splitlines() if information.exists() else []
+    # Arm's kernel names no model.
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _memory_bytes() -> int:

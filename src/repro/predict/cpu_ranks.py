@@ -1,4 +1,4 @@
-"""Predict the testbed itself: emulated GPUs are CPU ranks under a quota, links are shaped.
+"""Predict the testbed itself: emulated GPUs are CPU ranks at a constant pace, links are shaped.
 
 A CPU launches its own work, so its times add where a GPU's overlap: an overhead per layer and pass,
 and FLOPs over a rate. Everything is calibrated on 2 ranks; 4 and 8 ranks, between nodes, are

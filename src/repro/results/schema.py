@@ -95,6 +95,7 @@ def configuration_dataset(
         **_adapters(outcome, records),
         **_spans(records[0], origin),
         **_links(outcome),
+        **_speed(outcome),
         **_messages(records, origin),
         "out_of_memory": _fits(0.0),
         "time_scale": ((), time_scale, "testbed seconds per full-scale second", "1"),
@@ -339,6 +340,26 @@ def _spans(record: RankRecord, origin: float) -> dict[str, _Variable]:
             np.array([span.end_s for span in spans], dtype=float) - origin,
             "end",
             "s",
+        ),
+    }
+
+
+def _speed(outcome: Outcome) -> dict[str, _Variable]:
+    """How the ranks kept their pace before the run; GPUs have none to keep."""
+    if outcome.speed is None:
+        return {}
+    return {
+        "pace_late": (
+            (),
+            outcome.speed.late,
+            "passes of the slowest rank over their CPU time at the pace, less one",
+            "1",
+        ),
+        "all_to_one_pass_time": (
+            (),
+            outcome.speed.all_to_one,
+            "time of the same passes with all ranks measured over that with one",
+            "1",
         ),
     }
 

@@ -1,1 +1,1 @@
-"""Emulated nodes on one machine: network namespaces, shaped links and CPU quotas."""
+"""Emulated nodes on one machine: network namespaces, shaped links and paced ranks."""

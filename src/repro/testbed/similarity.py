@@ -93,7 +93,7 @@ def derive(
         Sequences whose computing times are compared.
     compute_testbed_s : float
         Forward plus backward compute time of the testbed model, measured on one uncontended rank
-        under the experiment's quota, in seconds.
+        at the experiment's pace, in seconds.
     compute_full_s : float
         The same of the full-size model on one GPU of the cluster, predicted.
     """

@@ -3,7 +3,6 @@
 import socket
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repro.errors import ReproError
@@ -12,7 +11,6 @@ from repro.testbed.namespaces import Namespace, inside
 
 TOLERANCE = 0.05
 _PORT = 29400
-_BURN_S = 0.5
 # Other work on the machine may starve one check; what is off every time is off.
 ATTEMPTS = 6
 _PAUSE_S = 0.5
@@ -22,30 +20,6 @@ _DATAGRAM_BYTES = 26_000
 _WINDOW_S = 0.2
 # Slow links empty few buckets in that time; this many more make the rate exact to 2 %.
 _WINDOW_BUCKETS = 15
-
-
-def measure_cpu_share() -> float:
-    """Compute for a while and return the cores this process got (CPU time per wall time)."""
-    wall, cpu = time.monotonic(), time.process_time()
-    while time.monotonic() - wall < _BURN_S:
-        sum(range(1000))
-    return (time.process_time() - cpu) / (time.monotonic() - wall)
-
-
-def verify_quotas(cores: float, measured: Sequence[float]) -> None:
-    """Compare the cores every rank got, all computing at once, with its quota.
-
-    Raises
-    ------
-    ReproError
-        A rank got more than 5 % less or more than its quota; the message names it.
-    """
-    for rank, share in enumerate(measured):
-        if abs(share / cores - 1) > TOLERANCE:
-            raise ReproError(
-                f"rank {rank} computes with {share:.3f} cores, more than {TOLERANCE:.0%} off its "
-                f"quota of {cores:.3f}; other work may be using this machine: stop it"
-            )
 
 
 @dataclass(frozen=True)

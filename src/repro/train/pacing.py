@@ -1,9 +1,9 @@
 """Let an emulated GPU compute at a constant speed, in passes of any length.
 
-A CPU quota bounds what a rank computes in each of its periods, not how fast: after waiting, a rank
-has a period's quota at hand and computes it as fast as the core can. A pipeline's passes are that
-short, so its stages would be fast where they wait for others and slow where they do not. A paced
-pass takes as long as its CPU time does at the quota's rate.
+An emulated GPU has a share of a core. What it computes in a pass takes it the CPU time that it
+needs, at whatever moment the machine gives it; the pass is then held back until that CPU time would
+be over at the share's pace. So a pass takes as long on one rank as on many, as long as the ranks'
+shares leave some of the machine free.
 """
 
 import time
@@ -15,13 +15,31 @@ from megatron.core.timers import TimerBase, Timers
 _PASSES = ("forward-compute", "backward-compute", "optimizer")
 
 
+class Pace:
+    """Holds passes back until their CPU time is over at the pace of `cores` cores."""
+
+    def __init__(self, cores: float) -> None:
+        self._cores = cores
+        self._wall_s = self._cpu_s = 0.0
+
+    def begin(self) -> None:
+        """A pass begins."""
+        self._wall_s, self._cpu_s = time.monotonic(), time.process_time()
+
+    def end(self) -> tuple[float, float]:
+        """A pass has been computed: wait, and return the seconds it took and its CPU time."""
+        cpu_s = time.process_time() - self._cpu_s
+        time.sleep(max(0.0, self._wall_s + cpu_s / self._cores - time.monotonic()))
+        return time.monotonic() - self._wall_s, cpu_s
+
+
 class PacedTimers(Timers):  # type: ignore[misc]
-    """Megatron-Core's timers, of which those of computing wait until the quota's time is over.
+    """Megatron-Core's timers, of which those of computing wait until the pace's time is over.
 
     Parameters
     ----------
     cores : float
-        The rank's CPU quota.
+        The rank's share, in cores.
     log_level, log_option
         As Megatron-Core's.
     """
@@ -42,16 +60,14 @@ class PacedTimers(Timers):  # type: ignore[misc]
 class _PacedTimer(TimerBase):  # type: ignore[misc]
     def __init__(self, timer: Any, cores: float) -> None:
         super().__init__(timer.name)
-        self._timer, self._cores = timer, cores
-        self._wall_s = self._cpu_s = 0.0
+        self._timer, self._pace = timer, Pace(cores)
 
     def start(self, barrier: bool = False) -> None:
-        self._wall_s, self._cpu_s = time.monotonic(), time.process_time()
+        self._pace.begin()
         self._timer.start(barrier)
 
     def stop(self, barrier: bool = False) -> None:
-        due = self._wall_s + (time.process_time() - self._cpu_s) / self._cores
-        time.sleep(max(0.0, due - time.monotonic()))
+        self._pace.end()
         self._timer.stop(barrier)
 
     def reset(self) -> None:

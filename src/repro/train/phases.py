@@ -32,7 +32,7 @@ _ALL = (
 def create_timers(cores: float | None = None) -> Timers:
     """Timers that record all levels: each start and stop synchronises the device.
 
-    With a CPU quota of `cores`, passes take the time that they have at that rate.
+    With a share of `cores`, passes take the time that they have at that pace.
     """
     timers = (
         Timers(_ALL_LEVELS, _LOG_OPTION)

@@ -16,6 +16,7 @@ from megatron.core.transformer.module import Float16Module
 
 from repro.catalog.phases import P2P_TIMERS, PHASES
 from repro.observe.memory import begin_peak, peak_bytes
+from repro.train.allowance import keep_to_allowance
 from repro.train.checkpoint import save_checkpoint
 from repro.train.cpu_compat import cpu_as_cuda
 from repro.train.phases import read_phases, reset_timers
@@ -35,13 +36,14 @@ def train(
     scratch: Path,
     report: Callable[[int], None] = lambda _: None,
     cores: float | None = None,
+    memory_bytes: int | None = None,
 ) -> RankRecord:
     """Train one configuration on this rank and return what it measured.
 
     The process groups exist (`repro.train.groups`). Checkpoints and dataset indices go below
     `scratch`, a folder all ranks see. `report` is called with the number of finished iterations,
-    warm-up included, after each. `cores` is the CPU quota of an emulated GPU, at whose rate passes
-    are paced.
+    warm-up included, after each. `cores` is an emulated GPU's share of the machine, at whose pace
+    it computes, and `memory_bytes` what the run may take beside what the process holds.
 
     Batches are loaded between iterations, outside the clock: what is measured is computing and
     communicating.
@@ -50,12 +52,20 @@ def train(
     ------
     ReproError
         The model cannot be split into so many stages, or such a pipeline cannot be saved.
+    MemoryError
+        The run took more than `memory_bytes`.
     """
     with device_scope():
         # What an earlier run left in it, this one would use without counting it.
         parallel_state.get_global_memory_buffer().buffer.clear()
         held = begin_peak()
-        return _loop(set_up(run, scratch, cores), report, held)
+        state = set_up(run, scratch, cores)
+        look: Callable[[], None] = (
+            (lambda: None)
+            if memory_bytes is None
+            else keep_to_allowance(state.module, held, memory_bytes)
+        )
+        return _loop(state, report, held, look)
 
 
 def forward_backward(
@@ -96,7 +106,9 @@ def _between_stages(state: Training) -> dict[str, Any]:
     return arguments
 
 
-def _loop(state: Training, report: Callable[[int], None], held: int) -> RankRecord:
+def _loop(
+    state: Training, report: Callable[[int], None], held: int, look: Callable[[], None]
+) -> RankRecord:
     run = state.run
     starts: list[float] = []
     durations: list[float] = []
@@ -112,6 +124,7 @@ def _loop(state: Training, report: Callable[[int], None], held: int) -> RankReco
         start = time.monotonic()
         loss = iterate(state, data)
         duration = time.monotonic() - start
+        look()
         phase_times, timer_times = read_phases(state.timers, duration, run.pipeline_parallel > 1)
         ends = [] if state.communicator is None else state.communicator.take(len(starts))
         report(iteration)

@@ -1,0 +1,61 @@
+"""What measurements on the testbed depend on of this machine, and whether results are its own."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import xarray as xr
+
+from repro.atomic import replacing
+from repro.catalog.experiments import most_gpus
+from repro.observe.environment import computing_machine
+from repro.testbed.ability import testbed_ability
+from repro.testbed.speed import cores_per_rank
+
+# How a rank becomes an emulated GPU; datasets say so.
+_MEANS = {
+    "speed": "passes are held back to their CPU time / cores",
+    "memory": "a rank counts its own peak, after every layer",
+}
+
+
+def emulated_gpu(cluster_name: str) -> dict[str, object]:
+    """What decides how fast an emulated GPU of a cluster computes here: machine, share, means."""
+    return {**computing_machine(), "cores": cores_per_rank(most_gpus(cluster_name)), **_MEANS}
+
+
+def differences(dataset: xr.Dataset, cluster_name: str) -> str:
+    """In what this machine differs from the one a testbed's dataset is from; empty if in nothing.
+
+    Parameters
+    ----------
+    cluster_name
+        Whose GPUs were emulated.
+    """
+    here, there = emulated_gpu(cluster_name), json.loads(dataset.attrs.get("emulated_gpu", "{}"))
+    return ", ".join(
+        f"{name} {there.get(name, 'unknown')}, not {value}"
+        for name, value in here.items()
+        if there.get(name) != value
+    )
+
+
+def note_machine(path: Path) -> Iterable[str]:
+    """Keep what measurements depend on in a file, which changes when any of it does.
+
+    Returns
+    -------
+    iterable of str
+        What a user should know before anything runs: whether the testbed does here, and that
+        results are another machine's.
+    """
+    ability = testbed_ability()
+    here = {**computing_machine(), **_MEANS, "testbed": ability.works}
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else here
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(here, indent=1) + "\n", encoding="utf-8")
+    if before != here:
+        changed = [f"{name} {before.get(name)}" for name in here if before.get(name) != here[name]]
+        yield f"measured on another machine ({', '.join(changed)}): it is measured again here"
+    if not ability.works:
+        yield f"the testbed does not run here, everything else does: {ability.found}"

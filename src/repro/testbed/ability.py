@@ -1,0 +1,105 @@
+"""Whether this machine can emulate nodes; if it cannot, what forbids it and the mend."""
+
+import errno
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from repro.testbed.enter import REFUSED
+
+ENTER = (sys.executable, "-m", "repro.testbed.enter")
+_SECCOMP_FILTER = "2"
+_SYSCTL = "let an administrator run `sysctl -w {}`"
+
+
+@dataclass(frozen=True)
+class Ability:
+    """Whether the testbed's network can be built here, and how, or why not with the mend."""
+
+    works: bool
+    found: str
+
+
+def testbed_ability() -> Ability:
+    """Build a small network in a process of its own: entering namespaces cannot be undone."""
+    if sys.platform != "linux":
+        return Ability(
+            False, f"the testbed needs Linux's network namespaces; this is {sys.platform}"
+        )
+    result = subprocess.run(
+        [*ENTER, "-m", "repro.testbed.probe"], capture_output=True, text=True, check=False
+    )
+    words = result.stderr.strip().splitlines()[-1:]
+    if result.returncode == 0:
+        who = "as root" if os.geteuid() == 0 else "in a user namespace"
+        return Ability(True, f"{who}, {result.stdout.strip()}")
+    if result.returncode == REFUSED:
+        return Ability(False, explain_refusal(words[0]))
+    return Ability(False, words[0] if words else f"the probe ended with {result.returncode}")
+
+
+def explain_refusal(words: str, system: Path = Path("/proc")) -> str:
+    """Why the kernel refused what `repro.testbed.enter` asked for, and the mend, in one line.
+
+    Parameters
+    ----------
+    words
+        That program's last line: the call and the error's number.
+    system
+        Where procfs is.
+    """
+    call, _, number = words.rpartition(" ")
+    said = f"{call}: {os.strerror(int(number))}"
+    cause, mend = _cause(int(number), system)
+    return (
+        f"the testbed needs network namespaces, and user {os.geteuid()} may not create any here "
+        f"({said}): {cause}; {mend}"
+    )
+
+
+def _cause(number: int, system: Path) -> tuple[str, str]:
+    """What forbids namespaces, by what the system shows, and what to do about it."""
+    for name, setting in (
+        ("user/max_user_namespaces", "user.max_user_namespaces=15000"),
+        ("user/max_net_namespaces", "user.max_net_namespaces=15000"),
+        ("kernel/unprivileged_userns_clone", "kernel.unprivileged_userns_clone=1"),
+    ):
+        if _read(system / "sys" / name) == "0":
+            return f"{name.replace('/', '.')} is 0", _SYSCTL.format(setting)
+    if number == errno.ENOSPC:
+        return (
+            "all namespaces that user.max_user_namespaces allows are in use",
+            _SYSCTL.format("user.max_user_namespaces=15000"),
+        )
+    if _read(system / "sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
+        return (
+            "AppArmor restricts unprivileged user namespaces, as Ubuntu does since 23.10",
+            _SYSCTL.format("kernel.apparmor_restrict_unprivileged_userns=0"),
+        )
+    if _status(system, "Seccomp") == _SECCOMP_FILTER:
+        return (
+            "a seccomp filter forbids it, as containers have by default",
+            "start the container with `docker run --security-opt seccomp=unconfined "
+            "--security-opt apparmor=unconfined` (podman has the same options)",
+        )
+    if not (system / "self/ns/user").exists():
+        return "this kernel has no user namespaces (CONFIG_USER_NS)", "run as root"
+    return "the system does not show why", "run as root, or ask who administers this machine"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _status(system: Path, field: str) -> str:
+    """A field of this process's status; its filters are those of the process that was refused."""
+    for line in _read(system / "self/status").splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return value.strip()
+    return ""

@@ -1,0 +1,50 @@
+"""The memory of an emulated GPU: a run counts what it takes, and ends when that is too much."""
+
+from collections.abc import Callable
+from typing import Any
+
+from megatron.core.transformer.transformer_layer import TransformerLayer
+from torch import nn
+
+from repro.observe.memory import peak_bytes
+
+
+def keep_to_allowance(
+    model: nn.Module, held_bytes: int, allowance_bytes: int
+) -> Callable[[], None]:
+    """Look after every layer's and the whole model's forward pass whether memory was enough.
+
+    A GPU refuses the allocation that goes beyond its memory; here it succeeds, and what is counted
+    shows it one layer later.
+
+    Parameters
+    ----------
+    held_bytes
+        What the process held when the run began, as `begin_peak` says.
+    allowance_bytes
+        What the run may take beside it.
+
+    Returns
+    -------
+    Callable
+        Looks at any other time.
+
+    Raises
+    ------
+    MemoryError
+        From the model, or the returned function: the run's peak went over its allowance.
+    """
+
+    def look(*_: Any) -> None:
+        taken = peak_bytes() - held_bytes
+        if taken > allowance_bytes:
+            raise MemoryError(
+                f"the run has taken {taken / 1e6:.0f} MB, the emulated GPU has "
+                f"{allowance_bytes / 1e6:.0f} MB for it"
+            )
+
+    for layer in model.modules():
+        if isinstance(layer, TransformerLayer):
+            layer.register_forward_hook(look)
+    model.register_forward_hook(look)
+    return look

@@ -1,0 +1,56 @@
+"""An emulated GPU's memory ends where the run's own account goes over it, wherever that is."""
+
+import pytest
+import torch
+from megatron.core.transformer.transformer_layer import TransformerLayer
+from torch import nn
+
+from repro.observe.memory import begin_peak
+from repro.train.allowance import keep_to_allowance
+
+_MEBIBYTE = 1 << 20
+
+
+class _Layer(TransformerLayer):  # type: ignore[misc]
+    """Takes so much memory, and keeps it."""
+
+    def __init__(self, size_bytes: int) -> None:
+        nn.Module.__init__(self)
+        self._size = size_bytes
+        self.kept: list[torch.Tensor] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.kept.append(torch.ones(self._size, dtype=torch.uint8))
+        return x
+
+    def __call__(self, *arguments: torch.Tensor) -> torch.Tensor:
+        return nn.Module.__call__(self, *arguments)
+
+
+def _model(*sizes: int) -> nn.Sequential:
+    return nn.Sequential(*(_Layer(size * _MEBIBYTE) for size in sizes))
+
+
+def test_a_run_within_its_allowance_goes_on() -> None:
+    model = _model(10, 10)
+    look = keep_to_allowance(model, begin_peak(), 60 * _MEBIBYTE)
+    model(torch.zeros(1))
+    look()
+
+
+def test_the_layer_that_goes_over_it_is_the_last() -> None:
+    model = _model(10, 80, 10)
+    keep_to_allowance(model, begin_peak(), 60 * _MEBIBYTE)
+    with pytest.raises(MemoryError, match=r"taken \d+ MB, the emulated GPU has 63 MB for it"):
+        model(torch.zeros(1))
+    first, second, third = model
+    assert first.kept and second.kept and not third.kept
+
+
+def test_a_peak_that_is_over_counts_too() -> None:
+    held = begin_peak()
+    look = keep_to_allowance(_model(1), held, 60 * _MEBIBYTE)
+    taken = torch.ones(80 * _MEBIBYTE, dtype=torch.uint8)
+    del taken
+    with pytest.raises(MemoryError):
+        look()
