@@ -135,13 +135,17 @@ def claims(
     """Print every claim: published, predicted and measured value, intervals and verdicts."""
     from repro.claims.table import table
     from repro.claims.verdicts import judge_every_claim
+    from repro.launch.this_machine import caveats
     from repro.results.store import read_experiments
 
-    judgements = judge_every_claim(read_experiments())
+    results = read_experiments()
+    judgements = judge_every_claim(results)
     if as_json:
         typer.echo(json.dumps([asdict(judgement) for judgement in judgements], indent=1))
     else:
         typer.echo(table(judgements))
+        for caveat in caveats(results):
+            typer.echo(caveat, err=True)
 
 
 @app.command("what-if")

@@ -6,6 +6,7 @@ import pandas as pd
 
 from repro.catalog.protocols import read_protocols
 from repro.figures.panels import MODEL_COLOURS, model_labels
+from repro.predict.cpu_ranks import error_pct
 
 
 def prediction_errors(rows: pd.DataFrame) -> hv.Overlay:
@@ -27,7 +28,7 @@ def prediction_errors(rows: pd.DataFrame) -> hv.Overlay:
                 f"{gpus} {labels[name]}"
                 for gpus, name in zip(shown.gpus, shown.protocol, strict=True)
             ],
-            "error": 100 * (shown.predicted_s / shown.measured_s - 1),
+            "error": error_pct(shown),
             "model": shown.model.map(models),
         }
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 from tqdm import tqdm
 
@@ -18,7 +19,7 @@ from repro.launch.sites import open_site
 from repro.launch.this_machine import differences, emulated_gpu
 from repro.observe.environment import provenance
 from repro.paths import RESULTS
-from repro.results.store import not_run, read_dataset, why_not_run
+from repro.results.store import has_runs, not_run, read_dataset, why_not_run
 from repro.testbed.ability import testbed_ability
 from repro.testbed.speed import cores_per_rank
 
@@ -167,6 +168,23 @@ class Computing:
     def fixed_bytes(self) -> float:
         """Memory that a run takes whatever its batch."""
         return self.memory_bytes[-1] - self.sequence_bytes * self.micro_batch_sizes[-1]
+
+
+def computing_table(cluster_name: str) -> pd.DataFrame:
+    """Median seconds of an iteration on one rank, by layout and model, a column per micro batch.
+
+    Empty where they could not be measured.
+
+    Raises
+    ------
+    ReproError
+        Nobody has tried.
+    """
+    dataset = read_dataset(compute_path(cluster_name))
+    if not has_runs(dataset):
+        return pd.DataFrame()
+    times = dataset["iteration_time_s"].median("iteration").to_series()
+    return pd.DataFrame(times.unstack("micro_batch_size")).dropna().round(4)
 
 
 def read_computing(cluster_name: str, name: str, pipeline: bool) -> Computing:

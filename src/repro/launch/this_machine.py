@@ -1,14 +1,15 @@
 """What measurements on the testbed depend on of this machine, and whether results are its own."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import xarray as xr
 
 from repro.atomic import replacing
-from repro.catalog.experiments import most_gpus
+from repro.catalog.experiments import experiment, most_gpus
 from repro.observe.environment import computing_machine
+from repro.results.store import has_runs, why_not_run
 from repro.testbed.ability import testbed_ability
 from repro.testbed.speed import cores_per_rank
 
@@ -59,3 +60,25 @@ def note_machine(path: Path) -> Iterable[str]:
         yield f"measured on another machine ({', '.join(changed)}): it is measured again here"
     if not ability.works:
         yield f"the testbed does not run here, everything else does: {ability.found}"
+
+
+def caveats(results: Mapping[str, xr.Dataset]) -> list[str]:
+    """What a reader of experiments' results should know first, a line each.
+
+    What was not measured and why, and what was measured on another machine than this one.
+    """
+    missing: dict[str, list[str]] = {}
+    elsewhere: dict[str, list[str]] = {}
+    for name, dataset in results.items():
+        if reason := why_not_run(dataset):
+            missing.setdefault(reason, []).append(name)
+        emulated = has_runs(dataset) and "emulated_gpu" in dataset.attrs
+        if emulated and (changed := differences(dataset, experiment(name).cluster)):
+            elsewhere.setdefault(changed, []).append(name)
+    return [
+        *(f"Not measured: {', '.join(names)} ({why})." for why, names in missing.items()),
+        *(
+            f"Measured on another machine: {', '.join(names)} ({changed})."
+            for changed, names in elsewhere.items()
+        ),
+    ]

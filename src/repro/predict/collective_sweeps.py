@@ -135,7 +135,7 @@ def judge_sweep(selection: SweepSelection, results: xr.Dataset) -> pd.DataFrame:
         interval and the verdict.
     """
     if not results.data_vars:
-        return pd.DataFrame()
+        return pd.DataFrame(columns=["collective", "regime", "verdict"])
     scale = float(results.attrs.get("rate_scale", 1.0))
     chosen = (
         bandwidths(results).squeeze("source", drop=True).sel(layout="world", in_place=OUT_OF_PLACE)

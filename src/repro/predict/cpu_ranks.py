@@ -101,6 +101,22 @@ def predict_testbed(results: Mapping[str, xr.Dataset], ranks: CpuRanks) -> pd.Da
     )
 
 
+def error_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """How far off predictions are, in percent, by protocol and GPUs; without calibrated rows."""
+    judged = rows[~rows.calibrated].assign(error_pct=error_pct)
+    return judged.groupby(["protocol", "gpus"]).error_pct.describe().round(1)
+
+
+def mean_error_pct(rows: pd.DataFrame) -> float:
+    """The mean absolute error of what was not calibrated on, in percent."""
+    return float(error_pct(rows[~rows.calibrated]).abs().mean())
+
+
+def error_pct(rows: pd.DataFrame) -> pd.Series:
+    """How far off each prediction is, in percent."""
+    return 100 * (rows.predicted_s / rows.measured_s - 1)
+
+
 def configurations(results: Mapping[str, xr.Dataset]) -> pd.DataFrame:
     """Every measured configuration: what was trained, on which links, and its mean phases."""
     rows = []

@@ -55,8 +55,10 @@ def _by_model(results: xr.Dataset, value: Callable[[str], float]) -> xr.DataArra
 def bandwidth_table(results: xr.Dataset) -> pd.DataFrame:
     """Both collectives' times in ms and bandwidths in GB/s, by model and number of GPUs.
 
-    Of the smallest micro batch; they do not depend on it.
+    Of the smallest micro batch; they do not depend on it. Empty if nothing was run.
     """
+    if not has_runs(results):
+        return pd.DataFrame()
     first = {"source": 0, "protocol": 0, "micro_batch_size": 0}
     columns = {}
     for unit, values in (

@@ -89,7 +89,7 @@ def _read_or_missing(name: str) -> xr.Dataset:
     path = RESULTS / f"{name}.nc"
     if path.exists():
         return read_dataset(path)
-    return not_run({name: "no results yet; `dvc repro` makes them"})
+    return not_run({"results": "none yet; `dvc repro` makes them"})
 
 
 def read_sweeps() -> dict[str, xr.Dataset]:
@@ -98,18 +98,28 @@ def read_sweeps() -> dict[str, xr.Dataset]:
     return {name: _read_or_missing(name) for name in names}
 
 
-def read_measured(names: str) -> dict[str, xr.Dataset]:
+def read_measured(names: str) -> tuple[dict[str, xr.Dataset], str]:
     """The measured experiments among a comma-separated list of names.
+
+    Returns
+    -------
+    measured, missing
+        Datasets by name, and why others are not among them, in one line.
 
     Raises
     ------
     ReproError
-        A name is unknown, or nothing of an experiment was measured.
+        A name is unknown.
     """
     known = read_experiments()
-    chosen = {}
-    for name in (part.strip() for part in names.split(",")):
-        chosen[name] = choose("experiment", name, known)
-        if not has_runs(chosen[name]):
-            raise ReproError(f"{name}: nothing was measured ({why_not_run(chosen[name])})")
-    return chosen
+    chosen = {
+        name: choose("experiment", name, known)
+        for name in (part.strip() for part in names.split(","))
+    }
+    measured = {name: dataset for name, dataset in chosen.items() if has_runs(dataset)}
+    missing = [
+        f"{name}: nothing was measured ({why_not_run(dataset)})"
+        for name, dataset in chosen.items()
+        if name not in measured
+    ]
+    return measured, "; ".join(missing)

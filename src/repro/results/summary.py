@@ -61,8 +61,11 @@ def pipeline_readings(results: xr.Dataset) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        A row per model and protocol; columns by reading (timers, wire) and number of GPUs.
+        A row per model and protocol; columns by reading (timers, wire) and number of GPUs. Empty
+        without pipelines.
     """
+    if not has_pipelines(results):
+        return pd.DataFrame()
     readings = {"timers": timer_fraction(results), "wire": wire_share(results)}
     tables = {
         name: (100 * share)
@@ -74,3 +77,9 @@ def pipeline_readings(results: xr.Dataset) -> pd.DataFrame:
         for name, share in readings.items()
     }
     return pd.concat(tables, axis="columns", names=["reading", "gpus"])
+
+
+def similarity_table(results: xr.Dataset) -> pd.DataFrame:
+    """What the similarity rule made of each model, a row per model; empty if nothing was run."""
+    explained = pd.DataFrame(json.loads(results.attrs.get("similarity", "{}"))).T
+    return explained.drop(columns=["model", "rule"], errors="ignore")

@@ -1,0 +1,69 @@
+"""Where the testbed cannot run, everything else does, and says what is missing and why."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from repro.catalog.collectives import read_collectives_sweep
+from repro.catalog.experiments import EXPERIMENTS
+from repro.paths import ROOT
+from repro.results.store import not_run, write_dataset
+
+pytestmark = pytest.mark.slow
+
+_NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+_REASON = "no namespaces for user 1000"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project whose results hold nothing but their reason."""
+    folder = tmp_path_factory.mktemp("a project") / "repro"
+    for name in ("src", "params", "notebooks", "data/published"):
+        shutil.copytree(ROOT / name, folder / name)
+    clusters = read_collectives_sweep().clusters
+    computed = [f"compute-{name}" for name in ("pinnacles", "cluster-b", "big-red-200")]
+    for name in (*EXPERIMENTS, *(f"collectives-{c}" for c in clusters), *computed, "sensitivity"):
+        write_dataset(not_run({"testbed": _REASON}), folder / "results" / f"{name}.nc")
+    return folder
+
+
+def _run(project: Path, *command: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command,
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": str(project / "src")},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def errors(project: Path) -> dict[str, list[str]]:
+    """What every notebook raised, run one after another where the kernel refuses namespaces."""
+    here = Path(__file__).parent
+    result = _run(
+        project,
+        *(sys.executable, str(here / "without_namespaces.py")),
+        *(sys.executable, str(here / "run_notebooks.py")),
+        *(f"notebooks/{name}.ipynb" for name in _NOTEBOOKS),
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    found: dict[str, list[str]] = json.loads(result.stdout)
+    return found
+
+
+@pytest.mark.parametrize("name", _NOTEBOOKS)
+def test_a_notebook_shows_what_there_is(errors: dict[str, list[str]], name: str) -> None:
+    assert errors[name] == []
+
+
+@pytest.mark.parametrize("command", ["figures", "claims", "what-if"])
+def test_a_command_does_what_it_can(project: Path, command: str) -> None:
+    result = _run(project, str(Path(sys.executable).with_name("repro")), command)
+    assert result.returncode == 0, result.stderr
