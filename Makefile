@@ -2,6 +2,8 @@
 # make test    the same environment, then the tests
 PYTHON ?= python3
 BIN := .venv/bin
+# Two of them at once install one after the other, where there is flock (util-linux).
+LOCK := $(shell command -v flock > /dev/null && echo flock Makefile)
 
 .PHONY: repro test
 repro: .venv/installed
@@ -13,6 +15,7 @@ test: .venv/installed
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest
 
 .venv/installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	@echo "installing into .venv: it takes 2 GB of disk, and 6 GB where torch brings CUDA's libraries"
+	$(LOCK) sh -c "$(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet \
+	  --constraint constraints.txt --editable '.[test]'"
 	touch $@

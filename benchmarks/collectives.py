@@ -67,7 +67,8 @@ def _rank(rank: int, port: int, answer: Connection) -> None:
     import torch.distributed as dist
 
     from repro.collectives import sweep as sweeping
-    from repro.collectives.operations import PLACES, Operation
+    from repro.collectives.definitions import PLACES
+    from repro.collectives.operations import Operation
     from repro.train.groups import join_groups, leave_groups
     from repro.train.run import device_scope
 

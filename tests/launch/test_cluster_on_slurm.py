@@ -17,7 +17,7 @@ from slurm_testbed import MAX_TIME_MINUTES, PARTITION, SlurmTestbed, needs_slurm
 
 from repro.paths import ROOT
 
-pytestmark = [pytest.mark.testbed, pytest.mark.slow, needs_slurm]
+pytestmark = [pytest.mark.testbed, pytest.mark.slow, pytest.mark.root, needs_slurm]
 
 # Enough for a link to be what ranks wait for, on a machine whose cores eight of them share.
 _LINK_GBPS = 0.1

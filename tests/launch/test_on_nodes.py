@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from repro.catalog.collectives import select_sweep
 from repro.catalog.nodes import Nodes, read_nodes
@@ -92,7 +93,7 @@ def test_a_failing_rank_is_one_line_with_its_logs(
 
 def test_without_gpus_the_source_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _use(monkeypatch, shapes="full")
-    monkeypatch.setattr(on_nodes.torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     selection = select("weak_scaling", "cluster", "all", "bert-large", "all", "ci")
     journal = Journal(tmp_path / "out.nc")
     dataset = measure_on_cluster(selection, tmp_path, "95,5", journal, tmp_path / "logs")

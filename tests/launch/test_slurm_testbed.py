@@ -12,7 +12,7 @@ from slurm_testbed import SlurmTestbed, needs_slurm, slurm_testbed
 
 from repro.testbed.links import read_uplink_bytes
 
-pytestmark = [pytest.mark.testbed, needs_slurm]
+pytestmark = [pytest.mark.testbed, pytest.mark.root, needs_slurm]
 
 _LINK_GBPS = 0.2
 _SENT_BYTES = 20_000_000

@@ -22,7 +22,7 @@ from repro.launch.cases import Case, training_case
 from repro.launch.messages import Failure, NodeAdapters, Order, Outcome, OutOfMemory
 from repro.launch.step import carry_out
 from repro.launch.step_files import Answer, answer_path, nccl_log_path
-from repro.observe.clocks import ClockOffset
+from repro.observe.clock_offsets import ClockOffset
 from repro.observe.nic import NicSeries
 from repro.results.schema import Cell
 

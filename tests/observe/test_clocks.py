@@ -9,7 +9,8 @@ import pytest
 import torch.distributed as dist
 from train.rank_pool import RankPool
 
-from repro.observe.clocks import ClockOffset, measure_offset, on_rank0_clock
+from repro.observe.clock_offsets import ClockOffset, on_rank0_clock
+from repro.observe.clocks import measure_offset
 
 # What floating-point numbers of monotonic clocks differ by.
 _ROUNDING_S = 1e-6

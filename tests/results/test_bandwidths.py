@@ -8,8 +8,7 @@ import pytest
 import xarray as xr
 
 from repro.catalog.collectives import Layout
-from repro.collectives.definitions import COLLECTIVES, bus_factor
-from repro.collectives.operations import PLACES
+from repro.collectives.definitions import COLLECTIVES, PLACES, bus_factor
 from repro.collectives.records import CollectiveSweep, SweepRecord, Timing
 from repro.collectives.traffic import received_bytes
 from repro.launch.messages import Outcome

@@ -10,10 +10,10 @@ import torch.distributed as dist
 from rank_pool import RankPool
 
 from repro.catalog.collectives import Element, Layout
-from repro.collectives.definitions import COLLECTIVES
-from repro.collectives.operations import PLACES, prepare
+from repro.collectives.definitions import COLLECTIVES, PLACES
+from repro.collectives.operations import prepare
 from repro.collectives.records import CollectiveSweep, SweepRecord, Timing
-from repro.collectives.sweep import cases, sweep
+from repro.collectives.sweep import sweep
 from repro.errors import ReproError
 
 _LAYOUTS: tuple[Layout, ...] = ("world", "node", "rail")
@@ -76,7 +76,7 @@ def test_every_collective_is_measured_and_right(
         assert record.group_ranks == groups
         assert _cases_of(record) == wanted
         assert reports == sorted(reports)
-        assert reports[-1] == cases(asked) == len(layouts) * len(_PLACES) * len(_SIZES)
+        assert reports[-1] == asked.cases == len(layouts) * len(_PLACES) * len(_SIZES)
         for found in record.measurements:
             _check_size(found, groups[found.layout], _WIDTH[dtype])
             assert len(found.time_s) == asked.repeats
@@ -99,7 +99,7 @@ def test_sizes_end_with_the_first_call_that_is_too_long(pool: RankPool) -> None:
     asked = replace(_ALL, longest_call_s=1e-9, layouts=("world",))
     for record, reports in pool.run(_swept, asked, ranks=2):
         assert _cases_of(record) == [("world", *case, _SIZES[0]) for case in _PLACES]
-        assert reports[-1] == cases(asked)
+        assert reports[-1] == asked.cases
 
 
 def test_small_messages_are_called_several_times(pool: RankPool) -> None:

@@ -20,6 +20,18 @@ _BUS_FACTORS: Mapping[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "send_recv": np.ones_like,
 }
 COLLECTIVES = tuple(_BUS_FACTORS)
+# In and out of place as torch offers them. Where it has a collective in place only, out of place is
+# a copy and the collective, as in torch's functional collectives; an exchange between ranks has no
+# place of its own, as in nccl-tests.
+PLACES: dict[str, tuple[bool, ...]] = {
+    "all_reduce": (False, True),
+    "all_gather": (False, True),
+    "reduce_scatter": (False, True),
+    "broadcast": (False, True),
+    "reduce": (False, True),
+    "all_to_all": (False,),
+    "send_recv": (False,),
+}
 
 
 def bus_factor(collective: str, ranks: ArrayLike) -> NDArray[Any]:

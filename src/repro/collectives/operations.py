@@ -6,18 +6,6 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-# In and out of place as torch offers them. Where it has a collective in place only, out of place is
-# a copy and the collective, as in torch's functional collectives; an exchange between ranks has no
-# place of its own, as in nccl-tests.
-PLACES: dict[str, tuple[bool, ...]] = {
-    "all_reduce": (False, True),
-    "all_gather": (False, True),
-    "reduce_scatter": (False, True),
-    "broadcast": (False, True),
-    "reduce": (False, True),
-    "all_to_all": (False,),
-    "send_recv": (False,),
-}
 # Data are whole numbers whose sums do not exceed this, so that every order of summing gives the
 # same in half precision too: bf16 has all of them up to it.
 _LARGEST_SUM = 256
@@ -83,7 +71,7 @@ def prepare(
     Parameters
     ----------
     collective : str
-        A key of `PLACES`.
+        A key of `repro.collectives.definitions.PLACES`.
     asked_bytes : int
         The size; rounded up to a whole number of elements, of each rank where ranks have shares.
     in_place : bool

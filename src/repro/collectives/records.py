@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from repro.catalog.collectives import Element, Layout
+from repro.collectives.definitions import PLACES
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,12 @@ class CollectiveSweep:
     warmup: int
     repeats: int
     longest_call_s: float
+
+    @property
+    def cases(self) -> int:
+        """How many cases it has (layout, collective, place, size), skipped ones included."""
+        places = sum(len(PLACES[collective]) for collective in self.collectives)
+        return len(self.layouts) * places * len(self.sizes_bytes)
 
 
 @dataclass(frozen=True)

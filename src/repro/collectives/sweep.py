@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 
 from repro.catalog.collectives import Layout
-from repro.collectives.operations import PLACES, Operation, prepare
+from repro.collectives.definitions import PLACES
+from repro.collectives.operations import Operation, prepare
 from repro.collectives.records import CollectiveSweep, SweepRecord, Timing
 from repro.errors import ReproError
 from repro.observe.nic import interface_bytes
@@ -46,7 +47,7 @@ def sweep(
     done = 0
     for layout, group in groups.items():
         if group.size() == 1:
-            done += cases(asked) // len(asked.layouts)
+            done += asked.cases // len(asked.layouts)
             report(done)
             continue
         for collective in asked.collectives:
@@ -62,12 +63,6 @@ def sweep(
             dist.destroy_process_group(group)
     sizes_of = {layout: group.size() for layout, group in groups.items()}
     return SweepRecord(dist.get_rank(), sizes_of, tuple(found))
-
-
-def cases(asked: CollectiveSweep) -> int:
-    """How many cases a sweep has, skipped ones included."""
-    places = sum(len(PLACES[collective]) for collective in asked.collectives)
-    return len(asked.layouts) * places * len(asked.sizes_bytes)
 
 
 def _device() -> torch.device:

@@ -8,7 +8,6 @@ from typing import Generic
 import xarray as xr
 
 from repro.collectives.records import CollectiveSweep
-from repro.collectives.sweep import cases as sweep_cases
 from repro.errors import ProtocolMissing
 from repro.launch.journal import Journal
 from repro.launch.messages import Order, Outcome, OutOfMemory, Work
@@ -49,7 +48,7 @@ class Case(Generic[Work]):
         """How many steps of progress ranks report: iterations, or cases of a sweep."""
         run = self.order.run
         if isinstance(run, CollectiveSweep):
-            return sweep_cases(run)
+            return run.cases
         return run.warmup + run.iterations
 
 

@@ -88,7 +88,7 @@ def _nodes_answer(number: int) -> bool:
 
 def _write(path: Path, text: str) -> None:
     with replacing(path) as temporary:
-        temporary.write_text(text)
+        temporary.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

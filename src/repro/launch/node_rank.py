@@ -44,7 +44,7 @@ def main() -> None:
     """Work as the rank that the environment says; the exit status is 0 or 1."""
     folder = Path(sys.argv[1])
     place = joined(os.environ)
-    with log_path(folder, place.rank).open("w") as log:
+    with log_path(folder, place.rank).open("w", encoding="utf-8") as log:
         os.dup2(log.fileno(), sys.stdout.fileno())
         os.dup2(log.fileno(), sys.stderr.fileno())
     answer: Answer | Failure | OutOfMemory
@@ -85,7 +85,7 @@ def _work(place: Joined, step: Step, folder: Path) -> Answer:
     def report(done: int) -> None:
         if place.rank == 0:
             with replacing(folder / PROGRESS) as path:
-                path.write_text(str(done))
+                path.write_text(str(done), encoding="utf-8")
 
     run = step.order.run
     with ExitStack() as stack:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 import xarray as xr
 
 from repro.catalog.nodes import Nodes, read_nodes
@@ -66,6 +65,9 @@ def gpus_per_node(nodes: Nodes) -> int:
     NotRunHere
         They are this machine's GPUs, and it has none.
     """
+    # A notebook that trains elsewhere does without it, and two seconds of importing it.
+    import torch
+
     here = torch.cuda.device_count()
     if nodes.launch == "local" and nodes.shapes == "full" and not here:
         raise NotRunHere(

@@ -134,9 +134,9 @@ def _submit(group: _Group, nodes: Nodes, journal: Journal) -> None:
         setup=slurm.setup,
         command=[shlex.quote(word) for word in command],
     )
-    script.write_text(text)
+    script.write_text(text, encoding="utf-8")
     group.job = submit(script)
-    (group.folder / _JOB).write_text(group.job)
+    (group.folder / _JOB).write_text(group.job, encoding="utf-8")
 
 
 def _python(slurm: Slurm) -> tuple[str, ...]:
@@ -160,10 +160,10 @@ def _unfinished(group: _Group, journal: Journal, bar: Bar[Any]) -> bool:
     for element in range(group.elements):
         failure = failure_path(group.folder, element)
         if failure.exists():
-            raise ReproError(failure.read_text())
+            raise ReproError(failure.read_text(encoding="utf-8"))
         missing = missing_path(group.folder, element)
         if missing.exists():
-            group.missing |= json.loads(missing.read_text())
+            group.missing |= json.loads(missing.read_text(encoding="utf-8"))
     left = group.open_cases(journal)
     for case in group.cases:
         if case not in left:
@@ -171,7 +171,9 @@ def _unfinished(group: _Group, journal: Journal, bar: Bar[Any]) -> bool:
     by_label = {case.label: case for case in left}
     for element in range(group.elements):
         progress = progress_path(group.folder, element)
-        label, steps = json.loads(progress.read_text()) if progress.exists() else ("", 0)
+        label, steps = (
+            json.loads(progress.read_text(encoding="utf-8")) if progress.exists() else ("", 0)
+        )
         if label in by_label:
             bar.report(by_label[label], steps)
     return bool(left)
@@ -230,4 +232,4 @@ def _cancel(group: _Group) -> None:
 def _cancel_forgotten(folder: Path) -> None:
     """Cancel the jobs of a client that was killed: nobody waits for them any more."""
     for path in folder.glob(f"*/{_JOB}"):
-        cancel(path.read_text())
+        cancel(path.read_text(encoding="utf-8"))

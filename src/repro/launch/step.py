@@ -35,7 +35,7 @@ from repro.launch.step_files import (
     nccl_log_path,
 )
 from repro.launch.transports import prove_bytes, prove_routes
-from repro.observe.clocks import on_rank0_clock
+from repro.observe.clock_offsets import on_rank0_clock
 from repro.observe.nccl_log import read_nccl_log
 from repro.observe.nic import NicSeries
 from repro.results.schema import iteration_spans
@@ -117,7 +117,7 @@ def _run(
         try:
             while launcher.poll() is None:
                 if progress.exists():
-                    report(int(progress.read_text()))
+                    report(int(progress.read_text(encoding="utf-8")))
                 time.sleep(_POLL_S)
         except BaseException:
             launcher.terminate()

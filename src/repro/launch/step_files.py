@@ -5,7 +5,7 @@ from pathlib import Path
 
 from repro.collectives.records import CollectiveSweep, SweepRecord
 from repro.launch.messages import NodeAdapters, Order
-from repro.observe.clocks import ClockOffset
+from repro.observe.clock_offsets import ClockOffset
 from repro.train.records import RankRecord, TrainingRun
 
 STEP, PROGRESS = "step.pkl", "progress"
