@@ -56,8 +56,11 @@ def _computing() -> str:
 
 
 def _memory() -> str:
+    information = Path("/proc/meminfo")
+    if not information.exists():
+        return _line(False, "memory", "no /proc/meminfo to read", "the testbed needs Linux")
     fields = dict(
-        line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line
+        line.split(":", 1) for line in information.read_text().splitlines() if ":" in line
     )
     gib = int(fields["MemAvailable"].split()[0]) / 2**20
     return _line(

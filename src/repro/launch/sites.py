@@ -21,7 +21,7 @@ from repro.launch.messages import (
     Site,
     Work,
 )
-from repro.testbed.ability import ENTER, explain_refusal
+from repro.testbed.ability import ENTER, NOT_LINUX, explain_refusal
 from repro.testbed.enter import REFUSED
 
 _END_S = 20
@@ -71,6 +71,8 @@ def open_site(site: Site) -> Iterator[Session]:
     ReproError
         A rank does not keep its pace, or does not work as it should.
     """
+    if sys.platform != "linux":
+        raise NotRunHere(NOT_LINUX)
     ours, theirs = multiprocessing.Pipe()
     with TemporaryFile() as log:
         supervisor = subprocess.Popen(

@@ -82,7 +82,7 @@ def read_interfaces(sys: Path = SYS) -> list[Interface]:
             physical=(folder / "device").exists(),
             speed_gbps=_speed_gbps(folder),
         )
-        for folder in sorted((sys / "class/net").iterdir())
+        for folder in sorted((sys / "class/net").glob("*"))
         if folder.name != "lo" and folder.is_dir()
     ]
 

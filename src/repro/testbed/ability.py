@@ -10,6 +10,7 @@ from pathlib import Path
 from repro.testbed.enter import REFUSED
 
 ENTER = (sys.executable, "-m", "repro.testbed.enter")
+NOT_LINUX = f"the testbed needs Linux's network namespaces, and this is {sys.platform}"
 _SECCOMP_FILTER = "2"
 _SYSCTL = "let an administrator run `sysctl -w {}`"
 
@@ -25,9 +26,7 @@ class Ability:
 def testbed_ability() -> Ability:
     """Build a small network in a process of its own: entering namespaces cannot be undone."""
     if sys.platform != "linux":
-        return Ability(
-            False, f"the testbed needs Linux's network namespaces; this is {sys.platform}"
-        )
+        return Ability(False, NOT_LINUX)
     result = subprocess.run(
         [*ENTER, "-m", "repro.testbed.probe"], capture_output=True, text=True, check=False
     )
