@@ -56,7 +56,7 @@ _FIRST_PORT = 29500
 _LOG_LINES = 5
 _LAST_WORDS_S = 1.0
 # One rank and all of them take turns in the check of their speed, as a machine's speed drifts.
-_ROUNDS = 3
+_TURNS = 8
 
 
 class _UserGone(Exception):
@@ -271,34 +271,29 @@ def _carry_out(
 
 def _verify_speed(site: Site, ranks: _Ranks, user: Connection) -> SpeedCheck | None:
     """Have one rank and all of them compute in turns, and compare; also shows that they are up."""
-    rounds = 1 if site.cores is None else _ROUNDS
+    if site.cores is None:
+        _measure(site.ranks, ranks, user)
+        return None
     for attempt in range(ATTEMPTS):
-        one = [Passes((), ())]
-        together = [Passes((), ())] * site.ranks
-        for _ in range(rounds):
-            one = _measured(1, one, ranks, user)
-            together = _measured(site.ranks, together, ranks, user)
-        if site.cores is None:
-            break
+        turns = [
+            (_measure(1, ranks, user)[0], _measure(site.ranks, ranks, user)) for _ in range(_TURNS)
+        ]
         try:
-            return verify_speed(site.cores, one[0], together)
+            # The first turn warms up.
+            return verify_speed(site.cores, turns[1:])
         except ReproError:
             if attempt == ATTEMPTS - 1:
                 raise
     return None
 
 
-def _measured(count: int, before: list[Passes], ranks: _Ranks, user: Connection) -> list[Passes]:
-    """What the first ranks measured before, and another round of it while all compute."""
+def _measure(count: int, ranks: _Ranks, user: Connection) -> list[Passes]:
+    """Passes of the first ranks while all compute."""
     for pipe in ranks.pipes[:count]:
         pipe.send(MeasurePasses())
     with ranks.others_busy(count):
         answers = ranks.collect(count, user)
-    return [
-        Passes(old.wall_s + new.wall_s, old.cpu_s + new.cpu_s)
-        for old, new in zip(before, answers, strict=True)
-        if isinstance(new, Passes)
-    ]
+    return [answer for answer in answers if isinstance(answer, Passes)]
 
 
 def _environment(networked: bool) -> dict[str, str]:

@@ -51,17 +51,16 @@ class SpeedCheck:
     all_to_one: float
 
 
-def verify_speed(cores: float, one: Passes, together: Sequence[Passes]) -> SpeedCheck:
+def verify_speed(cores: float, turns: Sequence[tuple[Passes, Sequence[Passes]]]) -> SpeedCheck:
     """Show that ranks keep their pace, and that one computes as fast as all do.
 
     Parameters
     ----------
     cores : float
         The share of each rank.
-    one : Passes
-        Of rank 0, measured while the others compute as those without a part in a run do.
-    together : sequence of Passes
-        Of every rank, measured at the same time.
+    turns : sequence of tuples
+        Passes of rank 0, measured while the others compute as those without a part in a run do; and
+        of every rank, measured at the same time right after.
 
     Raises
     ------
@@ -69,7 +68,10 @@ def verify_speed(cores: float, one: Passes, together: Sequence[Passes]) -> Speed
         A rank's passes are more than 5 % later than its pace, or those of one rank and of all
         differ by more than 10 %; the message says which.
     """
-    late = [float(np.median(np.divide(rank.wall_s, rank.cpu_s))) * cores - 1 for rank in together]
+    late = [
+        float(np.median(np.concatenate([np.divide(p.wall_s, p.cpu_s) for p in passes])) * cores - 1)
+        for passes in zip(*(together for _, together in turns), strict=True)
+    ]
     worst = int(np.argmax(late))
     if late[worst] > TOLERANCE:
         raise ReproError(
@@ -78,7 +80,10 @@ def verify_speed(cores: float, one: Passes, together: Sequence[Passes]) -> Speed
             "machine, or a container may be allowed fewer cores than it sees: stop that work, or "
             "name fewer cores with `taskset`"
         )
-    ratio = float(np.median(together[0].wall_s) / np.median(one.wall_s))
+    # Turn by turn, so that a machine whose speed drifts is compared with itself.
+    ratio = float(
+        np.median([np.median(all_[0].wall_s) / np.median(one.wall_s) for one, all_ in turns])
+    )
     if abs(ratio - 1) > _DRIFT:
         raise ReproError(
             f"rank 0 takes {ratio:.2f} times as long for the same passes while all ranks are "
