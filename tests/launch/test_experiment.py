@@ -10,10 +10,9 @@ from made_up import made_up_configuration
 
 from repro.catalog.selection import Selection, select
 from repro.errors import NotRunHere, ReproError
-from repro.launch import cases, compute, experiment
+from repro.launch import cases, compute, experiment, this_machine
 from repro.launch.journal import Journal
 from repro.launch.messages import Order, Outcome, OutOfMemory, Site
-from repro.launch.this_machine import emulated_gpu
 from repro.results.store import write_dataset
 
 
@@ -36,7 +35,7 @@ def computing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "model": models,
             "micro_batch_size": [1, 4, 16],
         },
-        attrs={"emulated_gpu": json.dumps(emulated_gpu("pinnacles"))},
+        attrs={"emulated_gpu": json.dumps(this_machine.emulated_gpu("pinnacles"))},
     )
     monkeypatch.setattr(compute, "RESULTS", tmp_path)
     write_dataset(dataset, compute.compute_path("pinnacles"))
@@ -95,6 +94,33 @@ def test_another_parameter_is_another_configuration(
         selection = select(name, models="gpt2-medium", protocol="rdma", gpus=8)
         _measure(selection, tmp_path, session, monkeypatch)
     assert len(second.trained) == 1, "a configuration with another batch was found in the journal"
+
+
+def test_another_machine_is_another_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    selection = select("weak_scaling", models="gpt2-medium", protocol="all", gpus=8)
+    sessions = [_FakeSession(until=2), _FakeSession(until=2), _FakeSession(until=2)]
+    for session, cores in zip(sessions, (0.2, 0.2, 0.1), strict=True):
+        monkeypatch.setattr(experiment, "emulated_gpu", lambda _, cores=cores: {"cores": cores})
+        try:
+            _measure(selection, tmp_path, session, monkeypatch)
+        except KeyboardInterrupt:
+            continue
+        tmp_path.joinpath("out.nc").unlink(missing_ok=True)
+    assert [len(session.trained) for session in sessions] == [2, 1, 2]
+
+
+def test_computing_times_of_another_machine_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured with 0.2 cores a rank, and used where they get 0.1: the wrong shares, silently."""
+    there = this_machine.emulated_gpu("pinnacles")
+    here = {**there, "cores": 0.05, "processor": "another"}
+    monkeypatch.setattr(this_machine, "emulated_gpu", lambda _: here)
+    selection = select("weak_scaling", models="gpt2-medium", protocol="rdma")
+    with pytest.raises(ReproError, match=r"processor .*, not another, cores .*, not 0.05; .*measure"):
+        _measure(selection, tmp_path, _FakeSession(), monkeypatch)
 
 
 def test_rates_are_derived_from_the_median_computing_time(

@@ -57,7 +57,7 @@ def note_machine(path: Path) -> Iterable[str]:
         temporary.write_text(json.dumps(here, indent=1) + "\n", encoding="utf-8")
     if before != here:
         changed = [f"{name} {before.get(name)}" for name in here if before.get(name) != here[name]]
-        yield f"measured on another machine ({', '.join(changed)}): it is measured again here"
+        yield f"results are of a machine with {', '.join(changed)}: they are measured again here"
     if not ability.works:
         yield f"the testbed does not run here, everything else does: {ability.found}"
 
