@@ -119,7 +119,9 @@ def test_computing_times_of_another_machine_are_refused(
     here = {**there, "cores": 0.05, "processor": "another"}
     monkeypatch.setattr(this_machine, "emulated_gpu", lambda _: here)
     selection = select("weak_scaling", models="gpt2-medium", protocol="rdma")
-    with pytest.raises(ReproError, match=r"processor .*, not another, cores .*, not 0.05; .*measure"):
+    with pytest.raises(
+        ReproError, match=r"processor .*, not another, cores .*, not 0.05; .*measure"
+    ):
         _measure(selection, tmp_path, _FakeSession(), monkeypatch)
 
 

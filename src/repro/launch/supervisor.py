@@ -49,7 +49,7 @@ from repro.testbed.links import (
 from repro.testbed.namespaces import Namespace
 from repro.testbed.ownership import leftovers, owned_name
 from repro.testbed.speed import Passes, SpeedCheck, verify_speed
-from repro.testbed.verify import ATTEMPTS, LinkCheck, verify_links
+from repro.testbed.verify import LinkCheck, until_verified, verify_links
 from repro.train.records import RankRecord, TrainingRun
 
 _FIRST_PORT = 29500
@@ -274,17 +274,16 @@ def _verify_speed(site: Site, ranks: _Ranks, user: Connection) -> SpeedCheck | N
     if site.cores is None:
         _measure(site.ranks, ranks, user)
         return None
-    for attempt in range(ATTEMPTS):
+    cores = site.cores
+
+    def check() -> SpeedCheck:
         turns = [
             (_measure(1, ranks, user)[0], _measure(site.ranks, ranks, user)) for _ in range(_TURNS)
         ]
-        try:
-            # The first turn warms up.
-            return verify_speed(site.cores, turns[1:])
-        except ReproError:
-            if attempt == ATTEMPTS - 1:
-                raise
-    return None
+        # The first turn warms up.
+        return verify_speed(cores, turns[1:])
+
+    return until_verified(check)
 
 
 def _measure(count: int, ranks: _Ranks, user: Connection) -> list[Passes]:
