@@ -25,9 +25,10 @@ from repro.catalog.topology import Level, Topology
 from repro.collectives.definitions import busbw_GBps
 from repro.collectives.records import CollectiveSweep
 from repro.errors import NotRunHere
-from repro.launch.messages import Order, Outcome, Site
-from repro.launch.sites import open_site
+from repro.launch.messages import Order, Site
+from repro.launch.ranks.sites import open_site
 from repro.results.collectives import bandwidths, median_ranks, sweep_dataset
+from repro.results.outcome import Outcome
 
 _MIB = 1 << 20
 _RANKS = 2

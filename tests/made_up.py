@@ -7,13 +7,14 @@ import xarray as xr
 
 from repro.catalog.models import Family, model
 from repro.catalog.phases import P2P_TIMERS, PHASES
-from repro.launch.messages import Outcome
+from repro.experiments.similarity import Similarity
+from repro.observe.messages import MessageEnd
 from repro.observe.nic import NicSeries
 from repro.results.merging import merge
+from repro.results.outcome import Outcome
 from repro.results.schema import Cell, configuration_dataset
-from repro.testbed.similarity import Similarity
 from repro.testbed.verify import LinkCheck
-from repro.train.records import MessageEnd, RankRecord, Span, TrainingRun
+from repro.train.records import RankRecord, Span, TrainingRun
 
 # Every model computes for 0.1 s.
 _RATES = {"rdma": 100.0, "ipoib": 25.0, "tcp": 10.0}

@@ -8,14 +8,14 @@ import xarray as xr
 from repro.catalog.clusters import cluster
 from repro.catalog.models import model
 from repro.catalog.phases import PHASES
-from repro.launch.messages import Outcome
 from repro.observe.nic import NicSeries
-from repro.predict.iteration import predict_phases
-from repro.predict.machine import machine
-from repro.predict.memory import memory
+from repro.predict.network.machine import machine
 from repro.predict.parameters import calibration
+from repro.predict.step.iteration import predict_phases
+from repro.predict.step.memory import memory
 from repro.predict.workload import Plan, workload
 from repro.results.merging import merge
+from repro.results.outcome import Outcome
 from repro.results.schema import Cell, configuration_dataset, out_of_memory_dataset
 from repro.train.records import RankRecord
 

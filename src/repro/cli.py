@@ -82,7 +82,7 @@ def corpus_dataset(family: str) -> None:
 @app.command()
 def machine() -> None:
     """Note what measurements depend on of this machine, and say whether the testbed runs."""
-    from repro.launch.this_machine import note_machine
+    from repro.experiments.this_machine import note_machine
 
     for line in note_machine(RESULTS / "machine.json"):
         typer.echo(line)
@@ -95,12 +95,23 @@ def compute(
 ) -> None:
     """Measure how fast one emulated GPU of a CLUSTER computes (for the similarity rule)."""
     from repro.corpus.config import read_corpus_config
-    from repro.launch.compute import compute_path, measure_compute
+    from repro.experiments.computing import compute_path, measure_compute
     from repro.results.store import write_dataset
 
     split = read_corpus_config(PARAMS / "corpus.yaml").split
     measured = measure_compute(cluster, profile, ENWIKI, split)
     write_dataset(measured, compute_path(cluster))
+
+
+@app.command()
+def resolve(
+    profile: Annotated[str, typer.Option(help="Of every experiment.")] = "default",
+) -> None:
+    """Fix every number of what the pipeline measures, a file a stage in results/resolved/."""
+    from repro.experiments.pipeline import write_resolved
+
+    for path in write_resolved(profile, RESULTS / "resolved"):
+        typer.echo(path)
 
 
 @app.command()
@@ -135,7 +146,7 @@ def claims(
     """Print every claim: published, predicted and measured value, intervals and verdicts."""
     from repro.claims.table import table
     from repro.claims.verdicts import judge_every_claim
-    from repro.launch.this_machine import caveats
+    from repro.experiments.this_machine import caveats
     from repro.results.store import read_experiments
 
     results = read_experiments()
@@ -164,7 +175,7 @@ def validate(
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
 ) -> None:
     """Predict every row of a CSV of measurements and print how far off the model is, per set."""
-    from repro.predict.validation import table, validate
+    from repro.predict.calibration.validation import table, validate
 
     scores = validate(file)
     typer.echo(
@@ -190,10 +201,10 @@ def calibrate(
     nodes: Annotated[int | None, typer.Option(help="Nodes, if the logs do not say.")] = None,
 ) -> None:
     """Fit the performance model to measurements: GPUs to training runs, links to collectives."""
-    from repro.predict.calibrating import calibrate, write_calibration
-    from repro.predict.link_fitting import calibrate_links, write_links
-    from repro.predict.links import LINKS
-    from repro.predict.rows import read_collectives, read_rows
+    from repro.predict.calibration.calibrating import calibrate, write_calibration
+    from repro.predict.calibration.link_fitting import calibrate_links, write_links
+    from repro.predict.calibration.rows import read_collectives, read_rows
+    from repro.predict.network.links import LINKS
 
     collectives, sources = read_collectives(log or [], gpu, network, ranks, nodes)
     value = calibrate(read_rows(training), collectives, f"{training.name}, {sources}")
@@ -224,9 +235,9 @@ def busbw(
 ) -> None:
     """Print the bus bandwidth to expect on a CLUSTER, or whether that of a LOG is as expected."""
     from repro.catalog.clusters import cluster as read_cluster
-    from repro.collectives.logs import read_log
-    from repro.predict.busbw_table import STANDARD_SIZES, parse_size, table
-    from repro.predict.expected import expected_busbw, judge_busbw
+    from repro.logs.reading import read_log
+    from repro.predict.network.busbw_table import STANDARD_SIZES, parse_size, table
+    from repro.predict.network.expected import expected_busbw, judge_busbw
 
     topology = read_cluster(cluster).topology
     if log is None:
@@ -248,7 +259,7 @@ def busbw(
 @app.command()
 def doctor() -> None:
     """Say what this machine can do, one line each, with the mend where it cannot."""
-    from repro.launch.doctor import examine
+    from repro.doctor import examine
 
     for finding in examine():
         typer.echo(finding)

@@ -4,9 +4,13 @@ import pytest
 from pydantic import ValidationError
 
 from repro.catalog.clusters import cluster
-from repro.catalog.collectives import SweepProfile, read_collectives_sweep, select_sweep
+from repro.catalog.collectives import (
+    COLLECTIVES,
+    SweepProfile,
+    read_collectives_sweep,
+    select_sweep,
+)
 from repro.catalog.topology import Level, Topology
-from repro.collectives.definitions import COLLECTIVES
 from repro.errors import ReproError
 
 _GPUS = read_collectives_sweep().clusters["pinnacles"].gpus

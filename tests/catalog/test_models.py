@@ -3,8 +3,8 @@
 import pytest
 
 from repro.catalog.models import model, read_models
+from repro.catalog.volumes import parameters
 from repro.errors import ReproError
-from repro.predict.volumes import parameters
 
 # GPT-2's and BERT's vocabularies as published, before padding to a multiple of 128.
 _UNPADDED = {"gpt": 50257, "bert": 30522, "t5": 30522}

@@ -3,7 +3,8 @@
 import pandas as pd
 import pytest
 
-from repro.collectives.definitions import COLLECTIVES, algbw_GBps, bus_factor, busbw_GBps
+from repro.catalog.collectives import COLLECTIVES
+from repro.collectives.definitions import algbw_GBps, bus_factor, busbw_GBps
 from repro.errors import ReproError
 from repro.paths import PUBLISHED
 

@@ -13,7 +13,7 @@ from repro.catalog.collectives import select_sweep
 from repro.figures.collectives import bandwidth_curves
 from repro.figures.disk import save_figure
 from repro.figures.scaling import PROTOCOL_COLOURS
-from repro.predict.collective_sweeps import predict_sweep, published_sweep
+from repro.predict.explore.collective_sweeps import predict_sweep, published_sweep
 from repro.results.collectives import bandwidths
 from repro.results.merging import merge
 from repro.results.store import not_run

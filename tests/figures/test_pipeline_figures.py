@@ -12,8 +12,8 @@ from repro.figures.batches import batch_heatmap, share_by_micro_batch
 from repro.figures.every import figures_of
 from repro.figures.larger import larger_scale
 from repro.figures.pipelines import node_utilisation, split_breakdown, timeline, timer_breakdown
-from repro.predict.experiments import predict_experiment
-from repro.predict.larger import predict_larger
+from repro.predict.explore.experiments import predict_experiment
+from repro.predict.explore.larger import predict_larger
 from repro.results.metrics import iteration_time_s
 from repro.results.schema import Cell
 from repro.results.store import not_run

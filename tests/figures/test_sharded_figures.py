@@ -13,7 +13,7 @@ from repro.catalog.selection import select
 from repro.figures.disk import save_figure
 from repro.figures.every import figures_of
 from repro.figures.sharded import collective_times, share_by_gpus, throughput_by_gpus
-from repro.predict.experiments import predict_experiment
+from repro.predict.explore.experiments import predict_experiment
 from repro.results.store import not_run
 
 _MODELS = ("gpt-350m", "gpt-1.3b")

@@ -25,7 +25,7 @@ from repro.figures.what_if import (
     scenarios,
     verdict,
 )
-from repro.predict.plans import Job, best_plans, choose_job, describe
+from repro.predict.explore.plans import Job, best_plans, choose_job, describe
 
 
 @pytest.fixture(params=["bokeh", "matplotlib"])

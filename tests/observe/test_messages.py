@@ -7,8 +7,7 @@ import pytest
 
 from repro.catalog.phases import P2P_TIMERS
 from repro.errors import ReproError
-from repro.observe.messages import Message, pair_messages, wire_time_s
-from repro.train.records import Direction, MessageEnd
+from repro.observe.messages import Direction, Message, MessageEnd, pair_messages, wire_time_s
 
 
 def _end(

@@ -7,11 +7,10 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from repro.catalog.collectives import Layout
-from repro.collectives.definitions import COLLECTIVES, PLACES, bus_factor
+from repro.catalog.collectives import COLLECTIVES, Layout
+from repro.collectives.definitions import PLACES, bus_factor
 from repro.collectives.records import CollectiveSweep, SweepRecord, Timing
 from repro.collectives.traffic import received_bytes
-from repro.launch.messages import Outcome
 from repro.observe.nic import NicSeries
 from repro.results.collectives import (
     bandwidth_table,
@@ -25,6 +24,7 @@ from repro.results.collectives import (
 )
 from repro.results.merging import merge
 from repro.results.metrics import CONFIDENCE
+from repro.results.outcome import Outcome
 from repro.testbed.verify import LinkCheck
 
 _SIZES = (1000, 8_000_000)

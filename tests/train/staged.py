@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from repro.catalog.models import Family, Shape
-from repro.train.records import MessageEnd, RankRecord, TrainingRun
+from repro.observe.messages import MessageEnd
+from repro.train.records import RankRecord, TrainingRun
 from repro.train.run import forward_backward, train
 from repro.train.training import Training, set_up
 

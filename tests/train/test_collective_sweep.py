@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from rank_pool import RankPool
 
-from repro.catalog.collectives import Element, Layout
-from repro.collectives.definitions import COLLECTIVES, PLACES
+from repro.catalog.collectives import COLLECTIVES, Element, Layout
+from repro.collectives.definitions import PLACES
 from repro.collectives.operations import prepare
 from repro.collectives.records import CollectiveSweep, SweepRecord, Timing
 from repro.collectives.sweep import sweep

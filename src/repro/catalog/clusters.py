@@ -17,7 +17,7 @@ class Cluster(Entry):
     calibration's efficiency, and data-parallel collectives take what its model says wherever it was
     measured on as many ranks and nodes.
     `fabric_ring_sharing` says that rings with several ranks in a node were measured to share NICs
-    there (`repro.predict.collectives`).
+    there (`repro.predict.network.transfers`).
     """
 
     label: str

@@ -10,13 +10,21 @@ from repro.catalog.clusters import Cluster, cluster, read_clusters
 from repro.catalog.protocols import read_protocols, read_transports
 from repro.catalog.reading import Entry, choose, read_yaml
 from repro.catalog.selection import SOURCES, pick
-from repro.collectives.definitions import COLLECTIVES
 from repro.paths import PARAMS
 
 # Process groups: one of all ranks; one for each node; one for each GPU of a node, with that GPU of
 # every node.
 Layout = Literal["world", "node", "rail"]
 Element = Literal["fp32", "fp16", "bf16"]
+COLLECTIVES = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "send_recv",
+)
 
 
 class SweptCluster(Entry):
@@ -99,6 +107,21 @@ class SweepSelection:
     def cluster(self) -> Cluster:
         """Where the collectives run."""
         return cluster(self.cluster_name)
+
+    @property
+    def label(self) -> str:
+        """A name for files that tells it from other selections."""
+        return "-".join(
+            [
+                "collectives",
+                self.cluster_name,
+                self.source,
+                self.profile_name,
+                "+".join(self.protocols),
+                "+".join(self.collectives),
+                "+".join(str(count) for count in self.gpus),
+            ]
+        )
 
 
 def select_sweep(

@@ -34,6 +34,23 @@ class Selection:
         """The batches of one model, by the value of what is swept (None: nothing is)."""
         return self.experiment.batches(model, gpus, self.profile)
 
+    @property
+    def label(self) -> str:
+        """A name for files that tells it from other selections."""
+        parts = [
+            self.name,
+            self.source,
+            self.profile_name,
+            "+".join(self.protocols),
+            "+".join(self.models),
+            "+".join(str(count) for count in self.gpus),
+        ]
+        if self.experiment.pipeline_parallel:
+            parts.append(f"{self.experiment.pipeline_parallel}stages")
+        if self.experiment.pipeline and self.experiment.micro_batch_size:
+            parts.append(f"micro{self.experiment.micro_batch_size}")
+        return "-".join(parts)
+
 
 def select(
     name: str,

@@ -14,17 +14,16 @@ import pandas as pd
 from repro.catalog.clusters import cluster
 from repro.catalog.models import model
 from repro.catalog.protocols import protocol
+from repro.catalog.volumes import FULL_ELEMENT_BYTES, gradient_bytes
 from repro.collectives.definitions import busbw_GBps
 from repro.paths import PUBLISHED
-from repro.predict.draws import draw_parameters
-from repro.predict.link_prediction import predict_collective
-from repro.predict.machine import Machine, machine
-from repro.predict.memory import ADAM_BYTES
+from repro.predict.calibration.draws import draw_parameters
+from repro.predict.network.link_prediction import predict_collective
+from repro.predict.network.machine import Machine, machine
 from repro.predict.parameters import Parameters, calibration
-from repro.predict.quantities import quantities
-from repro.predict.volumes import gradient_bytes
+from repro.predict.step.memory import ADAM_BYTES
+from repro.predict.step.quantities import quantities
 from repro.predict.workload import Array, Plan, workload
-from repro.testbed.similarity import FULL_ELEMENT_BYTES
 
 Compute = Callable[[Parameters], Array]
 

@@ -8,9 +8,9 @@ S bytes through each NIC in each direction, for 1.5 S of a ring of 4 ranks.
 from dataclasses import dataclass
 
 from repro.catalog.protocols import read_protocols
+from repro.catalog.volumes import ring_all_reduce_bytes
 from repro.claims.published import read_claims
 from repro.claims.verdicts import predicted_sample
-from repro.predict.volumes import ring_all_reduce_bytes
 from repro.results.metrics import iteration_time_s, phase_time_s, utilisation_gbps
 
 _CLAIMS = {"tcp": "C082", "ipoib": "C083", "rdma": "C084"}

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from repro.catalog.collectives import COLLECTIVES
 from repro.errors import ReproError
 
 # doc/PERFORMANCE.md of nccl-tests: bus bandwidth over algorithm bandwidth (size over time), of n
@@ -19,7 +20,6 @@ _BUS_FACTORS: Mapping[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "reduce": np.ones_like,
     "send_recv": np.ones_like,
 }
-COLLECTIVES = tuple(_BUS_FACTORS)
 # In and out of place as torch offers them. Where it has a collective in place only, out of place is
 # a copy and the collective, as in torch's functional collectives; an exchange between ranks has no
 # place of its own, as in nccl-tests.

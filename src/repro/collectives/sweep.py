@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -13,7 +12,6 @@ from repro.collectives.definitions import PLACES
 from repro.collectives.operations import Operation, prepare
 from repro.collectives.records import CollectiveSweep, SweepRecord, Timing
 from repro.errors import ReproError
-from repro.observe.nic import interface_bytes
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 # A repeat is so long, or so many calls: one call of a small message is shorter than what ranks
@@ -21,18 +19,20 @@ _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _REPEAT_S = 0.01
 _MOST_CALLS = 20
 
+Counters = Callable[[], tuple[float, float]]
+
 
 def sweep(
     asked: CollectiveSweep,
-    interface: str | None = None,
+    counters: Counters = lambda: (math.nan, math.nan),
     report: Callable[[int], None] = lambda _: None,
 ) -> SweepRecord:
     """Measure on this rank what all ranks of the default process group are asked for.
 
     Parameters
     ----------
-    interface : str, optional
-        The network interface whose bytes are counted, if it is this rank's own.
+    counters
+        Bytes that this rank's own network interface has received and sent so far, if it has one.
     report
         Called with the number of finished cases (collective, place, size), skipped ones included.
 
@@ -52,7 +52,7 @@ def sweep(
             continue
         for collective in asked.collectives:
             for in_place in PLACES[collective]:
-                sizes = _ascending(asked, layout, collective, in_place, group, device, interface)
+                sizes = _ascending(asked, layout, collective, in_place, group, device, counters)
                 for count, measurement in enumerate(sizes, start=1):
                     found.append(measurement)
                     report(done + count)
@@ -98,7 +98,7 @@ def _ascending(
     in_place: bool,
     group: dist.ProcessGroup,
     device: torch.device,
-    interface: str | None,
+    counters: Counters,
 ) -> Iterator[Timing]:
     """Sizes up to the first whose call is too long."""
     for asked_bytes in asked.sizes_bytes:
@@ -106,9 +106,7 @@ def _ascending(
         _check(operation, collective, asked_bytes)
         one_call = _agreed(_warm(operation, asked.warmup), device)
         calls = max(1, min(_MOST_CALLS, math.ceil(_REPEAT_S / one_call)))
-        yield _measure(
-            operation, asked, layout, collective, in_place, asked_bytes, calls, interface
-        )
+        yield _measure(operation, asked, layout, collective, in_place, asked_bytes, calls, counters)
         if one_call > asked.longest_call_s:
             return
 
@@ -161,13 +159,13 @@ def _measure(
     in_place: bool,
     asked_bytes: int,
     calls: int,
-    interface: str | None,
+    counters: Counters,
 ) -> Timing:
-    before = _counted(interface)
+    before = _counted(counters)
     times = tuple(_timed(operation, calls) / calls for _ in range(asked.repeats))
     received, sent = (
         (after - first) / (calls * asked.repeats)
-        for first, after in zip(before, _counted(interface), strict=True)
+        for first, after in zip(before, _counted(counters), strict=True)
     )
     return Timing(
         layout=layout,
@@ -182,9 +180,7 @@ def _measure(
     )
 
 
-def _counted(interface: str | None) -> tuple[float, float]:
+def _counted(counters: Counters) -> tuple[float, float]:
     """Bytes received and sent, when nothing is under way any more."""
-    if interface is None:
-        return math.nan, math.nan
     dist.barrier()
-    return interface_bytes(Path("/proc/self/net/dev").read_text(), interface)
+    return counters()

@@ -46,7 +46,7 @@ def bandwidth_curves(
     results : Dataset
         Measured, or with bandwidths already.
     expected : Dataset, optional
-        Of `repro.predict.collective_sweeps.predict_sweep`.
+        Of `repro.predict.explore.collective_sweeps.predict_sweep`.
     gpus : int, optional
         Without it, the most.
     """

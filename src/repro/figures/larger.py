@@ -21,7 +21,7 @@ def larger_scale(results: xr.Dataset) -> hv.Layout:
     Parameters
     ----------
     results : Dataset
-        Of `repro.predict.larger.predict_larger`.
+        Of `repro.predict.explore.larger.predict_larger`.
     """
     labels = results["label"].values.tolist()
     drawn = []

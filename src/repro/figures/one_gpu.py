@@ -15,8 +15,8 @@ from repro.figures.panels import (
     panel_size,
     panels,
 )
-from repro.predict.memory import FRAMEWORK_BYTES
-from repro.predict.one_gpu import tensor_bytes
+from repro.predict.calibration.one_gpu import tensor_bytes
+from repro.predict.step.memory import FRAMEWORK_BYTES
 from repro.results.store import has_runs
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
@@ -38,7 +38,7 @@ def time_per_sequence(predicted: xr.Dataset, measured: xr.Dataset) -> hv.Layout:
     Parameters
     ----------
     predicted : Dataset
-        Of `repro.predict.experiments`, on one GPU: the lines.
+        Of `repro.predict.explore.experiments`, on one GPU: the lines.
     measured : Dataset
         By the schema, on one GPU: the points, means over iterations. Without variables: none.
     """

@@ -6,7 +6,7 @@ import pandas as pd
 
 from repro.catalog.protocols import read_protocols
 from repro.figures.panels import MODEL_COLOURS, model_labels
-from repro.predict.cpu_ranks import error_pct
+from repro.predict.explore.cpu_ranks import error_pct
 
 
 def prediction_errors(rows: pd.DataFrame) -> hv.Overlay:
@@ -17,7 +17,7 @@ def prediction_errors(rows: pd.DataFrame) -> hv.Overlay:
     Parameters
     ----------
     rows : DataFrame
-        Of `repro.predict.cpu_ranks.predict_testbed`.
+        Of `repro.predict.explore.cpu_ranks.predict_testbed`.
     """
     shown = rows[~rows.calibrated].sort_values("gpus", kind="stable")
     labels = {name: entry.label for name, entry in read_protocols().items()}

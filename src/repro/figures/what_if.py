@@ -1,7 +1,7 @@
 """What a training job would cost elsewhere: predicted phases, memory, links and best plans.
 
-All numbers here are predicted. Figures take rows of `repro.predict.plans.best_plans`, of one job or
-of several (`compare`).
+All numbers here are predicted. Figures take rows of `repro.predict.explore.plans.best_plans`, of
+one job or of several (`compare`).
 """
 
 # Panel's constructors have no types.
@@ -27,8 +27,8 @@ from repro.catalog.models import read_models
 from repro.errors import ReproError
 from repro.figures.disk import save_figure
 from repro.figures.scaling import PHASE_COLOURS
-from repro.predict.plans import Job, best_plans, choose_job, describe, transports
-from repro.predict.quantities import MEMORY, PHASES
+from repro.predict.explore.plans import Job, best_plans, choose_job, describe, transports
+from repro.predict.step.quantities import MEMORY, PHASES
 from repro.predict.workload import RECOMPUTE
 
 _COLOURS = {
@@ -88,8 +88,8 @@ def compare(jobs: Mapping[str, Job]) -> pd.DataFrame:
 def plan_breakdown(plans: pd.DataFrame) -> hv.Overlay:
     """Iteration time by phase, a bar per plan; the line is the 90 % interval of the whole.
 
-    Phases are those of the last pipeline stage (`repro.predict.iteration.Phases`); those that no
-    plan has are left out.
+    Phases are those of the last pipeline stage (`repro.predict.step.iteration.Phases`); those that
+    no plan has are left out.
     """
     phases = 1e3 * plans[list(PHASES)]
     title = "Iteration time by phase, ms (predicted; line: 90 % interval)"

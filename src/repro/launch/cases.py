@@ -10,8 +10,9 @@ import xarray as xr
 from repro.collectives.records import CollectiveSweep
 from repro.errors import ProtocolMissing
 from repro.launch.journal import Journal
-from repro.launch.messages import Order, Outcome, OutOfMemory, Work
+from repro.launch.messages import Order, Work
 from repro.results.collectives import sweep_dataset
+from repro.results.outcome import Outcome, OutOfMemory
 from repro.results.schema import Cell, configuration_dataset, out_of_memory_dataset
 from repro.train.records import TrainingRun
 

@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 from repro.launch.cases import Case
 from repro.launch.messages import Work
+from repro.train.records import TrainingRun
 
 
 @dataclass
@@ -30,8 +31,10 @@ class Bar(Generic[Work]):
 
 
 @contextmanager
-def progress(cases: Sequence[Case[Work]], title: str, unit: str) -> Iterator[Bar[Work]]:
+def progress(cases: Sequence[Case[Work]], title: str) -> Iterator[Bar[Work]]:
     """A bar as long as the context lasts."""
+    training = bool(cases) and isinstance(cases[0].order.run, TrainingRun)
+    unit = "it" if training else "case"
     bar: tqdm[NoReturn] = tqdm(total=sum(case.steps for case in cases), desc=title, unit=unit)
     with bar:
         yield Bar(bar)

@@ -8,16 +8,52 @@ messages under way and waiting for the peer.
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from repro.catalog.phases import P2P_TIMERS
 from repro.errors import ReproError
-from repro.train.records import Direction, MessageEnd
 
+Direction = Literal["forward", "backward"]
 # Iteration, direction, sender, receiver: messages with all four in common are told apart by order.
 _Way = tuple[int, Direction, int, int]
+
+
+@dataclass(frozen=True)
+class MessageEnd:
+    """One end of a message between two stages: what its sender or its receiver saw of it.
+
+    Attributes
+    ----------
+    iteration
+        Recorded iteration, from 0.
+    timer
+        The Megatron-Core timer of the call it belongs to, one of `P2P_TIMERS`.
+    call
+        Number of that call in this rank's iteration, from 0.
+    direction
+        Forward for activations, backward for their gradients.
+    peer
+        Global rank at the other end.
+    size_bytes
+        Size of the tensor.
+    sends
+        Whether this rank is the sender.
+    posted_s, completed_s
+        When the request was posted and when it was complete, on the monotonic clock.
+    """
+
+    iteration: int
+    timer: str
+    call: int
+    direction: Direction
+    peer: int
+    size_bytes: int
+    sends: bool
+    posted_s: float
+    completed_s: float
 
 
 @dataclass(frozen=True)

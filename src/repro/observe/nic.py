@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from repro.errors import ReproError, one_line
 
@@ -97,3 +98,8 @@ def interface_bytes(table: str, interface: str) -> tuple[int, int]:
             counters = fields.split()
             return int(counters[0]), int(counters[8])
     raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), interface)
+
+
+def own_interface_bytes(interface: str) -> tuple[int, int]:
+    """Bytes that an interface of this process's network namespace has received and sent."""
+    return interface_bytes(Path("/proc/self/net/dev").read_text(), interface)

@@ -23,8 +23,8 @@ from scipy.stats import binom
 from repro.collectives.definitions import bus_factor
 from repro.collectives.records import CollectiveSweep
 from repro.collectives.traffic import received_bytes
-from repro.launch.messages import Outcome
 from repro.results.metrics import CONFIDENCE
+from repro.results.outcome import Outcome
 
 _CASE = ("layout", "collective", "in_place", "size_bytes")
 _WHERE = ("source", "protocol", "gpus")

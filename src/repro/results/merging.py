@@ -14,8 +14,8 @@ def merge(datasets: Sequence[xr.Dataset]) -> xr.Dataset:
     """The union of datasets of the schema; configurations in none of them are NaN.
 
     The order of models and protocols is that of their first appearance; GPU counts ascend. Of the
-    attributes, `provenance` lists that of every part, `not_run` is the union, and the others are
-    the first part's. Parts without variables add attributes only.
+    attributes, `provenance` and `asked` list those of every part, `not_run` is the union, and the
+    others are the first part's. Parts without variables add attributes only.
     """
     parts = [dataset for dataset in datasets if dataset.data_vars]
     attributes = _merged_attributes(datasets)
@@ -44,10 +44,11 @@ def merge(datasets: Sequence[xr.Dataset]) -> xr.Dataset:
 
 def _merged_attributes(datasets: Sequence[xr.Dataset]) -> dict[str, object]:
     attributes = dict(datasets[0].attrs)
-    described = [dataset.attrs for dataset in datasets if "provenance" in dataset.attrs]
-    if described:
-        entries = [entry for part in described for entry in json.loads(part["provenance"])]
-        attributes["provenance"] = json.dumps(entries)
+    for name in ("provenance", "asked"):
+        described = [dataset.attrs[name] for dataset in datasets if name in dataset.attrs]
+        if described:
+            entries = [entry for part in described for entry in json.loads(part)]
+            attributes[name] = json.dumps(entries)
     reasons = [json.loads(dataset.attrs.get("not_run", "{}")) for dataset in datasets]
     if any("not_run" in dataset.attrs for dataset in datasets):
         attributes["not_run"] = json.dumps(

@@ -35,8 +35,8 @@ import xarray as xr
 
 from repro.catalog.experiments import Swept
 from repro.catalog.phases import P2P_TIMERS, PHASES
-from repro.launch.messages import Outcome
 from repro.observe.messages import calls_of, pair_messages, wire_time_s
+from repro.results.outcome import Outcome
 from repro.train.records import RankRecord
 
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
@@ -84,7 +84,7 @@ def configuration_dataset(
     """Turn one outcome into a dataset with the dimensions of its cell of size one.
 
     The scales are what a second and a rate at full scale are on the testbed
-    (`repro.testbed.similarity`); real nodes are at full scale.
+    (`repro.experiments.similarity`); real nodes are at full scale.
     """
     records = sorted(outcome.records, key=lambda record: record.rank)
     origin = min(record.start_s[0] for record in records)

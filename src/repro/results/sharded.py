@@ -10,10 +10,9 @@ import pandas as pd
 import xarray as xr
 
 from repro.catalog.models import model
-from repro.predict.volumes import gradient_bytes
+from repro.catalog.volumes import FULL_ELEMENT_BYTES, gradient_bytes
 from repro.results.metrics import communication_fraction, iteration_time_s, phase_time_s
 from repro.results.store import has_runs
-from repro.testbed.similarity import FULL_ELEMENT_BYTES
 
 # The two collectives by the phases that hold them.
 COLLECTIVES = {"reduce-scatter": "gradient sync", "all-gather": "parameter all-gather"}

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator, _p2p_ops
 
-from repro.train.records import Direction, MessageEnd
+from repro.observe.messages import Direction, MessageEnd
 
 # What a call of the 1F1B schedule posts, in the order in which it is posted, and its timer. The
 # message that goes forward comes first at both ends, as in Megatron-Core: NCCL carries the messages

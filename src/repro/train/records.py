@@ -2,12 +2,10 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from repro.catalog.models import Family, Shape
 from repro.catalog.nodes import Attention, Precision
-
-Direction = Literal["forward", "backward"]
+from repro.observe.messages import MessageEnd
 
 
 @dataclass(frozen=True)
@@ -74,41 +72,6 @@ class Span:
     name: str
     start_s: float
     end_s: float
-
-
-@dataclass(frozen=True)
-class MessageEnd:
-    """One end of a message between two stages: what its sender or its receiver saw of it.
-
-    Attributes
-    ----------
-    iteration
-        Recorded iteration, from 0.
-    timer
-        The Megatron-Core timer of the call it belongs to, one of `P2P_TIMERS`.
-    call
-        Number of that call in this rank's iteration, from 0.
-    direction
-        Forward for activations, backward for their gradients.
-    peer
-        Global rank at the other end.
-    size_bytes
-        Size of the tensor.
-    sends
-        Whether this rank is the sender.
-    posted_s, completed_s
-        When the request was posted and when it was complete, on the monotonic clock.
-    """
-
-    iteration: int
-    timer: str
-    call: int
-    direction: Direction
-    peer: int
-    size_bytes: int
-    sends: bool
-    posted_s: float
-    completed_s: float
 
 
 @dataclass(frozen=True)

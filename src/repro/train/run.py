@@ -16,11 +16,12 @@ from megatron.core.transformer.module import Float16Module
 
 from repro.catalog.phases import P2P_TIMERS, PHASES
 from repro.observe.memory import begin_peak, peak_bytes
+from repro.observe.messages import MessageEnd
 from repro.train.allowance import keep_to_allowance
 from repro.train.checkpoint import save_checkpoint
 from repro.train.cpu_compat import cpu_as_cuda
 from repro.train.phases import read_phases, reset_timers
-from repro.train.records import MessageEnd, RankRecord, Span, TrainingRun
+from repro.train.records import RankRecord, Span, TrainingRun
 from repro.train.steps import Batch, forward_step
 from repro.train.t5_stage import t5_shapes
 from repro.train.training import Training, set_up

@@ -1,0 +1,1 @@
+"""From a selection to resolved cases and their datasets, for each source."""

@@ -1,0 +1,222 @@
+"""Measure how fast one emulated GPU computes, and what memory it takes: the testbed's side of the
+similarity rule."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from tqdm import tqdm
+
+from repro.catalog.experiments import EXPERIMENTS, Profile, experiment, most_gpus
+from repro.catalog.models import model
+from repro.errors import NotRunHere, ReproError
+from repro.experiments.runs import testbed_run
+from repro.experiments.this_machine import differences, emulated_gpu
+from repro.launch.messages import Order, Site
+from repro.launch.ranks.sites import open_site
+from repro.observe.environment import provenance
+from repro.paths import RESULTS
+from repro.results.outcome import Outcome
+from repro.results.store import has_runs, not_run, read_dataset, why_not_run
+from repro.testbed.ability import testbed_ability
+from repro.testbed.speed import cores_per_rank
+
+# Computing takes a fixed time and one for each sequence: three sizes show both, and others lie
+# between them or on the line through the last two.
+_MICRO_BATCHES = (1, 4, 16)
+# Cases take turns, because a machine's speed drifts over seconds with what else runs on it.
+_ROUNDS = 2
+_LAYOUTS = {False: "data", True: "pipeline"}
+
+
+def compute_path(cluster_name: str) -> Path:
+    """Where a cluster's computing times are kept."""
+    return RESULTS / f"compute-{cluster_name}.nc"
+
+
+def measure_compute(cluster_name: str, profile_name: str, corpus: Path, split: str) -> xr.Dataset:
+    """Train the models of a cluster's experiments on one rank, with nothing to communicate.
+
+    The rank has the share that it has in the experiments, and as many others use theirs.
+
+    Returns
+    -------
+    Dataset
+        `iteration_time_s` (layout, model, micro_batch_size, iteration) and `peak_memory_bytes`
+        (layout, model, micro_batch_size). Layout `data` is the testbed's data-parallel shape of a
+        model, `pipeline` the one for pipelines, here in one piece.
+
+        Without variables, and with the reason in attribute `not_run`, where the testbed cannot run,
+        which is what they are for.
+
+    Raises
+    ------
+    ReproError
+        A run failed.
+    """
+    ability = testbed_ability()
+    if not ability.works:
+        return not_run({"testbed": ability.found})
+    ranks = most_gpus(cluster_name)
+    alone = Profile(models=(), gpus=(1,), warmup=1, iterations=3)
+    cases = [
+        (pipeline, name, micro_batch)
+        for pipeline, name in _trained(cluster_name, profile_name)
+        for micro_batch in _MICRO_BATCHES
+    ]
+    times: dict[tuple[bool, str, int], list[float]] = {case: [] for case in cases}
+    peaks: dict[tuple[bool, str, int], list[int]] = {case: [] for case in cases}
+    turns = [case for _ in range(_ROUNDS) for case in cases]
+    with open_site(Site(topology=None, ranks=ranks, cores=cores_per_rank(ranks))) as site:
+        for case in tqdm(turns, desc=f"compute on one rank, {cluster_name}", unit="run"):
+            pipeline, name, micro_batch = case
+            run = testbed_run(
+                name, alone, corpus, split, pipeline=pipeline, micro_batch_size=micro_batch
+            )
+            outcome = site.run(Order(run, ranks=1, rates_gbps={}))
+            assert isinstance(outcome, Outcome)
+            (record,) = outcome.records
+            times[case] += record.iteration_time_s
+            peaks[case].append(record.peak_memory_bytes)
+    return _dataset(times, peaks).assign_attrs(
+        title=f"Computing time of one emulated GPU of {cluster_name}",
+        emulated_gpu=json.dumps(emulated_gpu(cluster_name)),
+        provenance=provenance(
+            {
+                "rounds": _ROUNDS,
+                "warmup": alone.warmup,
+                "ranks": ranks,
+                "models": {name: model(name).model_dump() for _, name, _ in cases},
+            }
+        ),
+    )
+
+
+def _trained(cluster_name: str, profile_name: str) -> list[tuple[bool, str]]:
+    """Layouts and models of all experiments on a cluster."""
+    return sorted(
+        {
+            (entry.pipeline, name)
+            for entry in map(experiment, EXPERIMENTS)
+            if entry.cluster == cluster_name
+            for name in entry.profiles[profile_name].models
+        }
+    )
+
+
+def _dataset(
+    times: dict[tuple[bool, str, int], list[float]], peaks: dict[tuple[bool, str, int], list[int]]
+) -> xr.Dataset:
+    layouts = list(dict.fromkeys(_LAYOUTS[pipeline] for pipeline, _, _ in times))
+    models = list(dict.fromkeys(name for _, name, _ in times))
+    iterations = len(next(iter(times.values())))
+    shape = (len(layouts), len(models), len(_MICRO_BATCHES))
+    seconds, bytes_ = np.full((*shape, iterations), np.nan), np.full(shape, np.nan)
+    for pipeline, name, micro_batch in times:
+        at = (
+            layouts.index(_LAYOUTS[pipeline]),
+            models.index(name),
+            _MICRO_BATCHES.index(micro_batch),
+        )
+        seconds[at] = times[pipeline, name, micro_batch]
+        # The first run of a process loads what later ones find.
+        bytes_[at] = min(peaks[pipeline, name, micro_batch])
+    dims = ("layout", "model", "micro_batch_size")
+    return xr.Dataset(
+        {
+            "iteration_time_s": (
+                (*dims, "iteration"),
+                seconds,
+                {"long_name": "iteration time on one rank", "units": "s"},
+            ),
+            "peak_memory_bytes": (
+                dims,
+                bytes_,
+                {"long_name": "memory that the run took", "units": "B"},
+            ),
+        },
+        coords={"layout": layouts, "model": models, "micro_batch_size": list(_MICRO_BATCHES)},
+    )
+
+
+@dataclass(frozen=True)
+class Computing:
+    """What one rank was measured to need for micro batches of one testbed model."""
+
+    micro_batch_sizes: tuple[int, ...]
+    time_s: tuple[float, ...]
+    memory_bytes: tuple[float, ...]
+
+    def seconds(self, micro_batch_size: int) -> float:
+        """The median iteration time: measured, or on the line between or beyond two sizes."""
+        sizes = self.micro_batch_sizes
+        last = len(sizes) - 1
+        right = next((i for i in range(1, last) if sizes[i] >= micro_batch_size), last)
+        left = right - 1
+        slope = (self.time_s[right] - self.time_s[left]) / (sizes[right] - sizes[left])
+        return self.time_s[left] + slope * (micro_batch_size - sizes[left])
+
+    @property
+    def sequence_bytes(self) -> float:
+        """Memory that one more sequence takes, between the two larger sizes."""
+        sizes, taken = self.micro_batch_sizes, self.memory_bytes
+        return (taken[-1] - taken[-2]) / (sizes[-1] - sizes[-2])
+
+    @property
+    def fixed_bytes(self) -> float:
+        """Memory that a run takes whatever its batch."""
+        return self.memory_bytes[-1] - self.sequence_bytes * self.micro_batch_sizes[-1]
+
+
+def computing_table(cluster_name: str) -> pd.DataFrame:
+    """Median seconds of an iteration on one rank, by layout and model, a column per micro batch.
+
+    Empty where they could not be measured.
+
+    Raises
+    ------
+    ReproError
+        Nobody has tried.
+    """
+    dataset = read_dataset(compute_path(cluster_name))
+    if not has_runs(dataset):
+        return pd.DataFrame()
+    times = dataset["iteration_time_s"].median("iteration").to_series()
+    return pd.DataFrame(times.unstack("micro_batch_size")).dropna().round(4)
+
+
+def read_computing(cluster_name: str, name: str, pipeline: bool) -> Computing:
+    """Read what `measure_compute` found for one model.
+
+    Raises
+    ------
+    ReproError
+        It was not measured, or not on this machine as it is now.
+    NotRunHere
+        It could not be, because the testbed cannot run here.
+    """
+    path = compute_path(cluster_name)
+    dataset = read_dataset(path)
+    if reason := why_not_run(dataset):
+        raise NotRunHere(reason)
+    if changed := differences(dataset, cluster_name):
+        raise ReproError(
+            f"{path}: was measured with {changed}; computing times belong to a machine: measure "
+            f"them here with `repro compute {cluster_name}`"
+        )
+    layout = _LAYOUTS[pipeline]
+    known = layout in dataset["layout"].values and name in dataset["model"].values
+    chosen = dataset.sel(layout=layout, model=name) if known else None
+    if chosen is None or bool(chosen["peak_memory_bytes"].isnull().any()):
+        raise ReproError(
+            f"{path}: no {layout}-parallel model {name!r}; measure it with "
+            f"`repro compute {cluster_name}`"
+        )
+    return Computing(
+        tuple(chosen["micro_batch_size"].values.tolist()),
+        tuple(chosen["iteration_time_s"].median("iteration").values.tolist()),
+        tuple(chosen["peak_memory_bytes"].values.tolist()),
+    )

@@ -1,0 +1,59 @@
+"""What nothing is run for: predictions, and published values."""
+
+import json
+
+import xarray as xr
+
+from repro.catalog.clusters import cluster
+from repro.catalog.collectives import SweepSelection
+from repro.catalog.models import model
+from repro.catalog.selection import Selection
+from repro.errors import NotRunHere
+from repro.experiments.sweeps import sweep_attributes, sweep_parameters
+from repro.observe.environment import provenance
+from repro.predict.explore.collective_sweeps import predict_sweep, published_sweep
+from repro.predict.explore.experiments import predict_experiment
+from repro.predict.parameters import calibration
+from repro.results.store import not_run
+
+_PAPER = "published values are claims, not series; the table below has them"
+
+
+def look_up(selection: Selection | SweepSelection) -> xr.Dataset:
+    """The dataset of a selection whose source is `predicted` or `paper`.
+
+    Without variables, and with the reason in attribute `not_run`, where there is none.
+    """
+    if isinstance(selection, SweepSelection):
+        return _sweep(selection)
+    if selection.source == "paper":
+        reasons = {selection.source: _PAPER}
+        return not_run(reasons, experiment=selection.name, title=selection.experiment.title)
+    entry = cluster(selection.experiment.cluster)
+    return predict_experiment(selection).assign_attrs(
+        title=f"{selection.experiment.title}, predicted",
+        published_in=selection.experiment.source,
+        experiment=selection.name,
+        not_run=json.dumps({}),
+        provenance=provenance(
+            {
+                "experiment": selection.experiment.model_dump(),
+                "cluster": entry.model_dump(),
+                "calibration": calibration(entry.calibration).model_dump(exclude={"covariance"}),
+                "models": {name: model(name).model_dump() for name in selection.models},
+            }
+        ),
+    )
+
+
+def _sweep(selection: SweepSelection) -> xr.Dataset:
+    sources = {"predicted": predict_sweep, "paper": published_sweep}
+    try:
+        dataset, reasons = sources[selection.source](selection), {}
+    except NotRunHere as reason:
+        dataset, reasons = xr.Dataset(), {selection.source: str(reason)}
+    return dataset.assign_attrs(
+        **sweep_attributes(selection),
+        not_run=json.dumps(reasons),
+        provenance=provenance(sweep_parameters(selection)),
+    )

@@ -1,0 +1,121 @@
+"""Get an experiment's results from the source that a notebook asks for."""
+
+from pathlib import Path
+
+import xarray as xr
+
+from repro.catalog.clusters import cluster
+from repro.catalog.collectives import SweepSelection
+from repro.catalog.models import model
+from repro.catalog.selection import Selection
+from repro.corpus.config import read_corpus_config
+from repro.experiments.look_up import look_up
+from repro.experiments.on_nodes import resolve_on_nodes
+from repro.experiments.on_testbed import resolve_on_testbed
+from repro.experiments.resolved import Resolved
+from repro.experiments.similarity import REFERENCE_MICRO_BATCH
+from repro.experiments.sweeps import resolve_sweep
+from repro.launch.carry_out import carry_out
+from repro.launch.journal import Journal
+from repro.paths import ENWIKI, PARAMS, RESULTS
+from repro.predict.explore.compute import compute_time
+from repro.results.store import write_dataset
+
+_MEASURED = ("testbed", "cluster")
+
+
+def obtain(selection: Selection | SweepSelection, output: str = "") -> xr.Dataset:
+    """Resolve a selection, carry it out and write its dataset; or look it up.
+
+    Parameters
+    ----------
+    output : str
+        The netCDF file to write, relative to the project's root; by default one below
+        `results/adhoc/` that is named by the selection.
+
+    Returns
+    -------
+    Dataset
+        By the schema of `repro.results.schema`, or of `repro.results.collectives`. Attribute
+        `not_run` is a JSON object from what could not run here to the reason; without variables if
+        nothing could. Of what was measured, `asked` is what ranks were told.
+
+    Raises
+    ------
+    ReproError
+        A run failed.
+    """
+    path = RESULTS.parent / (output or f"results/adhoc/{selection.label}.nc")
+    journal = Journal(path)
+    if selection.source in _MEASURED:
+        dataset = _carried_out(resolve(selection), journal, path)
+    else:
+        dataset = look_up(selection)
+    return _finish(dataset, path, journal)
+
+
+def resolve(selection: Selection | SweepSelection) -> Resolved:
+    """Fix every number of what is to be measured, and run nothing.
+
+    Raises
+    ------
+    ReproError
+        The computing times of the testbed were not measured, or not on this machine.
+    """
+    if isinstance(selection, SweepSelection):
+        return resolve_sweep(selection)
+    split = read_corpus_config(PARAMS / "corpus.yaml").split
+    of_source = resolve_on_testbed if selection.source == "testbed" else resolve_on_nodes
+    return of_source(selection, ENWIKI, split)
+
+
+def obtain_sensitivity(selection: Selection, output: str = "") -> xr.Dataset:
+    """Measure one model at both ends of the interval of its predicted full-scale computing time.
+
+    Returns
+    -------
+    Dataset
+        As `obtain` does, with one more dimension `mfu`: the fraction of the GPU's peak that either
+        computing time amounts to.
+    """
+    path = RESULTS.parent / (output or f"results/adhoc/sensitivity-{selection.label}.nc")
+    journal = Journal(path)
+    dataset = xr.concat(
+        [
+            _carried_out(resolved, journal, path).expand_dims(mfu=[mfu])
+            for mfu, resolved in resolve_sensitivity(selection).items()
+        ],
+        dim="mfu",
+        join="outer",
+        combine_attrs="drop_conflicts",
+    )
+    dataset["mfu"].attrs = {"long_name": "fraction of the GPU's peak at full scale", "units": "1"}
+    return _finish(dataset, path, journal)
+
+
+def resolve_sensitivity(selection: Selection) -> dict[float, Resolved]:
+    """A selection of one model at both ends of that interval, by the MFU that each amounts to."""
+    entry = cluster(selection.experiment.cluster)
+    split = read_corpus_config(PARAMS / "corpus.yaml").split
+    predicted = compute_time(model(selection.models[0]), entry, REFERENCE_MICRO_BATCH)
+    return {
+        predicted.mfu * predicted.value_s / end: resolve_on_testbed(
+            selection, ENWIKI, split, end / predicted.value_s
+        )
+        for end in (predicted.low_s, predicted.high_s)
+    }
+
+
+def _carried_out(resolved: Resolved, journal: Journal, path: Path) -> xr.Dataset:
+    # Ranks on real nodes write beside the output.
+    logs = path.with_suffix(".logs")
+    return resolved.describe(
+        *carry_out(resolved.cases, resolved.where, journal, logs, resolved.title)
+    )
+
+
+def _finish(dataset: xr.Dataset, path: Path, journal: Journal) -> xr.Dataset:
+    """Write a complete dataset; only then may its parts be forgotten."""
+    write_dataset(dataset, path)
+    journal.clear()
+    return dataset

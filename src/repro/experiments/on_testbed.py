@@ -1,0 +1,218 @@
+"""An experiment on the testbed, resolved: rates, latencies and memory by the similarity rule."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from repro.catalog.clusters import Cluster, cluster
+from repro.catalog.experiments import Batch, most_gpus
+from repro.catalog.models import model
+from repro.catalog.protocols import protocol
+from repro.catalog.selection import Selection
+from repro.errors import NotRunHere
+from repro.experiments.computing import Computing, read_computing
+from repro.experiments.resolved import Resolved
+from repro.experiments.runs import selected_run
+from repro.experiments.similarity import (
+    REFERENCE_MICRO_BATCH,
+    Similarity,
+    derive,
+    memory_allowance_bytes,
+)
+from repro.experiments.this_machine import emulated_gpu
+from repro.launch.cases import Case, training_case
+from repro.launch.messages import Order, Site
+from repro.predict.explore.compute import compute_time
+from repro.predict.network.machine import Links, machine
+from repro.predict.parameters import calibration
+from repro.results.schema import Cell
+from repro.testbed.speed import cores_per_rank
+from repro.train.records import TrainingRun
+
+
+@dataclass(frozen=True)
+class _Configuration:
+    """One cell of the experiment, fully resolved."""
+
+    cell: Cell
+    similarity: Similarity
+    order: Order[TrainingRun]
+
+    def case(self, gpu: Mapping[str, object]) -> Case[TrainingRun]:
+        """What a site is to be asked for, whose emulated GPUs are such."""
+        inputs = {
+            "cell": asdict(self.cell),
+            "similarity": asdict(self.similarity),
+            "order": asdict(self.order),
+            "emulated_gpu": gpu,
+        }
+        scales = self.similarity.time_scale, self.similarity.rate_scale
+        return training_case("testbed", self.cell, self.order, inputs, *scales)
+
+
+def resolve_on_testbed(
+    selection: Selection, corpus: Path, split: str, compute_factor: float = 1.0
+) -> Resolved:
+    """What a selection asks of emulated nodes.
+
+    Parameters
+    ----------
+    selection : Selection
+        What to run; its source is `testbed`.
+    corpus, split
+        The folder of the enwiki artefacts, and its weights of training and validation data.
+    compute_factor : float
+        Take the full-scale computing time to be this many times the predicted one.
+
+    Raises
+    ------
+    ReproError
+        The computing times were not measured, or not on this machine.
+    """
+    entry = cluster(selection.experiment.cluster)
+    ranks = most_gpus(selection.experiment.cluster)
+    topology = entry.topology.first(ranks)
+    gpu = emulated_gpu(selection.experiment.cluster)
+    configurations: list[_Configuration] = []
+    missing = {}
+    try:
+        configurations = _plan(selection, entry, corpus, split, compute_factor)
+    except NotRunHere as reason:
+        missing = {"testbed": str(reason)}
+    similarities = {_name(c, selection): _explain(c.similarity) for c in configurations}
+    return Resolved(
+        title=selection.name,
+        where=Site(topology, topology.gpus, cores_per_rank(ranks)),
+        cases=tuple(configuration.case(gpu) for configuration in configurations),
+        attributes={
+            "title": selection.experiment.title,
+            "published_in": selection.experiment.source,
+            "experiment": selection.name,
+            "profile": selection.profile_name,
+            "emulated_gpu": json.dumps(gpu),
+            "similarity": json.dumps(similarities),
+        },
+        parameters={
+            "experiment": selection.experiment.model_dump(),
+            "cluster": entry.model_dump(),
+            "protocols": {name: protocol(name).model_dump() for name in selection.protocols},
+            "models": {name: model(name).model_dump() for name in selection.models},
+        },
+        missing=missing,
+    )
+
+
+def _name(configuration: _Configuration, selection: Selection) -> str:
+    """A model, with its micro batch where several were compared."""
+    similarity = configuration.similarity
+    if selection.experiment.sweep is None:
+        return similarity.model
+    return f"{similarity.model}, micro batch {similarity.micro_batch_size}"
+
+
+def _explain(similarity: Similarity) -> dict[str, object]:
+    return {
+        **asdict(similarity),
+        "time_scale": similarity.time_scale,
+        "rate_scale": similarity.rate_scale,
+        "rule": "B_testbed = B_cluster (V_testbed/V_full) (C_full/C_testbed)",
+    }
+
+
+def _plan(
+    selection: Selection, entry: Cluster, corpus: Path, split: str, factor: float
+) -> list[_Configuration]:
+    """Every configuration, fewest changes of rank groups first."""
+    planned = []
+    chosen = selection.experiment
+    computing = {
+        name: read_computing(chosen.cluster, name, chosen.pipeline) for name in selection.models
+    }
+    similarities = _similarities(selection, entry, computing, factor)
+    for gpus in selection.gpus:
+        for name in selection.models:
+            for transport in selection.protocols:
+                for value, batch in selection.batches(name, gpus).items():
+                    cell = Cell(name, transport, gpus, chosen.sweep, value)
+                    similarity = similarities[name, _compared(selection, batch)]
+                    planned.append(
+                        _configuration(selection, entry, cell, batch, similarity, corpus, split)
+                    )
+    if chosen.until_out_of_memory:
+        planned = [_limit(one, entry, computing[one.cell.model]) for one in planned]
+    return planned
+
+
+def _configuration(
+    selection: Selection,
+    entry: Cluster,
+    cell: Cell,
+    batch: Batch,
+    similarity: Similarity,
+    corpus: Path,
+    split: str,
+) -> _Configuration:
+    fabric = fabric_links(entry, cell.protocol)
+    order = Order(
+        run=selected_run(selection, cell, batch, corpus, split),
+        ranks=cell.gpus,
+        rates_gbps=similarity.rates_gbps(entry, fabric.bytes_per_s * 8e-9),
+        fabric_latency_s=fabric.latency_s * similarity.time_scale,
+    )
+    return _Configuration(cell, similarity, order)
+
+
+def fabric_links(entry: Cluster, transport: str) -> Links:
+    """What collectives get between nodes: over a protocol whose rate is this cluster's, or as the
+    cluster's own fabric does."""
+    network = protocol(transport) if transport in entry.protocols else None
+    return machine(entry, calibration(entry.calibration).parameters, network).levels[-1]
+
+
+def _compared(selection: Selection, batch: Batch) -> int:
+    """The micro batch at which computing is compared: the experiment's own, where it has one."""
+    chosen = selection.experiment
+    if chosen.sweep:
+        return batch.micro_batch_size
+    return chosen.micro_batch_size or REFERENCE_MICRO_BATCH
+
+
+def _similarities(
+    selection: Selection, entry: Cluster, computing: Mapping[str, Computing], factor: float
+) -> dict[tuple[str, int], Similarity]:
+    """Every similarity that the selection's configurations need, by model and micro batch."""
+    pipeline = selection.experiment.pipeline
+    needed = {
+        (name, _compared(selection, batch)): model(name)
+        for name in selection.models
+        for gpus in selection.gpus
+        for batch in selection.batches(name, gpus).values()
+    }
+    return {
+        (name, compared): derive(
+            name,
+            kind,
+            entry,
+            pipeline=pipeline,
+            micro_batch_size=compared,
+            compute_testbed_s=computing[name].seconds(compared),
+            compute_full_s=compute_time(kind, entry, compared, pipeline=pipeline).value_s * factor,
+        )
+        for (name, compared), kind in needed.items()
+    }
+
+
+def _limit(configuration: _Configuration, entry: Cluster, computing: Computing) -> _Configuration:
+    """Give every rank the memory of an emulated GPU."""
+    order = configuration.order
+    allowance = memory_allowance_bytes(
+        model(configuration.cell.model),
+        entry,
+        pipeline=configuration.similarity.pipeline,
+        stages=order.run.pipeline_parallel,
+        fixed_bytes=computing.fixed_bytes,
+        sequence_bytes=computing.sequence_bytes,
+    )
+    limited = replace(order, memory_bytes=(allowance,) * order.ranks)
+    return replace(configuration, order=limited)

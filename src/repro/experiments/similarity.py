@@ -1,0 +1,162 @@
+"""Derive the testbed's links and memory: the same dimensionless numbers as at full scale.
+
+With V bytes to communicate and C seconds to compute, V/(B C) says how long the network needs in
+units of computing time. The testbed gives its small model a rate B such that the number equals that
+of the full-size model on the real cluster. In data parallelism V is the gradients of a model; in
+pipelines it is what one stage hands to the next for one micro batch.
+
+The memory of an emulated GPU follows in the same way: what model states leave free holds as many
+sequences' activations as on the real GPU.
+"""
+
+from dataclasses import dataclass
+
+from repro.catalog.clusters import Cluster
+from repro.catalog.models import Model, Shape
+from repro.catalog.volumes import (
+    FULL_ELEMENT_BYTES,
+    TESTBED_ELEMENT_BYTES,
+    gradient_bytes,
+    training_flops,
+)
+from repro.predict.step.memory import FRAMEWORK_BYTES, memory, stage_parameters
+from repro.predict.workload import Plan, workload
+
+# Micro batch, in sequences per GPU, at which computing times are compared where an experiment does
+# not fix its own: that of weak scaling.
+REFERENCE_MICRO_BATCH = 4
+# Above it two cores' token buckets are not exact. Links that would be faster, of buses and NVLink,
+# are emulated at this rate; datasets say what was set.
+FASTEST_LINK_GBPS = 1.0
+
+
+@dataclass(frozen=True)
+class Similarity:
+    """How one testbed model stands for its full-size model.
+
+    Times are of forward and backward compute of `micro_batch_size` sequences on one GPU, in
+    seconds. Volumes are bytes of gradients or, with `pipeline`, of a micro batch's activations
+    between two stages. `mfu` is the fraction of the GPU's peak that `compute_full_s` amounts to.
+    """
+
+    model: str
+    pipeline: bool
+    micro_batch_size: int
+    mfu: float
+    compute_full_s: float
+    compute_testbed_s: float
+    volume_full_bytes: int
+    volume_testbed_bytes: int
+
+    @property
+    def time_scale(self) -> float:
+        """Testbed seconds that stand for one second at full scale, C_t/C_f."""
+        return self.compute_testbed_s / self.compute_full_s
+
+    @property
+    def rate_scale(self) -> float:
+        """Testbed rate that stands for one full-scale rate unit, (V_t/V_f) (C_f/C_t)."""
+        return self.volume_testbed_bytes / self.volume_full_bytes / self.time_scale
+
+    def rates_gbps(self, cluster: Cluster, fabric_gbps: float) -> dict[str, float]:
+        """The testbed's link rates by level, for `fabric_gbps` between nodes."""
+        return emulated_rates_gbps(cluster, fabric_gbps, self.rate_scale)
+
+
+def emulated_rates_gbps(
+    cluster: Cluster, fabric_gbps: float, rate_scale: float
+) -> dict[str, float]:
+    """Links' rates by level, `rate_scale` times the cluster's, as far as they can be emulated;
+    the real rate between nodes is `fabric_gbps`."""
+    levels = cluster.topology.levels
+    full = {level.name: level.link_gbps for level in levels[:-1]}
+    full[levels[-1].name] = fabric_gbps
+    return {name: min(FASTEST_LINK_GBPS, rate * rate_scale) for name, rate in full.items()}
+
+
+def derive(
+    name: str,
+    model: Model,
+    cluster: Cluster,
+    *,
+    pipeline: bool,
+    micro_batch_size: int,
+    compute_testbed_s: float,
+    compute_full_s: float,
+) -> Similarity:
+    """The similarity of a model on a cluster.
+
+    Parameters
+    ----------
+    name : str
+        The model's name.
+    pipeline : bool
+        Whether it is trained in pipelines.
+    micro_batch_size : int
+        Sequences whose computing times are compared.
+    compute_testbed_s : float
+        Forward plus backward compute time of the testbed model, measured on one uncontended rank
+        at the experiment's pace, in seconds.
+    compute_full_s : float
+        The same of the full-size model on one GPU of the cluster, predicted.
+    """
+    full, testbed = model.full_size(pipeline), model.testbed_size(pipeline)
+    flops = training_flops(model.family, full, micro_batch_size)
+    volume = _activation_bytes if pipeline else gradient_bytes
+    return Similarity(
+        model=name,
+        pipeline=pipeline,
+        micro_batch_size=micro_batch_size,
+        mfu=flops / (cluster.device.peak_flops * compute_full_s),
+        compute_full_s=compute_full_s,
+        compute_testbed_s=compute_testbed_s,
+        volume_full_bytes=volume(model.family, full, FULL_ELEMENT_BYTES),
+        volume_testbed_bytes=volume(model.family, testbed, TESTBED_ELEMENT_BYTES),
+    )
+
+
+def _activation_bytes(family: str, shape: Shape, element_bytes: int) -> int:
+    """What a stage hands on for one sequence: s h elements, of t5's encoder those."""
+    return shape.sequence_length * shape.hidden_size * element_bytes
+
+
+def memory_allowance_bytes(
+    model: Model,
+    cluster: Cluster,
+    *,
+    pipeline: bool,
+    stages: int,
+    fixed_bytes: float,
+    sequence_bytes: float,
+) -> int:
+    """What an emulated GPU may allocate for a training run.
+
+    Parameters
+    ----------
+    stages : int
+        Pipeline stages; the first one, which holds most, decides.
+    fixed_bytes, sequence_bytes : float
+        What the whole testbed model was measured to take on one rank, whatever the batch and for
+        each sequence more.
+
+    Returns
+    -------
+    int
+        The testbed model's own fixed part, and room for as many sequences as the real GPU has by
+        the memory model when its model states and the framework's part are taken off.
+    """
+    full, testbed = model.full_size(pipeline), model.testbed_size(pipeline)
+    one, two, split = (
+        workload(model.family, full, Plan(b * p, b, pipeline_parallel=p)).flat()[0]
+        for b, p in ((1, 1), (2, 1), (1, stages))
+    )
+    per_sequence = float((memory(two).total - memory(one).total)[0])
+    states = memory(split)
+    kept = states.weights + states.gradients + states.optimizer_states
+    room = cluster.device.memory_gb * 1e9 - FRAMEWORK_BYTES - float(kept[0])
+    whole, part = (
+        workload(model.family, testbed, Plan(p, 1, pipeline_parallel=p)).flat()[0]
+        for p in (1, stages)
+    )
+    share = float((stage_parameters(part) / stage_parameters(whole))[0])
+    return round(fixed_bytes * share + max(0.0, room) * sequence_bytes / per_sequence)

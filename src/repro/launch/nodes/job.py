@@ -1,0 +1,96 @@
+"""What a Slurm job does: its share of an experiment's cases, each as a job step of its own.
+
+Run as `python -m repro.launch.nodes.job FOLDER` on the first node of an allocation. Finished cases
+go to the journal at once, so a job that is requeued, or another one after it, goes on where it
+ended.
+"""
+
+import json
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from repro.atomic import replacing
+from repro.errors import ReproError
+from repro.launch.cases import Case, run_cases
+from repro.launch.nodes.job_files import (
+    WORK,
+    Work,
+    failure_path,
+    missing_path,
+    progress_path,
+)
+from repro.launch.nodes.step import in_steps
+
+_FIRST_PORT, _PORTS = 20000, 10000
+# Slurm's SlurmdTimeout is 300 s unless a cluster sets another.
+_SLURM_NOTICES_S, _ANSWER_S = 600.0, 120.0
+
+
+def main() -> None:
+    """Do this element's share; the exit status is 0 or 1."""
+    folder, element = Path(sys.argv[1]), int(os.environ.get("SLURM_ARRAY_TASK_ID", "0"))
+    work: Work = pickle.loads((folder / WORK).read_bytes())
+    # Jobs may share a node.
+    port = _FIRST_PORT + int(os.environ["SLURM_JOB_ID"]) % _PORTS
+    os.environ |= {"MASTER_ADDR": socket.gethostname(), "MASTER_PORT": str(port)}
+
+    def report(case: Case[Any], steps: int) -> None:
+        _write(progress_path(folder, element), json.dumps([case.label, steps]))
+
+    run = in_steps(work.nodes, partial(_srun, work), folder)
+    try:
+        _, missing = run_cases(work.shares[element], work.journal, run, report)
+    except ReproError as error:
+        if not _nodes_answer(work.number):
+            # Ranks notice a lost node long before Slurm does, which then ends this job and starts
+            # it again on other nodes.
+            time.sleep(_SLURM_NOTICES_S)
+        _write(failure_path(folder, element), str(error))
+        sys.exit(f"repro: {error}")
+    _write(missing_path(folder, element), json.dumps(missing))
+
+
+def _srun(work: Work, ranks: int, folder: Path) -> list[str]:
+    """A step with a task for each rank; one that fails ends the others, which wait for it."""
+    return [
+        "srun",
+        f"--nodes={work.number}",
+        f"--ntasks={ranks}",
+        f"--ntasks-per-node={ranks // work.number}",
+        "--kill-on-bad-exit=1",
+        # A rank's threads may use all cores that the job has on the node.
+        "--cpu-bind=none",
+        *work.python,
+        "-m",
+        "repro.launch.nodes.node_rank",
+        str(folder),
+    ]
+
+
+def _nodes_answer(number: int) -> bool:
+    """Whether all nodes of the job still run what they are told."""
+    command = ["srun", f"--nodes={number}", "--ntasks-per-node=1", "hostname"]
+    try:
+        result = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_ANSWER_S
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    # srun may report success though it lost a node.
+    return len(result.stdout.split()) == number
+
+
+def _write(path: Path, text: str) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

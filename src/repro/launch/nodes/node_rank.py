@@ -1,0 +1,141 @@
+"""One rank on a real node: read what is to be done, do it once, and leave an answer.
+
+Run as `python -m repro.launch.nodes.node_rank FOLDER` by each task that srun or torchrun starts. A
+process works once, because NCCL reads its variables once.
+"""
+
+import os
+import pickle
+import socket
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import torch
+
+from repro.atomic import replacing
+from repro.catalog.protocols import Protocol, Variant, transport
+from repro.collectives.records import CollectiveSweep, SweepRecord
+from repro.errors import NotRunHere
+from repro.launch.messages import Failure, stages_of
+from repro.launch.nodes.joined import Joined, joined
+from repro.launch.nodes.step_files import (
+    PROGRESS,
+    STEP,
+    Answer,
+    Step,
+    answer_path,
+    log_path,
+    nccl_log_path,
+)
+from repro.launch.nodes.transports import choose_adapters, gloo_environment, nccl_environment
+from repro.launch.ranks.rank import last_words
+from repro.observe.adapters import read_interfaces, read_ports
+from repro.observe.clocks import measure_offset
+from repro.observe.counters import open_counters
+from repro.observe.environment import accelerator
+from repro.observe.nic import sample_counters
+from repro.results.outcome import NodeAdapters, OutOfMemory
+from repro.train.records import RankRecord
+
+
+def main() -> None:
+    """Work as the rank that the environment says; the exit status is 0 or 1."""
+    folder = Path(sys.argv[1])
+    place = joined(os.environ)
+    with log_path(folder, place.rank).open("w", encoding="utf-8") as log:
+        os.dup2(log.fileno(), sys.stdout.fileno())
+        os.dup2(log.fileno(), sys.stderr.fileno())
+    answer: Answer | Failure | OutOfMemory
+    try:
+        answer = _work(place, pickle.loads((folder / STEP).read_bytes()), folder)
+    except NotRunHere as error:
+        answer = Failure(f"{socket.gethostname()}: {error}", unavailable=True)
+    except BaseException as error:
+        traceback.print_exc()
+        answer = last_words(place.rank, error)
+    with replacing(answer_path(folder, place.rank)) as path:
+        path.write_bytes(pickle.dumps(answer))
+    sys.stderr.flush()
+    # Process groups have threads that would outlive an orderly shutdown, or hang in it after a
+    # failure.
+    os._exit(0 if isinstance(answer, Answer) else 1)
+
+
+def _work(place: Joined, step: Step, folder: Path) -> Answer:
+    on_gpu = torch.cuda.is_available()
+    interfaces = read_interfaces()
+    entry = transport(step.protocol)
+    # A rank that is alone sends nothing: its node needs no adapter.
+    alone = place.ranks == 1
+    used = () if alone else choose_adapters(entry, read_ports(), interfaces, step.adapters)
+    os.environ.update(_environment(entry, used, nccl_log_path(folder, place.rank), on_gpu))
+    if on_gpu:
+        # Some clusters show every task its own GPU only.
+        torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
+    else:
+        torch.set_num_threads(1)
+
+    # Megatron-Core takes seconds to load: a node that lacks the protocol has answered by now.
+    from repro.collectives.sweep import sweep
+    from repro.train.groups import join_groups, leave_groups
+    from repro.train.run import device_scope, train
+
+    def report(done: int) -> None:
+        if place.rank == 0:
+            with replacing(folder / PROGRESS) as path:
+                path.write_text(str(done), encoding="utf-8")
+
+    run = step.order.run
+    with ExitStack() as stack:
+        stack.enter_context(device_scope())
+        join_groups(place.rank, place.ranks, place.address, place.port, *stages_of(run))
+        adapters = stack.enter_context(_node_adapters()) if place.local_rank == 0 else None
+        before = measure_offset()
+        record: RankRecord | SweepRecord
+        if isinstance(run, CollectiveSweep):
+            record = sweep(run, report=report)
+        else:
+            record = train(run, folder / "scratch", report)
+        # Nobody leaves while another rank still sends.
+        after = measure_offset()
+        leave_groups()
+    return Answer(
+        record,
+        (before, after),
+        socket.gethostname(),
+        used,
+        {one.name: one.kind for one in interfaces},
+        adapters,
+        accelerator(),
+    )
+
+
+def _environment(
+    entry: Protocol | Variant, used: Sequence[str], nccl_log: Path, on_gpu: bool
+) -> dict[str, str]:
+    """Variables for the backend that ranks have here, which reads them once.
+
+    Without adapters (a single rank) it is not told what to use.
+    """
+    if not on_gpu:
+        return gloo_environment(entry, used) if used else {}
+    return {
+        **(nccl_environment(entry, used) if used else {}),
+        "NCCL_DEBUG_FILE": str(nccl_log),
+        # Megatron-Core asks for it where computation and communication overlap.
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    }
+
+
+@contextmanager
+def _node_adapters() -> Iterator[NodeAdapters]:
+    """All counters of this node, sampled as long as the context lasts."""
+    with open_counters() as counters, sample_counters(counters.read) as series:
+        yield NodeAdapters(socket.gethostname(), counters.names, series, counters.failures)
+
+
+if __name__ == "__main__":
+    main()

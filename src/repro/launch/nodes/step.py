@@ -1,0 +1,297 @@
+"""Have ranks of real nodes carry out one case: start them, wait, put their answers on one clock.
+
+Then it is proven which way their traffic went.
+"""
+
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from repro.catalog.nodes import Nodes
+from repro.catalog.protocols import transport
+from repro.collectives.records import SweepRecord
+from repro.errors import ProtocolMissing, ReproError
+from repro.launch.cases import Case, Run
+from repro.launch.messages import Failure
+from repro.launch.nodes.needed import needed_bytes
+from repro.launch.nodes.step_files import (
+    PROGRESS,
+    STEP,
+    Answer,
+    Step,
+    answer_path,
+    log_path,
+    nccl_log_path,
+)
+from repro.launch.nodes.transports import prove_bytes, prove_routes
+from repro.observe.clock_offsets import on_rank0_clock
+from repro.observe.nccl_log import read_nccl_log
+from repro.observe.nic import NicSeries
+from repro.results.outcome import NodeAdapters, Outcome, OutOfMemory
+from repro.results.schema import iteration_spans
+from repro.testbed.kernel import die_with_parent
+from repro.train.records import RankRecord
+
+_POLL_S = 0.2
+# What a launcher gets to end its ranks when it is told to stop.
+_END_S = 20
+_LOG_LINES = 5
+
+# Makes the command that starts so many ranks, of which each is told the folder of the step.
+Start = Callable[[int, Path], list[str]]
+
+
+def in_steps(nodes: Nodes, start: Start, folder: Path) -> Run[Any]:
+    """What carries out cases one after another, each as a step with a folder of its own."""
+
+    def run(case: Case[Any], report: Callable[[int], None]) -> Outcome | OutOfMemory:
+        words = "".join(letter if letter.isalnum() else " " for letter in case.label)
+        own = folder / "-".join(words.split())
+        return carry_out(case, start, nodes.adapters.get(case.protocol, ()), own, report)
+
+    return run
+
+
+def carry_out(
+    case: Case[Any],
+    start: Start,
+    adapters: Sequence[str],
+    folder: Path,
+    report: Callable[[int], None],
+) -> Outcome | OutOfMemory:
+    """Start ranks for one case, and return what they measured.
+
+    Parameters
+    ----------
+    adapters
+        Those of the protocol, by name; none: all that suit.
+    folder
+        The step's own, which all nodes see; logs stay there.
+    report
+        Is called with the steps done so far.
+
+    Raises
+    ------
+    ProtocolMissing
+        A node cannot use the protocol.
+    ReproError
+        A rank failed, or the traffic took another way than the protocol's.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    step = Step(case.order, case.protocol, tuple(adapters))
+    (folder / STEP).write_bytes(pickle.dumps(step))
+    ranks = case.order.ranks
+    with (folder / "launcher.log").open("wb") as log:
+        code = _run(start(ranks, folder), folder / PROGRESS, report, log)
+    shutil.rmtree(folder / "scratch", ignore_errors=True)
+    answers = _answers(folder, ranks, code)
+    if isinstance(answers, OutOfMemory):
+        return answers
+    return _outcome(case, answers, folder)
+
+
+def _run(
+    command: Sequence[str], progress: Path, report: Callable[[int], None], log: IO[bytes]
+) -> int:
+    """Run a launcher to its end; it outlives neither an exception here nor this process."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        # A Ctrl-C is for the user's process, which then ends this one in its own way.
+        start_new_session=True,
+        preexec_fn=partial(die_with_parent, signal.SIGTERM),
+    ) as launcher:
+        try:
+            while launcher.poll() is None:
+                if progress.exists():
+                    report(int(progress.read_text(encoding="utf-8")))
+                time.sleep(_POLL_S)
+        except BaseException:
+            launcher.terminate()
+            try:
+                launcher.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(launcher.pid, signal.SIGKILL)
+            raise
+    return launcher.returncode
+
+
+def _answers(folder: Path, ranks: int, code: int) -> list[Answer] | OutOfMemory:
+    """Every rank's answer, in order; or that memory was not enough."""
+    found: dict[int, Answer | Failure | OutOfMemory] = {}
+    paths = [answer_path(folder, rank) for rank in range(ranks)]
+    # In the order in which ranks ended: who loses a neighbour complains after it.
+    for path in sorted((path for path in paths if path.exists()), key=lambda p: p.stat().st_mtime):
+        found[paths.index(path)] = pickle.loads(path.read_bytes())
+        path.unlink()
+    for answer in found.values():
+        if isinstance(answer, OutOfMemory):
+            return answer
+    failed = [(rank, one) for rank, one in found.items() if isinstance(one, Failure)]
+    for _, failure in failed:
+        if failure.unavailable:
+            raise ProtocolMissing(failure.message)
+    for rank, failure in failed:
+        raise ReproError(f"rank {rank} failed: {failure.message}; logs are in {folder}")
+    for rank in range(ranks):
+        if rank not in found:
+            raise ReproError(
+                f"rank {rank} ended without an answer and the launcher with exit code {code}; "
+                f"last lines: {_last_lines(folder, rank)}; logs are in {folder}"
+            )
+    return [one for _, one in sorted(found.items()) if isinstance(one, Answer)]
+
+
+def _last_lines(folder: Path, rank: int) -> str:
+    for path in (log_path(folder, rank), folder / "launcher.log"):
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        words = [line.strip() for line in lines if line.strip()][-_LOG_LINES:]
+        if words:
+            return " | ".join(words)
+    return "(none)"
+
+
+def _outcome(case: Case[Any], answers: Sequence[Answer], folder: Path) -> Outcome:
+    records = [on_one_clock(answer) for answer in answers]
+    trained = tuple(record for record in records if isinstance(record, RankRecord))
+    swept = tuple(record for record in records if isinstance(record, SweepRecord))
+    hosts = [answer.host for answer in answers]
+    nodes = tuple(_node(answer) for answer in answers if answer.adapters is not None)
+    used = {answer.host: answer.used for answer in answers}
+    needed = needed_bytes(case.order.run, records, hosts)
+    outcome = Outcome(
+        records=trained,
+        nics=_of_protocol(nodes, used),
+        links=(),
+        fabric_latency_s=0.0,
+        sweeps=swept,
+        adapters=nodes,
+        needed_bytes=tuple(needed[node.host] for node in nodes),
+        ran_on={
+            **answers[0].accelerator,
+            "configuration": case.label,
+            "hosts": list(dict.fromkeys(hosts)),
+            "adapters": {host: list(names) for host, names in used.items()},
+        },
+    )
+    if len(nodes) < 2:
+        return outcome
+    return replace(outcome, ran_on={**outcome.ran_on, **_proof(case, answers, outcome, folder)})
+
+
+def _proof(
+    case: Case[Any], answers: Sequence[Answer], outcome: Outcome, folder: Path
+) -> dict[str, object]:
+    """What shows that traffic between nodes took the protocol's way.
+
+    Raises
+    ------
+    ReproError
+        It did not.
+    """
+    entry = transport(case.protocol)
+    found: dict[str, object] = {}
+    logs = [nccl_log_path(folder, rank) for rank in range(len(answers))]
+    if text := "\n".join(path.read_text(errors="replace") for path in logs if path.exists()):
+        log = read_nccl_log(text)
+        prove_routes(entry, log, {k: v for answer in answers for k, v in answer.kinds.items()})
+        routes = Counter(
+            f"NET/{route.network}{'/GDRDMA' if route.gpudirect else ''}" for route in log.routes
+        )
+        found["routes"] = dict(routes)
+    uncounted = []
+    used = {answer.host: answer.used for answer in answers}
+    for node, needed in zip(outcome.adapters, outcome.needed_bytes, strict=True):
+        names = [name for name in used[node.host] if name in node.names]
+        if not names or any(name in node.failures for name in names):
+            uncounted.append(node.host)
+            continue
+        window = _window(outcome.records)
+        counted = {name: _sent(node, name, window) for name in names}
+        prove_bytes(entry, node.host, needed, counted)
+    if uncounted and not found:
+        raise ReproError(
+            f"protocol {entry.label} is not proven: no counters of its adapters can be read on "
+            f"{', '.join(uncounted)}, and there is no NCCL log"
+        )
+    return {**found, "bytes_proven": not uncounted and min(outcome.needed_bytes) > 0}
+
+
+def _window(records: Sequence[RankRecord]) -> tuple[float, float]:
+    """From the first recorded iteration to the end of the last one; all time without training."""
+    if not records:
+        return -np.inf, np.inf
+    starts, ends = iteration_spans(records)
+    return float(starts[0]), float(ends[-1])
+
+
+def _sent(node: NodeAdapters, name: str, window: tuple[float, float]) -> int:
+    column = [sample[node.names.index(name)] for sample in node.series.tx_bytes]
+    first, last = np.interp(window, node.series.time_s, column)
+    return int(last - first)
+
+
+def on_one_clock(answer: Answer) -> RankRecord | SweepRecord:
+    """A record with its times on rank 0's clock."""
+    record = answer.record
+    if isinstance(record, SweepRecord):
+        return record
+
+    def shifted(time_s: float) -> float:
+        return on_rank0_clock(time_s, *answer.clock)
+
+    return replace(
+        record,
+        start_s=tuple(map(shifted, record.start_s)),
+        spans=tuple(
+            replace(span, start_s=shifted(span.start_s), end_s=shifted(span.end_s))
+            for span in record.spans
+        ),
+        messages=tuple(
+            replace(end, posted_s=shifted(end.posted_s), completed_s=shifted(end.completed_s))
+            for end in record.messages
+        ),
+    )
+
+
+def _node(answer: Answer) -> NodeAdapters:
+    """A node's counters, with their times on rank 0's clock."""
+    assert answer.adapters is not None
+    series = answer.adapters.series
+    times = on_rank0_clock(np.array(series.time_s), *answer.clock).tolist()
+    return replace(answer.adapters, series=replace(series, time_s=times))
+
+
+def _of_protocol(nodes: Sequence[NodeAdapters], used: dict[str, tuple[str, ...]]) -> NicSeries:
+    """What each node's adapters of the protocol carried together, at the first node's samples.
+
+    Counters are cumulative, so the line between two samples is right on average.
+    """
+    if not nodes:
+        return NicSeries()
+    times = nodes[0].series.time_s
+    directions = []
+    for field in ("rx_bytes", "tx_bytes"):
+        columns = []
+        for node in nodes:
+            chosen = [node.names.index(name) for name in used[node.host] if name in node.names]
+            counted = np.array(getattr(node.series, field), dtype=float).reshape(
+                len(node.series.time_s), -1
+            )
+            columns.append(np.interp(times, node.series.time_s, counted[:, chosen].sum(axis=1)))
+        directions.append([tuple(map(int, row)) for row in np.array(columns).T])
+    return NicSeries(time_s=list(times), rx_bytes=directions[0], tx_bytes=directions[1])

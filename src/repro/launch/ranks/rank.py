@@ -1,0 +1,164 @@
+"""One rank's process: take its place, then do what it is told until the pipe closes."""
+
+import ctypes
+import gc
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from repro.collectives.records import CollectiveSweep
+from repro.errors import one_line
+from repro.launch.messages import Failure, Join, MeasurePasses, Progress, StayBusy, stages_of
+from repro.observe.nic import own_interface_bytes
+from repro.results.outcome import OutOfMemory
+from repro.testbed.kernel import die_with_parent, enter_network
+from repro.testbed.links import UPLINK
+from repro.testbed.speed import Passes
+
+_LONGEST_REASON = 400
+# A product of such matrices takes a fraction of a millisecond, a pass of them some.
+_BUSY_SIZE = 256
+_PRODUCTS = 8
+_CHECKED_PASSES = 5
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank goes: a network namespace (None: it stays), and its log file.
+
+    `cores` is its share of the machine; None: all that it can get.
+    """
+
+    rank: int
+    namespace: str | None
+    cores: float | None
+    log: Path
+
+
+def serve(place: Place, supervisor: Connection) -> None:
+    """Run one rank; the target of its process."""
+    die_with_parent(signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, sys.stdout.fileno())
+    os.dup2(log, sys.stderr.fileno())
+    if place.namespace is not None:
+        namespace = os.open(place.namespace, os.O_RDONLY)
+        enter_network(namespace)
+        os.close(namespace)
+    try:
+        _obey(place, supervisor)
+    except EOFError:
+        pass
+    except BaseException as error:
+        traceback.print_exc()
+        supervisor.send(last_words(place.rank, error))
+        sys.stderr.flush()
+        os._exit(1)
+    # Process groups and Megatron's writers have threads and children that would outlive an orderly
+    # interpreter shutdown by seconds.
+    os._exit(0)
+
+
+def last_words(rank: int, error: BaseException) -> Failure | OutOfMemory:
+    """What a rank says of the exception that ends it.
+
+    A device that is out of memory raises torch's own exception; the CPU's allocator has none.
+    """
+    reason = f"{type(error).__name__}: {one_line(error)[:_LONGEST_REASON]}"
+    name = type(error).__name__
+    if name in ("OutOfMemoryError", "MemoryError") or "can't allocate memory" in str(error):
+        return OutOfMemory(rank, reason)
+    return Failure(reason)
+
+
+def _obey(place: Place, supervisor: Connection) -> None:
+    # Loaded by the fork server already; imported here so that only rank processes need torch.
+    import torch
+
+    from repro.collectives.sweep import sweep
+    from repro.train.groups import join_groups, leave_groups
+    from repro.train.run import device_scope, train
+
+    torch.set_num_threads(1)
+    if torch.cuda.is_available():
+        torch.cuda.set_device(place.rank % torch.cuda.device_count())
+    # What was loaded before the fork is never garbage; walking it would stop a rank for seconds.
+    gc.freeze()
+    joined: tuple[str, int] | None = None
+    while True:
+        message = supervisor.recv()
+        if isinstance(message, MeasurePasses):
+            supervisor.send(_measure_passes(place.cores or 1.0))
+        elif isinstance(message, StayBusy):
+            stay_busy(supervisor, place.cores or 1.0)
+        elif isinstance(message, Join):
+            meeting = (message.address, message.port)
+            if joined != meeting:
+                with device_scope():
+                    if joined is not None:
+                        leave_groups()
+                    join_groups(
+                        place.rank,
+                        message.ranks,
+                        message.address,
+                        message.port,
+                        *stages_of(message.run),
+                    )
+                joined = meeting
+            report = (
+                (lambda done: supervisor.send(Progress(done)))
+                if place.rank == 0
+                else (lambda _: None)
+            )
+            _give_back_memory()
+            if isinstance(message.run, CollectiveSweep):
+                # A namespace's uplink is this rank's alone; the loopback is everybody's.
+                own = {"counters": partial(own_interface_bytes, UPLINK)} if place.namespace else {}
+                with device_scope():
+                    supervisor.send(sweep(message.run, report=report, **own))
+            else:
+                supervisor.send(
+                    train(message.run, message.scratch, report, place.cores, message.memory_bytes)
+                )
+
+
+def stay_busy(supervisor: Connection, cores: float) -> None:
+    """Compute as training does, until there is a message, or nobody who could send one."""
+    compute = _passes(cores)
+    while not supervisor.poll():
+        next(compute)
+
+
+def _measure_passes(cores: float) -> Passes:
+    compute = _passes(cores)
+    wall_s, cpu_s = zip(*(next(compute) for _ in range(_CHECKED_PASSES)), strict=True)
+    return Passes(wall_s, cpu_s)
+
+
+def _passes(cores: float) -> Iterator[tuple[float, float]]:
+    """Paced passes of the same work, endlessly; what each took, and its CPU time."""
+    import torch
+
+    from repro.train.pacing import Pace
+
+    work, pace = torch.rand(_BUSY_SIZE, _BUSY_SIZE), Pace(cores)
+    while True:
+        pace.begin()
+        for _ in range(_PRODUCTS):
+            work @ work
+        yield pace.end()
+
+
+def _give_back_memory() -> None:
+    """Return the last run's memory to the system, so that it does not count as the next one's."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -1,0 +1,349 @@
+"""The process that owns a set of ranks: it builds their testbed, starts, feeds and buries them.
+
+Run as `python -m repro.launch.ranks.supervisor FD`, where FD is a pipe to the user's process. It is
+a process of its own because the user's (a notebook's kernel, say) has threads and must keep its
+namespaces, and so that everything ends when the pipe closes, however the user's process ended.
+"""
+
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+from repro.collectives.records import SweepRecord
+from repro.errors import NotRunHere, ReproError
+from repro.launch.messages import (
+    Failure,
+    Join,
+    MeasurePasses,
+    Order,
+    Progress,
+    Ready,
+    Rest,
+    Site,
+    StayBusy,
+    stages_of,
+)
+from repro.launch.ranks.rank import Place, serve
+from repro.observe.nic import sample_counters
+from repro.results.outcome import Outcome, OutOfMemory
+from repro.testbed.links import (
+    UPLINK,
+    Network,
+    build_network,
+    read_uplink_bytes,
+    set_fabric_latency,
+    set_rates,
+)
+from repro.testbed.namespaces import Namespace
+from repro.testbed.ownership import leftovers, owned_name
+from repro.testbed.speed import Passes, SpeedCheck, verify_speed
+from repro.testbed.verify import LinkCheck, until_verified, verify_links
+from repro.train.records import RankRecord, TrainingRun
+
+_FIRST_PORT = 29500
+_LOG_LINES = 5
+_LAST_WORDS_S = 1.0
+# One rank and all of them take turns in the check of their speed, as a machine's speed drifts.
+_TURNS = 8
+
+
+class _UserGone(Exception):
+    """The pipe to the user's process closed."""
+
+
+class _RankOutOfMemory(Exception):
+    """A rank's memory was not enough; the other ranks wait for it in vain."""
+
+    def __init__(self, found: OutOfMemory):
+        super().__init__(found.message)
+        self.found = found
+
+
+class _Ranks:
+    """The rank processes of a site and the pipes to them."""
+
+    def __init__(self, site: Site, network: Network | None, logs: Path):
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["repro.train.run", "repro.train.groups"])
+        self._topology, self._cores = site.topology, site.cores
+        self._logs = [logs / f"rank{rank}.log" for rank in range(site.ranks)]
+        self.pipes: list[Connection] = []
+        self.processes: list[ForkServerProcess] = []
+        for rank in range(site.ranks):
+            here, there = context.Pipe()
+            namespace = f"/proc/{os.getpid()}/fd/{network.gpus[rank].fd}" if network else None
+            place = Place(rank, namespace, site.cores, self._logs[rank])
+            process = context.Process(target=serve, args=(place, there))
+            process.start()
+            there.close()
+            self.pipes.append(here)
+            self.processes.append(process)
+
+    @contextmanager
+    def others_busy(self, ranks: int) -> Iterator[None]:
+        """Have all but the first `ranks` ranks compute as well, where they emulate GPUs."""
+        others = self.pipes[ranks:] if self._cores is not None else []
+        for pipe in others:
+            pipe.send(StayBusy())
+        yield
+        for pipe in others:
+            pipe.send(Rest())
+
+    def collect(self, ranks: int, user: Connection) -> list[object]:
+        """One answer of each of the first `ranks` ranks, progress passed on to the user.
+
+        Raises
+        ------
+        ReproError
+            A rank failed or ended; the message says which, where and how, with its last words.
+        _RankOutOfMemory
+            The reason was memory.
+        _UserGone
+            The user's process closed its pipe.
+        """
+        try:
+            return self._collect(ranks, user)
+        except ReproError:
+            if found := self._out_of_memory():
+                raise _RankOutOfMemory(found) from None
+            raise
+
+    def _collect(self, ranks: int, user: Connection) -> list[object]:
+        answers: dict[int, object] = {}
+        sentinels = {process.sentinel: rank for rank, process in enumerate(self.processes)}
+        pipes: dict[Connection, int] = {self.pipes[rank]: rank for rank in range(ranks)}
+        while len(answers) < ranks:
+            ready = wait([*pipes, *sentinels, user])
+            if user in ready:
+                raise _UserGone
+            for source in ready:
+                if source in pipes:
+                    self._take(pipes[source], answers, user)
+            for source in ready:
+                if isinstance(source, int):
+                    raise ReproError(self._obituary(sentinels[source]))
+        return [answers[rank] for rank in range(ranks)]
+
+    def _take(self, rank: int, answers: dict[int, object], user: Connection) -> None:
+        try:
+            answer = self.pipes[rank].recv()
+        except (EOFError, ConnectionResetError):
+            self.processes[rank].join(1)
+            raise ReproError(self._obituary(rank)) from None
+        if isinstance(answer, OutOfMemory):
+            raise _RankOutOfMemory(answer)
+        if isinstance(answer, Failure):
+            raise ReproError(f"{self._name(rank)} failed: {answer.message}")
+        if isinstance(answer, Progress):
+            user.send(answer)
+        else:
+            answers[rank] = answer
+
+    def _out_of_memory(self) -> OutOfMemory | None:
+        """The rank that ran out of memory, if that is why the first rank to complain failed.
+
+        Neighbours lose their connection to it, and may say so before it does.
+        """
+        for pipe in wait(self.pipes, _LAST_WORDS_S):
+            assert isinstance(pipe, Connection)
+            try:
+                answer = pipe.recv()
+            except (EOFError, ConnectionResetError):
+                continue
+            if isinstance(answer, OutOfMemory):
+                return answer
+        return None
+
+    def _name(self, rank: int) -> str:
+        return f"rank {rank} on node {self._topology.node_of(rank) if self._topology else 0}"
+
+    def _obituary(self, rank: int) -> str:
+        code = self.processes[rank].exitcode
+        if code is not None and code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
+            if -code == signal.SIGKILL:
+                how += " (by the kernel, if memory ran out: see dmesg)"
+        else:
+            how = f"ended with exit code {code}"
+        lines = self._logs[rank].read_text(errors="replace").split("\n")
+        words = [line.strip() for line in lines if line.strip()][-_LOG_LINES:]
+        return f"{self._name(rank)} {how}; its last log lines: {' | '.join(words) or '(none)'}"
+
+    def bury(self) -> None:
+        """End all ranks and wait until they have."""
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.join()
+
+
+def supervise(user: Connection) -> None:
+    """Serve one site until the user closes the pipe."""
+    site: Site = user.recv()
+    with ExitStack() as stack:
+        scratch = stack.enter_context(_scratch())
+        network = None
+        if site.topology is not None:
+            network = stack.enter_context(build_network(site.topology))
+        os.environ.update(_environment(network is not None))
+        ranks = _Ranks(site, network, scratch)
+        stack.callback(lambda: ranks.bury())
+        speed = _verify_speed(site, ranks, user)
+        user.send(Ready())
+        port, previous = _FIRST_PORT, None
+        while True:
+            order: Order[Any] = user.recv()
+            # Ranks that form other groups meet at another port.
+            stages, family = stages_of(order.run)
+            layout = (order.ranks, stages, family if stages > 1 else None)
+            fresh = previous is None
+            if layout != previous:
+                port, previous = _free_port(port, network), layout
+            try:
+                if fresh and order.memory_bytes and isinstance(order.run, TrainingRun):
+                    first = replace(order, run=_smallest(order.run), memory_bytes=())
+                    _carry_out(first, ranks, network, scratch, port, user)
+                outcome = _carry_out(order, ranks, network, scratch, port, user)
+                user.send(replace(outcome, speed=speed))
+            except _RankOutOfMemory as error:
+                ranks.bury()
+                ranks, previous = _Ranks(site, network, scratch), None
+                # Ranks that are still starting would disturb the next check of the links.
+                speed = _verify_speed(site, ranks, user)
+                user.send(error.found)
+
+
+def _smallest(run: TrainingRun) -> TrainingRun:
+    """The smallest run like this one, to be done without limits.
+
+    A process's first run loads what later ones find, many times what a small model takes.
+    """
+    return replace(
+        run,
+        micro_batch_size=1,
+        microbatches=1,
+        warmup=1,
+        iterations=1,
+        save_every=0,
+        validate_every=0,
+    )
+
+
+def _carry_out(
+    order: Order[Any],
+    ranks: _Ranks,
+    network: Network | None,
+    scratch: Path,
+    port: int,
+    user: Connection,
+) -> Outcome:
+    checks: tuple[LinkCheck, ...] = ()
+    latency_s = 0.0
+    nodes: tuple[Namespace, ...] = ()
+    if network is not None:
+        set_rates(network, order.rates_gbps)
+        latency_s = set_fabric_latency(network, order.fabric_latency_s)
+        checks = verify_links(network, order.rates_gbps, order.ranks)
+        nodes = network.nodes[: network.topology.node_of(order.ranks - 1) + 1]
+    address = network.addresses[0] if network else "127.0.0.1"
+    with sample_counters(lambda: [read_uplink_bytes(node) for node in nodes]) as nics:
+        allowances = order.memory_bytes or (None,) * order.ranks
+        for pipe, allowance in zip(ranks.pipes[: order.ranks], allowances, strict=True):
+            pipe.send(Join(order.ranks, address, port, order.run, scratch, allowance))
+        with ranks.others_busy(order.ranks):
+            answers = ranks.collect(order.ranks, user)
+    records = tuple(answer for answer in answers if isinstance(answer, RankRecord))
+    sweeps = tuple(answer for answer in answers if isinstance(answer, SweepRecord))
+    return Outcome(records, nics, checks, latency_s, sweeps)
+
+
+def _verify_speed(site: Site, ranks: _Ranks, user: Connection) -> SpeedCheck | None:
+    """Have one rank and all of them compute in turns, and compare; also shows that they are up."""
+    if site.cores is None:
+        _measure(site.ranks, ranks, user)
+        return None
+    cores = site.cores
+
+    def check() -> SpeedCheck:
+        turns = [
+            (_measure(1, ranks, user)[0], _measure(site.ranks, ranks, user)) for _ in range(_TURNS)
+        ]
+        # The first turn warms up.
+        return verify_speed(cores, turns[1:])
+
+    return until_verified(check)
+
+
+def _measure(count: int, ranks: _Ranks, user: Connection) -> list[Passes]:
+    """Passes of the first ranks while all compute."""
+    for pipe in ranks.pipes[:count]:
+        pipe.send(MeasurePasses())
+    with ranks.others_busy(count):
+        answers = ranks.collect(count, user)
+    return [answer for answer in answers if isinstance(answer, Passes)]
+
+
+def _environment(networked: bool) -> dict[str, str]:
+    """Environment of the ranks: one thread each, and the interface that gloo shall use."""
+    return {
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": UPLINK if networked else "lo",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        "PYTHONWARNINGS": "ignore",
+        # Megatron-Core asks for it where computation and communication overlap.
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    }
+
+
+def _free_port(previous: int, network: Network | None) -> int:
+    """A port to meet at: in a namespace the next one, on the loopback one that nobody uses."""
+    if network is not None:
+        return previous + 1
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder for logs, checkpoints and indices; those of killed supervisors are removed."""
+    parent = Path(tempfile.gettempdir())
+    for folder in leftovers(parent):
+        shutil.rmtree(folder, ignore_errors=True)
+    folder = parent / owned_name()
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main() -> None:
+    """Supervise through the pipe given on the command line; the exit status is 0 or 1."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A plain kill unwinds like the end of the pipe does.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    with Connection(int(sys.argv[1])) as user:
+        try:
+            supervise(user)
+        except (EOFError, _UserGone, BrokenPipeError, ConnectionResetError):
+            pass
+        except ReproError as error:
+            user.send(Failure(str(error), unavailable=isinstance(error, NotRunHere)))
+            sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

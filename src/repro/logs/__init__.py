@@ -1,0 +1,1 @@
+"""Logs of collectives that other tools made: one reader a tool, one entry."""

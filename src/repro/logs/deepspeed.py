@@ -1,0 +1,126 @@
+"""Read what DeepSpeed's communication logger prints: its tables and its lines of single operations.
+
+The forms and meanings are those of deepspeed/utils/comms_logging.py (`convert_size`, `calc_bw_log`,
+`log_all`), deepspeed/comm/comm.py (`timed_op`, the operations' names) and deepspeed/comm/utils.py
+(`get_msg_size_from_args`: the bytes of the tensor that a rank hands over).
+"""
+
+import re
+from collections.abc import Mapping
+
+from repro.logs.measurements import (
+    POINT_TO_POINT,
+    Measurement,
+    Reading,
+    known,
+    measured,
+    numbered_lines,
+)
+
+_COLLECTIVES: Mapping[str, str] = {
+    **dict.fromkeys(("all_reduce", "inference_all_reduce", "all_reduce_coalesced"), "all_reduce"),
+    **dict.fromkeys(("all_gather", "all_gather_into_tensor", "all_gather_base"), "all_gather"),
+    **dict.fromkeys(
+        ("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_base"), "reduce_scatter"
+    ),
+    **dict.fromkeys(("all_to_all", "all_to_all_single"), "all_to_all"),
+    **{"broadcast": "broadcast", "reduce": "reduce"},
+    **dict.fromkeys(("send", "recv", "isend", "irecv"), "send_recv"),
+}
+_UNITS = {f"{prefix}B": 1024**power for power, prefix in enumerate(("", *"KMGTPEZY"))}
+_SIZE = r"(?P<value>\d+(?:\.\d+)?) ?(?P<unit>[KMGTPEZY]?B)"
+_CALLER = r"(?: \| \[Caller Func: [^\]]*\])?"  # with its setting `debug`
+
+# Both tables with "Comm. Op" have seven columns; the second one, of stragglers, says again what
+# the first one says.
+TABLE = re.compile(r"Comm\. Op\s+Message Size\s+Count\s+Total ")
+_TOTALS = re.compile(TABLE.pattern + r"Latency\(ms\)\s+Avg Latency\(ms\)")
+_OPERATION = re.compile(rf"(?P<name>\w+){_CALLER}$")
+_SIZED = re.compile(r"\s+\d\S* ?[KMGTPEZY]?B\b")
+_ROW = re.compile(rf"\s+{_SIZE}\s+\d+\s+\S+\s+(?P<avg_ms>\S+)\s+\S+\s+\S+$")
+_BEGIN = "comm op: "
+LINE = re.compile(rf"{_BEGIN}.*\| time \(ms\): ")
+_SINGLE = re.compile(
+    rf"{_BEGIN}(?P<name>\S+){_CALLER} \| time \(ms\): (?P<ms>\S+) \| msg size: {_SIZE} \|"
+)
+
+
+def read_deepspeed(text: str, ranks: int | None) -> Reading:
+    """Measurements of a training's output: a row per line of a table, or per single operation.
+
+    The printed size is what one rank hands over: its share of an all-gather, which here becomes
+    nccl-tests' size (times the ranks), and all ranks' data of the others that have shares. It is
+    rounded to two decimals in powers of 1024 (0.5 percent at 1 KB, 0.0005 percent at 999 MB), so
+    a size here is that of the text and not the tensor's to the byte. The printed bandwidths
+    are dropped: DeepSpeed's `tput` counts an all-reduce twice and, in older versions, a
+    reduce-scatter once per rank; its Gbps are 1e9 bit/s.
+
+    The time holds the launch from Python and a synchronisation of the device before and after;
+    a table's is the mean without the lowest and highest tenth. It has two decimals of a
+    millisecond, so that short operations read 0 and are skipped. DeepSpeed adds to its tables
+    until they are reset: a later one counts the operations of the earlier ones again. Where a
+    log has lines of single operations, its tables sum up the same and are not read.
+
+    Parameters
+    ----------
+    text : str
+        The file's content.
+    ranks
+        How many took part in the collectives, which the logger does not print. It cannot tell
+        groups apart either: operations of smaller groups have to be logged in a run of their own.
+
+    Raises
+    ------
+    ReproError
+        There is a collective, and `ranks` is None.
+    """
+    read = _read_lines if LINE.search(text) else _read_tables
+    return read(text, ranks)
+
+
+def _read_lines(text: str, ranks: int | None) -> Reading:
+    rows: list[Measurement] = []
+    skipped: list[str] = []
+    for number, line in numbered_lines(text):
+        begin = line.find(_BEGIN)
+        if begin < 0:
+            continue
+        try:
+            found = _SINGLE.match(line, begin)
+            if not found:
+                raise ValueError("not the whole line of an operation")
+            rows.append(_row(found["name"], found, found["ms"], ranks))
+        except ValueError as problem:
+            skipped.append(f"line {number}: {problem}: {line[begin:][:80]!r}")
+    return rows, skipped
+
+
+def _read_tables(text: str, ranks: int | None) -> Reading:
+    rows: list[Measurement] = []
+    skipped: list[str] = []
+    inside, name = False, ""
+    for number, line in numbered_lines(text):
+        if TABLE.match(line):
+            inside, name = bool(_TOTALS.match(line)), ""
+        elif inside and (operation := _OPERATION.match(line)):
+            name = operation["name"]
+        elif inside and _SIZED.match(line):
+            try:
+                found = _ROW.match(line)
+                if not found:
+                    raise ValueError("not the seven columns of the table")
+                rows.append(_row(name, found, found["avg_ms"], ranks))
+            except ValueError as problem:
+                skipped.append(f"line {number}: {problem}: {' '.join(line.split())!r}")
+    return rows, skipped
+
+
+def _row(name: str, size: re.Match[str], milliseconds: str, ranks: int | None) -> Measurement:
+    collective = _COLLECTIVES.get(name)
+    if collective is None:
+        raise ValueError(f"operation {name!r} is none of the collectives that are read")
+    n = POINT_TO_POINT if collective == "send_recv" else known(ranks)
+    size_bytes = round(float(size["value"]) * _UNITS[size["unit"]])
+    if collective == "all_gather":
+        size_bytes *= n
+    return measured(collective, None, size_bytes, n, float(milliseconds) * 1e3)

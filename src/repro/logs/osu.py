@@ -1,0 +1,125 @@
+"""Read what the OSU micro-benchmarks print: times of collectives, times and rates of two ranks.
+
+The forms and meanings are those of the benchmarks' sources (c/mpi/collective/blocking/osu_*.c,
+c/mpi/pt2pt/standard/osu_*.c and c/nccl/ of 7.x, c/util/osu_util_mpi.c for what is printed).
+The variants with NCCL and RCCL, on CUDA and ROCm, print the same under another title.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from repro.logs.measurements import (
+    POINT_TO_POINT,
+    Measurement,
+    Reading,
+    known,
+    measured,
+    numbered_lines,
+)
+
+TITLE = re.compile(r"# OSU (?:(?:MPI|[A-Z]+CCL)(?:-[A-Z]+)? )?(?P<test>.+?) Test\b")
+
+
+@dataclass(frozen=True)
+class _Test:
+    """What a benchmark measures.
+
+    Attributes
+    ----------
+    shares
+        Whether the printed size is one rank's share, of which nccl-tests' size has one per rank.
+    messages
+        Messages that the printed rate counts in one message's time; 0 where a time is printed.
+    """
+
+    collective: str
+    shares: bool = False
+    messages: int = 0
+
+
+# osu_allgather hands `size` bytes of each rank to MPI_Allgather, and osu_alltoall `size` bytes for
+# each peer to MPI_Alltoall. osu_reduce_scatter divides `size` bytes over the ranks.
+_TESTS: Mapping[str, _Test] = {
+    "Allreduce Latency": _Test("all_reduce"),
+    "Allgather Latency": _Test("all_gather", shares=True),
+    "Reduce_scatter Latency": _Test("reduce_scatter"),
+    "All-to-All Personalized Exchange Latency": _Test("all_to_all", shares=True),
+    "Broadcast Latency": _Test("broadcast"),
+    "Reduce Latency": _Test("reduce"),
+    "Latency": _Test("send_recv"),
+    "Bandwidth": _Test("send_recv", messages=1),
+    "Bi-Directional Bandwidth": _Test("send_recv", messages=2),
+}
+_DATATYPE = re.compile(r"# Datatype: (\w+)")
+_DTYPES = {"MPI_CHAR": "int8", "MPI_INT": "int32", "MPI_FLOAT": "float"}
+
+
+def read_osu(text: str, ranks: int | None) -> Reading:
+    """Measurements of what one or several benchmarks printed.
+
+    The size becomes nccl-tests': times the ranks for all-gather and all-to-all, as printed for the
+    others. The time of a collective is the mean over ranks and iterations. That of osu_latency is
+    half of a round trip. osu_bw and osu_bibw print MB/s (1e6 B/s) of windows of messages (64
+    unless told), so that their time is what one message adds to a full pipe: size over rate.
+    osu_bibw counts both directions; its time, 2 x size over rate, is that of one message each way
+    at once, which is nccl-tests' send_recv on two ranks.
+
+    Parameters
+    ----------
+    text : str
+        The file's content.
+    ranks
+        How many took part in the collectives; no benchmark prints it.
+
+    Raises
+    ------
+    ReproError
+        There is a collective, and `ranks` is None.
+    """
+    rows: list[Measurement] = []
+    skipped: list[str] = []
+    test: _Test | None = None
+    dtype: str | None = None
+    columns: list[str] = []
+    for number, line in numbered_lines(text):
+        if line.startswith("# OSU "):
+            title = TITLE.match(line)
+            test, dtype, columns = _TESTS.get(title["test"] if title else ""), None, []
+            if test is None:
+                read = ", ".join(_TESTS)
+                skipped.append(f"line {number}: {line[2:]!r} is not read; read are {read}")
+        elif line.startswith("# Size  "):
+            columns = re.split(r"\s{2,}", line.removeprefix("# "))
+        elif datatype := _DATATYPE.match(line):
+            dtype = _DTYPES.get(datatype[1], datatype[1])
+        elif test and columns and line[:1].isdigit():
+            n = POINT_TO_POINT if test.collective == "send_recv" else known(ranks)
+            try:
+                rows.append(_row(line.split(), columns, test, dtype, n))
+            except ValueError as problem:
+                skipped.append(f"line {number}: {problem}: {line[:60]!r}")
+    return rows, skipped
+
+
+def _row(
+    words: Sequence[str], columns: Sequence[str], test: _Test, dtype: str | None, ranks: int
+) -> Measurement:
+    if len(words) != len(columns):
+        raise ValueError(f"{len(words)} columns where the header has {len(columns)}")
+    row = dict(zip(columns, words, strict=True))
+    unit = "(MB/s)" if test.messages else "(us)"
+    if not columns[1].endswith(unit):
+        raise ValueError(f"its column {columns[1]!r} is not in {unit}")
+    if "Transmit Size" in row:
+        raise ValueError("derived datatypes (-D) move another size than the printed one")
+    if row.get("Validation", "Pass") != "Pass":
+        raise ValueError(f"its validation says {row['Validation']!r}")
+    size, printed = int(row["Size"]), float(words[1])
+    if test.messages and not printed > 0:
+        raise ValueError(f"its rate is {printed:g} MB/s")
+    time_us = test.messages * size / printed if test.messages else printed
+    found = measured(test.collective, dtype, size * (ranks if test.shares else 1), ranks, time_us)
+    if not re.fullmatch(r"\d+\.\d\d", words[1]):
+        raise ValueError("its second column lacks the two decimals that are always printed")
+    return found

@@ -1,0 +1,1 @@
+"""Measurements as rows, fits to them, intervals, and validation."""

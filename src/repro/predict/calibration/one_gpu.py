@@ -1,0 +1,347 @@
+"""One GPU: calibrated on one half of its measurements, and judged on the other.
+
+What is fitted are the parameters that one GPU shows (`ONE_GPU`), by the fitter and the priors of
+`repro.predict.calibration.fitting`; the others stay those of the cluster's calibration. Memory has
+no parameters: the memory model is compared as it is.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from repro.catalog.clusters import Cluster
+from repro.catalog.gpus import Gpu
+from repro.catalog.models import model
+from repro.errors import ReproError
+from repro.predict.calibration.fitting import Fit, fit, predicted_times_s
+from repro.predict.calibration.rows import training_rows
+from repro.predict.parameters import Parameters, calibration
+from repro.predict.step.memory import FRAMEWORK_BYTES, memory
+from repro.predict.workload import Array
+from repro.results.metrics import draw_sample, estimate, phase_time_s
+
+# Parameters that decide how long one GPU computes and steps the optimizer.
+ONE_GPU = (
+    "gemm_efficiency",
+    "wave_loss",
+    "attention_gemm_efficiency",
+    "logits_gemm_efficiency_alone",
+    "memory_efficiency",
+    "attention_passes",
+    "kernel_s",
+    "host_layer_s",
+    "host_unfused_softmax_s",
+    "host_optimizer_layer_s",
+)
+FITTED, HELD_OUT, OUT_OF_MEMORY = "fitted", "held out", "out of memory"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A GPU's measurements beside what the model says of them.
+
+    Attributes
+    ----------
+    cells : DataFrame
+        A row per model and micro batch that was tried:
+
+        model, micro_batch_size
+            What was run.
+        half
+            `FITTED`, `HELD_OUT` or, without times, `OUT_OF_MEMORY`.
+        measured_s, low_s, high_s
+            Forward and backward computing of an iteration, and its 95 % interval over iterations.
+        predicted_s, error_pct
+            With the parameters fitted to one half, and how far it is off.
+        transferred_s, transferred_error_pct
+            The same before any fit, with the cluster's calibration, made on another GPU.
+        optimizer_s, predicted_optimizer_s
+            Adam's step.
+        measured_peak_bytes, predicted_peak_bytes, memory_error_pct
+            The most memory that tensors took, without the framework's own.
+        predicted_full
+            Whether the memory model says that the GPU's memory is not enough.
+    fit : Fit
+        Parameters, and the covariance of those in `ONE_GPU`.
+    before : Parameters
+        Those of the cluster's calibration.
+    """
+
+    cells: pd.DataFrame
+    fit: Fit
+    before: Parameters
+
+
+def compare_halves(measured: xr.Dataset, cluster: Cluster) -> Comparison:
+    """Fit the model to every other micro batch of each model, and predict all.
+
+    The micro batches that a model ran with, in ascending order, go to the two halves in turns, so
+    that each half has small and large ones of every model; the second model begins with the other
+    half, and so on, so that each half has some of the smallest and some of the largest.
+
+    Parameters
+    ----------
+    measured : Dataset
+        By the schema of `repro.results.schema`, with runs on one GPU; times of the first source
+        and protocol.
+    cluster : Cluster
+        One with the GPU that was measured. Its calibration gives what one GPU does not show.
+
+    Raises
+    ------
+    ReproError
+        Nothing ran on one GPU, it was another GPU, or a model ran with less than two micro batches.
+    """
+    check_device(measured, cluster.device)
+    cells = _with_halves(_measured_cells(measured))
+    before = calibration(cluster.calibration).parameters
+    rows = _calibration_rows(cells, cluster)
+    found = fit(rows[rows.half == FITTED], before, ONE_GPU)
+    predicted = _with_predictions(cells, rows, found.parameters, before, cluster.device)
+    return Comparison(predicted, found, before)
+
+
+def calibration_rows(measured: xr.Dataset, cluster: Cluster) -> pd.DataFrame:
+    """All measurements of one GPU as rows of training (`repro.predict.calibration.rows`).
+
+    Two rows per configuration that ran: its computing and its optimizer's step. Written as CSV they
+    are what `repro calibrate --training` takes.
+    """
+    check_device(measured, cluster.device)
+    cells = _measured_cells(measured)
+    return _calibration_rows(cells[cells.half != OUT_OF_MEMORY], cluster).drop(columns="half")
+
+
+def check_device(measured: xr.Dataset, gpu: Gpu) -> None:
+    """Refuse measurements of another GPU than the catalog's.
+
+    Raises
+    ------
+    ReproError
+        What the ranks ran on does not have the model name that the GPU's label begins with.
+    """
+    name = gpu.label.partition("-")[0]
+    for entry in json.loads(measured.attrs.get("ran_on", "[]")):
+        if name not in str(entry["device"]):
+            raise ReproError(
+                f"measured on {entry['device']}, which is no {gpu.label}; name a cluster with "
+                "that GPU as the experiment's (params/one_gpu.yaml)"
+            )
+
+
+def summary(compared: Comparison) -> pd.DataFrame:
+    """Median and largest absolute error of either half, percent of what was measured.
+
+    Returns
+    -------
+    DataFrame
+        Indexed by quantity and half: number of cells, median_pct and largest_pct. `transferred` is
+        the prediction before any fit, whose halves are no different.
+    """
+    quantities = {
+        "forward + backward": "error_pct",
+        "forward + backward, transferred": "transferred_error_pct",
+        "peak memory": "memory_error_pct",
+    }
+    ran = compared.cells[compared.cells.half != OUT_OF_MEMORY]
+    return pd.DataFrame(
+        [
+            {
+                "quantity": quantity,
+                "half": half,
+                "cells": len(errors),
+                "median_pct": errors.median(),
+                "largest_pct": errors.max(),
+            }
+            for quantity, column in quantities.items()
+            for half in (FITTED, HELD_OUT)
+            for errors in (ran.loc[ran.half == half, column].abs(),)
+        ]
+    ).set_index(["quantity", "half"])
+
+
+def memory_limits(compared: Comparison) -> pd.DataFrame:
+    """The largest micro batch with which each model fits, measured and predicted.
+
+    Returns
+    -------
+    DataFrame
+        Indexed by model, among the micro batches that were tried: `measured` and `predicted`, the
+        largest that fits, `full`, the first one that was measured not to (missing: all did), and
+        `agrees`. Missing: none fits.
+    """
+    limits = {
+        name: {
+            "measured": tried.loc[tried.half != OUT_OF_MEMORY, "micro_batch_size"].max(),
+            "predicted": tried.loc[~tried.predicted_full, "micro_batch_size"].max(),
+            "full": tried.loc[tried.half == OUT_OF_MEMORY, "micro_batch_size"].min(),
+        }
+        for name, tried in compared.cells.groupby("model", sort=False)
+    }
+    table = pd.DataFrame.from_dict(limits, orient="index").astype("Int64")
+    return table.assign(agrees=(table.measured == table.predicted).fillna(False))
+
+
+def fitted_parameters(compared: Comparison) -> pd.DataFrame:
+    """What was fitted: its value in the cluster's calibration, on this GPU, and how sure that is.
+
+    Returns
+    -------
+    DataFrame
+        Indexed by parameter: `before` and `fitted` in the units of `Parameters`, and
+        `deviation_pct`, one standard deviation of the latter.
+    """
+    found = compared.fit
+    return pd.DataFrame(
+        {
+            "before": [getattr(compared.before, name) for name in found.names],
+            "fitted": [getattr(found.parameters, name) for name in found.names],
+            "deviation_pct": 100 * np.sqrt(np.diag(found.covariance)),
+        },
+        index=pd.Index(found.names, name="parameter"),
+    )
+
+
+def _computing_s(results: xr.Dataset) -> xr.DataArray:
+    return phase_time_s(results, "forward compute", "backward compute")
+
+
+def _measured_cells(measured: xr.Dataset) -> pd.DataFrame:
+    """A row per configuration of one GPU that was tried; an empty `half` where it ran."""
+    if "iteration_time_s" not in measured or 1 not in measured["gpus"]:
+        raise ReproError("no measurements of one GPU: run source `cluster` where there is one")
+    one = measured.sel(gpus=1).isel(source=0, protocol=0).transpose("model", ...)
+    return pd.DataFrame([row for name in one["model"].values for row in _of_model(one, str(name))])
+
+
+def _of_model(one: xr.Dataset, name: str) -> Iterator[dict[str, object]]:
+    for size in sorted(one["micro_batch_size"].values.tolist()):
+        cell = one.sel(model=name, micro_batch_size=size)
+        full = float(cell["out_of_memory"])
+        if np.isnan(full):
+            continue
+        row = {"model": name, "micro_batch_size": size, "half": OUT_OF_MEMORY if full else ""}
+        if full:
+            yield row
+            continue
+        # Other configurations may have had more iterations.
+        cell = cell.dropna("iteration", how="all", subset=["iteration_time_s"])
+        computing = estimate(draw_sample(cell), _computing_s)
+        yield {
+            **row,
+            "measured_s": computing.value,
+            "low_s": computing.low,
+            "high_s": computing.high,
+            "optimizer_s": float(phase_time_s(cell, "optimizer")),
+            "measured_peak_bytes": float(cell["peak_memory_bytes"].max()),
+        }
+
+
+def _with_halves(cells: pd.DataFrame) -> pd.DataFrame:
+    """Deal the micro batches of each model to the two halves in turns."""
+    halves = cells.half.copy()
+    for number, (name, ran) in enumerate(
+        cells[cells.half != OUT_OF_MEMORY].groupby("model", sort=False)
+    ):
+        if len(ran) < 2:
+            raise ReproError(
+                f"{name} ran with micro batch {ran.micro_batch_size.iloc[0]} only; to fit one half "
+                "and predict the other takes two or more: measure more of them"
+            )
+        turns = (np.arange(len(ran)) + number) % 2
+        halves.loc[ran.index] = np.where(turns, HELD_OUT, FITTED)
+    return cells.assign(half=halves)
+
+
+def _calibration_rows(cells: pd.DataFrame, cluster: Cluster) -> pd.DataFrame:
+    """Computing of all cells, then the optimizer's steps, as rows of training.
+
+    Cells that memory was not enough for have no times.
+    """
+    plain = [
+        _row(str(name), int(size), cluster)
+        for name, size in zip(cells.model, cells.micro_batch_size, strict=True)
+    ]
+    parts = [
+        pd.DataFrame(plain).assign(
+            # Sets weigh alike, however many micro batches a model ran with.
+            set=[f"{name}, {timed}" for name in cells.model],
+            timed=timed,
+            iteration_time_s=cells[column].to_numpy(),
+            half=cells.half.to_numpy(),
+        )
+        for timed, column in (("computing", "measured_s"), ("optimizer", "optimizer_s"))
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _row(name: str, size: int, cluster: Cluster) -> dict[str, object]:
+    trained = model(name)
+    shape = trained.full
+    return {
+        "id": f"{name}-{size}",
+        "gpu": cluster.device.label,
+        "gpus": 1,
+        "gpus_per_node": cluster.topology.gpus_per_node,
+        "inter_node_gbps_per_node": cluster.topology.levels[-1].link_gbps,
+        "family": trained.family,
+        "layers": shape.layers,
+        "hidden": shape.hidden_size,
+        "heads": shape.attention_heads,
+        "seq": shape.sequence_length,
+        "decoder_seq": shape.decoder_sequence_length or 0,
+        "vocab": shape.vocabulary_size,
+        "tp": 1,
+        "pp": 1,
+        "dp": 1,
+        "vpp": 1,
+        "micro_batch": size,
+        "global_batch": size,
+        "recompute": "none",
+        "sequence_parallel": "no",
+    }
+
+
+def _with_predictions(
+    cells: pd.DataFrame, rows: pd.DataFrame, fitted: Parameters, before: Parameters, gpu: Gpu
+) -> pd.DataFrame:
+    ran = (cells.half != OUT_OF_MEMORY).to_numpy()
+    computing, optimizer = np.split(_times_s(rows, fitted), 2)
+    transferred, _ = np.split(_times_s(rows, before), 2)
+    peak = _peak_bytes(rows)[: len(cells)]
+    predicted = cells.assign(
+        # A configuration that does not run has no time.
+        predicted_s=np.where(ran, computing, np.nan),
+        predicted_optimizer_s=np.where(ran, optimizer, np.nan),
+        transferred_s=np.where(ran, transferred, np.nan),
+        predicted_peak_bytes=peak,
+        predicted_full=peak > tensor_bytes(gpu),
+    )
+    return predicted.assign(
+        error_pct=100 * (predicted.predicted_s / cells.measured_s - 1),
+        transferred_error_pct=100 * (predicted.transferred_s / cells.measured_s - 1),
+        memory_error_pct=100 * (peak / cells.measured_peak_bytes - 1),
+    )
+
+
+def _times_s(rows: pd.DataFrame, parameters: Parameters) -> Array:
+    times = np.empty(len(rows))
+    for part in training_rows(rows):
+        times[part.index] = predicted_times_s(part, parameters)
+    return times
+
+
+def _peak_bytes(rows: pd.DataFrame) -> Array:
+    peaks = np.empty(len(rows))
+    for part in training_rows(rows):
+        peaks[part.index] = memory(part.workload).total
+    return peaks
+
+
+def tensor_bytes(gpu: Gpu) -> float:
+    """What a GPU's memory has for tensors: all but what the framework takes."""
+    return 1e9 * gpu.memory_gb - FRAMEWORK_BYTES

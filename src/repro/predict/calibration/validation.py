@@ -1,0 +1,219 @@
+"""How good the performance model is on published measurements, beside a constant-MFU baseline."""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from repro.catalog.volumes import training_flops
+from repro.collectives.definitions import bus_factor
+from repro.errors import ReproError
+from repro.predict.calibration.fitting import predicted_times_s
+from repro.predict.calibration.interval import half_width
+from repro.predict.calibration.link_fitting import errors_by_size, line_errors_by_size
+from repro.predict.calibration.rows import TrainingRows, read_rows, training_rows
+from repro.predict.network.link_prediction import predict_collective
+from repro.predict.network.machine import machine
+from repro.predict.parameters import calibration
+from repro.predict.step.quantities import iteration_times_s
+from repro.predict.workload import ARRAY_FIELDS, Array, Workload, from_columns
+
+_LOG = logging.getLogger(__name__)
+
+# A configuration is predicted this often to time it: files have tens to hundreds of rows.
+_TIMED_ROWS = 200_000
+
+
+@dataclass(frozen=True)
+class Score:
+    """How predictions of one set compare with its measurements; percentages of the measured time.
+
+    `bias_pct` is the mean signed error, `coverage_90_pct` the share of rows within their 90 %
+    interval, `baseline_mape_pct` the error of the constant MFU that suits this very set best.
+    `configs_per_s` is on one core, without reading the file.
+    """
+
+    set: str
+    n: int
+    mape_pct: float
+    median_pct: float
+    p90_pct: float
+    max_pct: float
+    bias_pct: float
+    rank_correlation: float | None
+    coverage_90_pct: float
+    baseline_mape_pct: float
+    configs_per_s: float
+
+
+@dataclass(frozen=True)
+class CollectivesScore(Score):
+    """Of collectives also how fits to the file itself do, one size of a log held out at a time.
+
+    `cross_validated_pct` is the mean absolute error of the cost model
+    (`repro.predict.network.links`), `line_mape_pct` that of a line of its own for each log,
+    latency + size / bandwidth. A log is one
+    collective of so many ranks on so many nodes; None where no log has sizes enough, which are two
+    for the model and three for the line.
+    """
+
+    cross_validated_pct: float | None
+    line_mape_pct: float | None
+
+
+def validate(path: Path) -> Sequence[Score]:
+    """Predict every row of a CSV of measurements.
+
+    Returns
+    -------
+    sequence of Score
+        One per value of the column `set`; of collectives one `CollectivesScore` per GPU, network
+        and collective, and where there are both, for one node and for several.
+
+    Raises
+    ------
+    ReproError
+        The file cannot be read or a row cannot be predicted.
+    """
+    rows = read_rows(path)
+    if "collective" in rows.columns:
+        return _validate_collectives(rows)
+    predicted = pd.concat([_predict(part) for part in training_rows(rows)])
+    return [
+        _score(str(name), predicted.loc[measured.index], measured)
+        for name, measured in rows.iteration_time_s.groupby(rows["set"], sort=False)
+    ]
+
+
+def _validate_collectives(rows: pd.DataFrame) -> list[CollectivesScore]:
+    """Beside the constant bus bandwidth that suits each set.
+
+    A network that was never measured and whose name gives no rate is left out, and named in the
+    log.
+    """
+    networks = rows.groupby(["gpu", "network"], dropna=False)
+    held_out = pd.concat([_held_out(group) for _, group in networks])
+    scores = []
+    for name, group in rows.groupby(_sets(rows), sort=False):
+        try:
+            score = _score(str(name), _predict_set(group), group.time_us * 1e-6)
+        except ReproError as error:
+            _LOG.warning("left out: %s", error)
+            continue
+        errors = held_out.loc[group.index]
+        scores.append(
+            CollectivesScore(
+                **asdict(score),
+                cross_validated_pct=_mean_error_pct(errors.model),
+                line_mape_pct=_mean_error_pct(errors.line),
+            )
+        )
+    if not scores:
+        raise ReproError("no network of the file can be predicted; the lines above say why")
+    return scores
+
+
+def _sets(rows: pd.DataFrame) -> pd.Series:
+    """Each row's set: GPU, network, collective, and whether it is on one node if others are not."""
+    name = rows[["gpu", "network", "collective"]].astype(str).agg(", ".join, axis=1)
+    level = pd.Series(np.where(rows.nodes > 1, ", several nodes", ", one node"), index=rows.index)
+    both = level.groupby(name).transform("nunique") > 1
+    sets: pd.Series = name + level.where(both, "")
+    return sets
+
+
+def _held_out(rows: pd.DataFrame) -> pd.DataFrame:
+    """ln(predicted / measured) of a network's rows by the cost model and by lines."""
+    return pd.DataFrame({"model": errors_by_size(rows), "line": line_errors_by_size(rows)})
+
+
+def _mean_error_pct(log_errors: pd.Series) -> float | None:
+    """Of the rows that have one; None where none has."""
+    known = log_errors.dropna()
+    return float(100 * np.abs(np.expm1(known)).mean()) if len(known) else None
+
+
+def _predict_set(rows: pd.DataFrame) -> pd.DataFrame:
+    many = rows.iloc[np.resize(np.arange(len(rows)), _TIMED_ROWS)]
+    start = time.perf_counter()
+    predict_collective(many)
+    rate = len(many) / (time.perf_counter() - start)
+    work = bus_factor(str(rows.collective.iloc[0]), rows.ranks.to_numpy()) * rows.size_bytes
+    return predict_collective(rows).assign(work=work, rate=rate)
+
+
+def _predict(part: TrainingRows) -> pd.DataFrame:
+    """Predicted time, half width of its interval, FLOPs over peak and configurations per second."""
+    calibrated = calibration(part.cluster.calibration)
+    device = machine(part.cluster, calibrated.parameters)
+    run = part.workload
+    many = _repeated(run, _TIMED_ROWS)
+    start = time.perf_counter()
+    iteration_times_s(many, device, calibrated.parameters)
+    rate = len(many.layers) / (time.perf_counter() - start)
+    flops = training_flops(run.family, run, run.global_batch_size)
+    return pd.DataFrame(
+        {
+            "time_s": predicted_times_s(part, calibrated.parameters),
+            "half_width": half_width(run, part.cluster, calibrated),
+            "work": flops / (run.gpus * device.gpu.peak_flops),
+            "rate": rate,
+        },
+        index=part.index,
+    )
+
+
+def _repeated(w: Workload, rows: int) -> Workload:
+    columns = {name: np.resize(getattr(w, name), rows) for name in ARRAY_FIELDS}
+    return from_columns(w.family, **columns)
+
+
+def _score(name: str, predicted: pd.DataFrame, measured: pd.Series) -> Score:
+    ratio = predicted.time_s / measured
+    error = 100 * (ratio - 1)
+    size = error.abs()
+    inside = np.abs(np.log(ratio)) <= predicted.half_width
+    return Score(
+        set=name,
+        n=len(measured),
+        mape_pct=float(size.mean()),
+        median_pct=float(size.median()),
+        p90_pct=float(size.quantile(0.9)),
+        max_pct=float(size.max()),
+        bias_pct=float(error.mean()),
+        rank_correlation=_rank_correlation(predicted.time_s, measured),
+        coverage_90_pct=float(100 * inside.mean()),
+        baseline_mape_pct=best_constant_mape_pct((predicted.work / measured).to_numpy()),
+        configs_per_s=float(predicted.rate.iloc[0]),
+    )
+
+
+def _rank_correlation(predicted: pd.Series, measured: pd.Series) -> float | None:
+    """Spearman's; None where all values are equal or there is one only."""
+    if predicted.nunique() < 2 or measured.nunique() < 2:
+        return None
+    return float(predicted.rank().corr(measured.rank()))
+
+
+def best_constant_mape_pct(work_per_second: Array) -> float:
+    """The lowest mean absolute percentage error that time = work / constant rate can have.
+
+    Parameters
+    ----------
+    work_per_second : Array
+        Work over measured time, by row; the error of a rate R is mean |x/R - 1|, whose minimum
+        stands at one of the x.
+    """
+    errors = [np.abs(work_per_second / rate - 1).mean() for rate in work_per_second]
+    return float(100 * min(errors))
+
+
+def table(scores: Sequence[Score]) -> str:
+    """Scores as text, a line per set."""
+    frame = pd.DataFrame([vars(score) for score in scores]).set_index("set")
+    rates = frame.pop("configs_per_s")
+    return frame.round(2).assign(configs_per_s=rates.map("{:,.0f}".format)).to_string()

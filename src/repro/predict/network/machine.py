@@ -1,0 +1,91 @@
+"""A cluster as the performance model sees it: one GPU, and levels of links with their rates."""
+
+from dataclasses import dataclass
+
+from repro.catalog.clusters import Cluster
+from repro.catalog.gpus import Gpu
+from repro.catalog.protocols import Protocol
+from repro.predict.network.measured_network import MeasuredNetwork, measured_network
+from repro.predict.parameters import Parameters
+
+_BYTES_PER_GBIT = 1e9 / 8
+
+
+@dataclass(frozen=True)
+class Links:
+    """One level of a topology.
+
+    Attributes
+    ----------
+    vertex_gpus : int
+        GPUs below each vertex whose link this is: 1 on the lowest level.
+    bytes_per_s : float
+        What collectives get through one vertex's link in each direction, before ring effects.
+    latency_s : float
+        One way of a small message over the level, beside what every collective costs.
+    measured : bool
+        Whether the rate is one of collectives on this very fabric, which has its congestion in it.
+    """
+
+    name: str
+    vertex_gpus: int
+    bytes_per_s: float
+    latency_s: float = 0.0
+    measured: bool = False
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A GPU's data sheet and the levels of links between GPUs, lowest first; the last one is the
+    fabric between nodes. `network` is what collectives were measured to take there, if they were.
+    """
+
+    gpu: Gpu
+    levels: tuple[Links, ...]
+    ring_sharing: bool = False
+    network: MeasuredNetwork | None = None
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs below one vertex of the fabric."""
+        return self.levels[-1].vertex_gpus
+
+
+def machine(cluster: Cluster, parameters: Parameters, protocol: Protocol | None = None) -> Machine:
+    """The machine that a cluster is with a protocol between nodes.
+
+    Parameters
+    ----------
+    protocol : Protocol, optional
+        Its effective rate and latency replace the fabric's nominal rate times
+        `fabric_efficiency`, and the cluster's measured network; None where a cluster has one
+        protocol only.
+
+    Raises
+    ------
+    ReproError
+        The network that the cluster names was not calibrated.
+    """
+    network = measured_network(cluster) if protocol is None else None
+    measured = network.fabric_bytes_per_s if network else None
+    levels, vertex_gpus = [], 1
+    top = cluster.topology.levels[-1]
+    for level in cluster.topology.levels:
+        rate = level.link_gbps * _BYTES_PER_GBIT
+        if level is not top:
+            links = Links(level.name, vertex_gpus, rate * parameters.collective_efficiency)
+        elif measured is not None:
+            links = Links(level.name, vertex_gpus, measured, measured=True)
+        elif protocol is None:
+            links = Links(level.name, vertex_gpus, rate * parameters.fabric_efficiency)
+        else:
+            links = Links(
+                level.name,
+                vertex_gpus,
+                protocol.effective_gbps * _BYTES_PER_GBIT,
+                protocol.latency_us * 1e-6,
+                measured=True,
+            )
+        levels.append(links)
+        vertex_gpus *= level.members
+    return Machine(cluster.device, tuple(levels), cluster.fabric_ring_sharing, network)

@@ -1,0 +1,1 @@
+"""One training step on one machine: kernels, layers, stages, schedule, memory."""

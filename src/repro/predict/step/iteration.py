@@ -1,0 +1,194 @@
+"""The time of one training iteration, phase by phase."""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from repro.predict.network.machine import Machine
+from repro.predict.network.transfers import (
+    all_reduce_s,
+    data_parallel_s,
+    half_all_reduce_s,
+    message_s,
+)
+from repro.predict.parameters import Parameters
+from repro.predict.step.ends import EMBEDDING_FORWARD_SHARE, embedding_s, head_passes
+from repro.predict.step.kernels import Kernels
+from repro.predict.step.layers import LayerPasses, Pass, layer_passes
+from repro.predict.step.memory import stage_parameters
+from repro.predict.step.pipeline import Stages, bubble_s
+from repro.predict.workload import Array, Workload
+
+# Bytes per parameter that mixed-precision Adam moves: fp16 gradient to fp32 (6), its norm (4),
+# scaling (8), Adam on weight, two moments and gradient (28), fp16 weight (6).
+_OPTIMIZER_BYTES = 52
+
+
+@dataclass(frozen=True)
+class Phases:
+    """One iteration of the last pipeline stage, whose timers Megatron-LM prints; seconds.
+
+    Phases add up to `iteration_time_s`. `pipeline_bubble` is waiting for the first micro batch and
+    after the last, `forward_receive` messages between stages, `straggler_wait` waiting for slower
+    GPUs. `gradient_sync`, `parameter_all_gather` and `tensor_parallel` are what is not hidden.
+    """
+
+    forward_compute: Array
+    backward_compute: Array
+    recompute: Array
+    tensor_parallel: Array
+    forward_receive: Array
+    pipeline_bubble: Array
+    straggler_wait: Array
+    gradient_sync: Array
+    parameter_all_gather: Array
+    embedding_sync: Array
+    optimizer: Array
+    other: Array
+
+    @property
+    def iteration_time_s(self) -> Array:
+        """The sum of all phases."""
+        return sum((getattr(self, field.name) for field in fields(self)), start=np.zeros(()))
+
+
+def predict_phases(w: Workload, machine: Machine, parameters: Parameters) -> Phases:
+    """Predict every phase of an iteration.
+
+    Parameters
+    ----------
+    w : Workload
+        Flat (one-dimensional fields of one length).
+
+    Returns
+    -------
+    Phases
+        Arrays of the workload's length, in seconds.
+    """
+    kernels = Kernels(machine.gpu, parameters)
+    layers = _stage_passes(w, machine, kernels)
+    head_forward, head_backward = head_passes(w, machine, kernels)
+    every = layers.forward + layers.backward + layers.recompute
+    middle = _total(every) + parameters.host_micro_batch_s
+    embedding = embedding_s(w.micro_batch_size * w.sequence_length, w.hidden_size, kernels)
+    # Without a pipeline one stage has both ends.
+    own = np.where(w.pipeline_parallel > 1, 0.0, embedding)
+    own_forward = EMBEDDING_FORWARD_SHARE * own
+    stages = Stages(
+        first=middle + embedding,
+        middle=middle,
+        last=middle + _total(head_forward) + _total(head_backward) + own,
+        receive=_receive_s(w, machine, parameters),
+    )
+    bubble, m = bubble_s(w, stages), w.micro_batches
+    busy = m * (stages.last + stages.receive) + bubble
+    collectives = every.collectives + head_forward.collectives + head_backward.collectives
+    return Phases(
+        forward_compute=m * (layers.forward.compute + head_forward.compute + own_forward),
+        backward_compute=m * (layers.backward.compute + head_backward.compute + own - own_forward),
+        recompute=m * layers.recompute.compute,
+        tensor_parallel=m * collectives,
+        forward_receive=m * stages.receive,
+        pipeline_bubble=bubble,
+        straggler_wait=parameters.straggler_fraction * np.log(w.gpus) * busy,
+        gradient_sync=_exposed_sync_s(w, layers, machine, parameters),
+        parameter_all_gather=_parameter_gather_s(w, machine, parameters),
+        embedding_sync=_embedding_sync_s(w, machine, parameters),
+        optimizer=optimizer_s(
+            stage_parameters(w), _stage_layers(w), w.distributed_optimizer, w.data_parallel, kernels
+        ),
+        other=m * parameters.host_micro_batch_s + parameters.host_iteration_s,
+    )
+
+
+def _exposed_sync_s(
+    w: Workload, layers: LayerPasses, machine: Machine, parameters: Parameters
+) -> Array:
+    """What of the gradient sync is not hidden. With overlap, all but the last layer's gradients
+    can travel while the backward pass of the last micro batch goes on."""
+    wire = gradient_wire_s(w, machine, parameters)
+    last_layer = w.virtual_stages / _stage_layers(w)
+    cover = _total(layers.backward) * (1 - last_layer)
+    overlapped = np.maximum(wire - cover, wire * last_layer)
+    exposed = np.where(w.overlap_gradient_sync > 0, overlapped, wire)
+    return np.where(w.data_parallel > 1, exposed, 0.0)
+
+
+def _parameter_gather_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
+    """A sharded optimizer's half-precision parameters, gathered by all data-parallel ranks."""
+    size = 2 * stage_parameters(w)
+    links = (w.data_parallel, w.tensor_parallel, machine, parameters)
+    gather = data_parallel_s("all_gather", size, *links)
+    return np.where((w.distributed_optimizer > 0) & (w.data_parallel > 1), gather, 0.0)
+
+
+def _embedding_sync_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
+    """The all-reduce between the first and the last stage, which both have the word embeddings."""
+    table = 2 * w.vocabulary_size * w.hidden_size / w.tensor_parallel
+    apart = w.tensor_parallel * w.data_parallel * np.maximum(w.pipeline_parallel - 1, 1)
+    two = np.full_like(apart, 2.0)
+    sync = all_reduce_s(table, two, apart, machine, parameters)
+    return np.where(w.pipeline_parallel > 1, sync, 0.0)
+
+
+def optimizer_s(
+    count: Array, layers: Array, sharded: Array, data_parallel: Array, kernels: Kernels
+) -> Array:
+    """Adam's step on a GPU's `count` parameters in so many layers, or on its shard of them."""
+    shards = np.where(sharded > 0, data_parallel, 1.0)
+    traffic = kernels.traffic_s(_OPTIMIZER_BYTES * count / shards)
+    return traffic + kernels.parameters.host_optimizer_layer_s * layers
+
+
+def _receive_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
+    """Each chunk waits for one message on its way up and one on its way down."""
+    hops = 2 * w.virtual_stages * _hop_s(w, machine, parameters)
+    return np.where(w.pipeline_parallel > 1, hops, 0.0)
+
+
+def gradient_wire_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
+    """How long gradients are on the wire, hidden or not: a reduce-scatter where the optimizer is
+    sharded, otherwise an all-reduce."""
+    size = stage_parameters(w) * w.gradient_bytes
+    links = (w.data_parallel, w.tensor_parallel, machine, parameters)
+    return np.where(
+        w.distributed_optimizer > 0,
+        data_parallel_s("reduce_scatter", size, *links),
+        data_parallel_s("all_reduce", size, *links),
+    )
+
+
+def _stage_layers(w: Workload) -> Array:
+    """Layers of one pipeline stage; t5 has as many decoder as encoder layers."""
+    return w.layers * (2 if w.family == "t5" else 1) / w.pipeline_parallel
+
+
+def _stage_passes(w: Workload, machine: Machine, kernels: Kernels) -> LayerPasses:
+    """One micro batch through the layers of one stage."""
+    count = w.layers / w.pipeline_parallel
+    one = layer_passes(w, machine, kernels)
+    stage = [one.forward.times(count), one.backward.times(count), one.recompute.times(count)]
+    if w.family == "t5":
+        # Stages are taken to have encoder and decoder layers in proportion.
+        other = layer_passes(w, machine, kernels, decoder=True)
+        more = (other.forward, other.backward, other.recompute)
+        stage = [have + add.times(count) for have, add in zip(stage, more, strict=True)]
+    return LayerPasses(*stage)
+
+
+def _hop_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
+    """A micro batch's activations to the next stage: each tensor-parallel rank sends its part and
+    gathers the others' (Narayanan et al., SC 2021, section 4.1)."""
+    t = w.tensor_parallel
+    size = 2 * w.tokens * w.hidden_size
+    sent = message_s(size / t, t * w.data_parallel, machine)
+    gathered = np.where(
+        w.sequence_parallel > 0,
+        0.0,
+        half_all_reduce_s(size, t, np.ones_like(t), machine, parameters),
+    )
+    return parameters.hop_s + sent + gathered
+
+
+def _total(one: Pass) -> Array:
+    return one.compute + one.collectives

@@ -1,0 +1,149 @@
+"""One transformer layer's passes over one micro batch: what the GPU does, and the host."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from repro.predict.network.machine import Machine
+from repro.predict.network.transfers import all_reduce_s, half_all_reduce_s
+from repro.predict.step.kernels import Kernels
+from repro.predict.workload import Array, Workload
+
+# Kernels beside matrix products in a forward and a backward pass of a layer (norms, bias and
+# activation, softmax, dropout and residual; transposes), each with its start and end.
+_FORWARD_KERNELS, _BACKWARD_KERNELS = 12, 20
+# Bytes per element that they move in half precision, with one-byte dropout masks. Replicated in
+# tensor parallelism: two norms (4 each, backward 8), two bias-dropout-adds (7 each, backward 7).
+_REPLICATED_FORWARD, _REPLICATED_BACKWARD = 22, 30
+# Split: bias and GELU over 4h (16 per h, backward 24 + bias gradient 8), the context's transpose
+# (4), bias gradients and copies of queries, keys and values.
+_SPLIT_FORWARD, _SPLIT_BACKWARD = 20, 45
+# Attention core, per score: softmax 4 (backward 6), dropout 5 (backward 5).
+_SCORE_FORWARD, _SCORE_BACKWARD = 9, 11
+# The fused softmax of Megatron-LM takes batches of 4 rows of scores.
+_SOFTMAX_BATCH = 4
+# Share of a layer's launches that belong to the attention core.
+_CORE_SHARE = 0.3
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass of one layer over one micro batch, in seconds.
+
+    `compute` is what it takes without collectives, `collectives` what tensor parallelism adds to
+    it. Host and GPU work at the same time: a pass lasts as long as the longer of the two.
+    """
+
+    compute: Array
+    collectives: Array
+
+    def __add__(self, other: "Pass") -> "Pass":
+        return Pass(self.compute + other.compute, self.collectives + other.collectives)
+
+    def times(self, count: Array | float) -> "Pass":
+        """`count` such passes."""
+        return Pass(self.compute * count, self.collectives * count)
+
+
+@dataclass(frozen=True)
+class LayerPasses:
+    """A layer's forward pass, backward pass and what the backward pass recomputes before it."""
+
+    forward: Pass
+    backward: Pass
+    recompute: Pass
+
+
+def layer_passes(
+    w: Workload, machine: Machine, kernels: Kernels, decoder: bool = False
+) -> LayerPasses:
+    """The passes of one layer.
+
+    Parameters
+    ----------
+    decoder : bool
+        A decoder layer of an encoder-decoder model: its own sequence, and cross-attention.
+    """
+    t, b, h = w.tensor_parallel, w.micro_batch_size, w.hidden_size
+    s = w.decoder_sequence_length if decoder else w.sequence_length
+    tokens, ffn = b * s, w.ffn_hidden_size
+    products = [(tokens, 3 * h / t, h), (tokens, h, h / t)]
+    products += [(tokens, ffn / t, h), (tokens, h, ffn / t)]
+    cores = [(s, s)]
+    if decoder:
+        source = b * w.sequence_length
+        products += [(tokens, h / t, h), (source, 2 * h / t, h), (tokens, h, h / t)]
+        cores += [(s, w.sequence_length)]
+
+    forward = sum(kernels.gemm_s(m, n, k) for m, n, k in products)
+    backward = sum(kernels.gemm_s(m, k, n) + kernels.gemm_s(n, k, m) for m, n, k in products)
+    core_forward, core_backward = _core_s(w, kernels, cores)
+
+    split = np.where(w.sequence_parallel > 0, t, 1.0)
+    attentions = len(cores)
+    # Cross-attention repeats what belongs to attention in a layer: a half of the replicated work.
+    replicated = (1 + attentions) / 2 * tokens * h / split
+    # The MLP's share grows with its width; 4h is what the constants count.
+    sharded = tokens * h / t * (0.2 * attentions + 0.8 * ffn / (4 * h))
+    p = kernels.parameters
+    forward = (
+        forward
+        + core_forward
+        + kernels.traffic_s(_REPLICATED_FORWARD * replicated + _SPLIT_FORWARD * sharded)
+        + _FORWARD_KERNELS * attentions * p.kernel_s
+    )
+    backward = (
+        backward
+        + core_backward
+        + kernels.traffic_s(_REPLICATED_BACKWARD * replicated + _SPLIT_BACKWARD * sharded)
+        + _BACKWARD_KERNELS * attentions * p.kernel_s
+    )
+    # An all-reduce behind attention and one behind the MLP, each way; with sequence parallelism an
+    # all-gather and a reduce-scatter of the same volume, and in the backward pass one more
+    # all-gather of each product's split input (Korthikanti et al., 2023, section 4.2.2).
+    size, neighbours = 2 * tokens * h, np.ones_like(t)
+    collectives = (1 + attentions) * all_reduce_s(size, t, neighbours, machine, p)
+    gathers = np.where(
+        w.sequence_parallel > 0,
+        (1 + attentions) * half_all_reduce_s(size, t, neighbours, machine, p),
+        0.0,
+    )
+
+    parallel = t > 1
+    unfused = np.mod(w.attention_heads * b / t, _SOFTMAX_BATCH) != 0
+    host = attentions * (p.host_layer_s + unfused * p.host_unfused_softmax_s) + parallel * (
+        (1 + attentions) * p.host_collective_s
+    )
+    full, selective = w.recompute == 2, w.recompute == 1
+    again = np.where(full, forward, np.where(selective, core_forward, 0.0))
+    again_host = np.where(full, host, np.where(selective, _CORE_SHARE * host, 0.0))
+    again_collectives = np.where(full, collectives, 0.0)
+    # The host launches recomputation and backward pass in one go: only their sum has to wait.
+    back = collectives + gathers
+    whole = _pass(backward + again, back + again_collectives, host + again_host)
+    own = _pass(backward, back, host)
+    return LayerPasses(
+        forward=_pass(forward, collectives, host),
+        backward=own,
+        recompute=Pass(whole.compute - own.compute, whole.collectives - own.collectives),
+    )
+
+
+def _core_s(w: Workload, kernels: Kernels, cores: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """Scores, softmax, dropout and context of a layer's attentions: forward and backward."""
+    depth = w.hidden_size / w.attention_heads
+    batch = w.micro_batch_size * w.attention_heads / w.tensor_parallel
+    forward: Array = np.zeros(())
+    backward: Array = np.zeros(())
+    for queries, keys in cores:
+        products = kernels.attention_gemm_s(queries, keys, depth, batch)
+        products = products + kernels.attention_gemm_s(queries, depth, keys, batch)
+        scores = batch * queries * keys * kernels.parameters.attention_passes
+        forward = forward + products + kernels.traffic_s(_SCORE_FORWARD * scores)
+        backward = backward + 2 * products + kernels.traffic_s(_SCORE_BACKWARD * scores)
+    return forward, backward
+
+
+def _pass(gpu: Array, collectives: Array, host: Array) -> Pass:
+    computing = np.maximum(gpu, host)
+    return Pass(computing, np.maximum(gpu + collectives, host) - computing)

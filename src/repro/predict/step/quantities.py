@@ -1,0 +1,127 @@
+"""All that the performance model says of configurations, in blocks that fit a cache."""
+
+from collections.abc import Callable
+from dataclasses import fields
+
+import numpy as np
+
+from repro.catalog.volumes import BACKWARD_PER_FORWARD, ring_all_reduce_bytes, training_flops
+from repro.predict.network.machine import Machine
+from repro.predict.parameters import Parameters
+from repro.predict.step.iteration import Phases, gradient_wire_s, predict_phases
+from repro.predict.step.memory import Memory, memory, stage_parameters
+from repro.predict.workload import Array, Workload, valid
+
+PHASES = tuple(field.name for field in fields(Phases))
+MEMORY = tuple(field.name for field in fields(Memory))
+# Rows evaluated at a time: some fifty arrays of this length stay in a second-level cache.
+_BLOCK = 8192
+
+Evaluate = Callable[[Workload], dict[str, Array]]
+
+
+def iteration_times_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
+    """Iteration times only, of a flat workload, in seconds; the fastest way through a sweep."""
+    return in_blocks(
+        w, lambda rows: {"time": predict_phases(rows, machine, parameters).iteration_time_s}
+    )["time"]
+
+
+def quantities(w: Workload, machine: Machine, parameters: Parameters) -> dict[str, Array]:
+    """Every quantity of a flat workload, NaN where a plan cannot run.
+
+    Returns
+    -------
+    dict
+        By name: each phase and each part of memory; iteration_time_s, tokens_per_s_per_gpu, mfu,
+        hfu; tensor_parallel_bytes, gradient_sync_bytes, parameter_all_gather_bytes and
+        pipeline_bytes (of a stage between two others) that one GPU sends per iteration;
+        fabric_bytes that one node's NICs send, fabric_gbps over the iteration and
+        fabric_burst_gbps while gradients are on the wire.
+    """
+    return in_blocks(w, lambda rows: _quantities(rows, machine, parameters))
+
+
+def in_blocks(w: Workload, evaluate: Evaluate) -> dict[str, Array]:
+    """Evaluate a flat workload block by block and join the results."""
+    rows = max(w.layers.shape[0], 1)
+    blocks = [evaluate(w.rows(slice(at, at + _BLOCK))) for at in range(0, rows, _BLOCK)]
+    return {name: np.concatenate([block[name] for block in blocks], axis=-1) for name in blocks[0]}
+
+
+def _quantities(w: Workload, machine: Machine, parameters: Parameters) -> dict[str, Array]:
+    phases = predict_phases(w, machine, parameters)
+    parts = memory(w)
+    time = phases.iteration_time_s
+    flops = training_flops(w.family, w, w.global_batch_size)
+    peak = machine.gpu.peak_flops * w.gpus
+    traffic = _traffic(w, machine)
+    on_the_wire = gradient_wire_s(w, machine, parameters)
+    computed = {
+        **{name: getattr(phases, name) for name in PHASES},
+        **{name: getattr(parts, name) for name in MEMORY},
+        "iteration_time_s": time,
+        "tokens_per_s_per_gpu": w.global_batch_size * w.tokens / w.micro_batch_size / time / w.gpus,
+        "mfu": flops / (time * peak),
+        "hfu": _hardware_flops(w) / (time * peak),
+        **traffic,
+        "fabric_gbps": 8e-9 * traffic["fabric_bytes"] / time,
+        "fabric_burst_gbps": 8e-9
+        * np.divide(
+            traffic["fabric_sync_bytes"],
+            on_the_wire,
+            out=np.zeros_like(time),
+            where=on_the_wire > 0,
+        ),
+    }
+    runs = valid(w)
+    return {name: np.where(runs, values, np.nan) for name, values in computed.items()}
+
+
+def _hardware_flops(w: Workload) -> Array:
+    """FLOPs with what is recomputed: all layers' forward pass, or the attention core's
+    (Korthikanti et al., 2023, section 5 and appendix A)."""
+    passes = 1 + BACKWARD_PER_FORWARD
+    model: Array = training_flops(w.family, w, w.global_batch_size)
+    d = w.decoder_sequence_length if w.family == "t5" else 0.0
+    logits = 2 * w.global_batch_size * w.tokens / w.micro_batch_size * w.hidden_size
+    layers = model / passes - logits * w.vocabulary_size
+    s = w.sequence_length
+    # The paper counts the core's backward pass again, too.
+    core = 12 * w.global_batch_size * w.layers * w.hidden_size * (s * s + d * d + d * s)
+    return model + np.where(w.recompute == 2, layers, np.where(w.recompute == 1, core, 0.0))
+
+
+def _traffic(w: Workload, machine: Machine) -> dict[str, Array]:
+    """Bytes that one GPU and one node's NICs send per iteration."""
+    t, p, v, d = w.tensor_parallel, w.pipeline_parallel, w.virtual_stages, w.data_parallel
+    activations = 2 * w.tokens * w.hidden_size
+    # Two all-reduces of a layer's activations (three in a decoder layer with cross-attention)
+    # forward and as many backward; recomputation repeats the former, sequence parallelism has one
+    # all-gather more behind each of the latter, which is half an all-reduce.
+    d_tokens = w.decoder_sequence_length if w.family == "t5" else 0.0
+    per_pass = 2 * w.sequence_length + 3 * d_tokens
+    passes = np.where(w.recompute == 2, 3.0, 2.0) + 0.5 * (w.sequence_parallel > 0)
+    reduced = 2 * w.hidden_size * w.micro_batch_size * per_pass
+    tensor = ring_all_reduce_bytes(reduced, t) * passes * w.layers / p * w.micro_batches
+    sharded = w.distributed_optimizer > 0
+    reduce = ring_all_reduce_bytes(stage_parameters(w) * w.gradient_bytes, d)
+    reduce = reduce / np.where(sharded, 2.0, 1.0)
+    gather = np.where(sharded, ring_all_reduce_bytes(2 * stage_parameters(w), d) / 2, 0.0)
+    # Stages between two others send forward and backward, the first and the last one way.
+    ways = np.where(p > 2, 2.0, np.where(p > 1, 1.0, 0.0))
+    stage = ways * v * w.micro_batches * activations / t
+    node = float(machine.gpus_per_node)
+    # Every group of a node has a ring through its NICs if the group leaves the node.
+    leaves = t * d > node
+    rings = np.where(leaves & (d > 1), np.minimum(t, node), 0.0)
+    neighbours = np.where(t * d >= node, np.minimum(w.gpus, node), 0.0)
+    across = np.where(t > node, tensor, 0.0)
+    return {
+        "tensor_parallel_bytes": tensor,
+        "gradient_sync_bytes": reduce,
+        "parameter_all_gather_bytes": gather,
+        "pipeline_bytes": stage,
+        "fabric_sync_bytes": reduce * rings,
+        "fabric_bytes": (reduce + gather) * rings + stage * neighbours + across,
+    }

@@ -1,0 +1,216 @@
+"""An experiment as a whole: resuming, and a machine that cannot run it."""
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import xarray as xr
+from made_up import made_up_configuration
+
+from repro.catalog.selection import Selection, select
+from repro.errors import NotRunHere, ReproError
+from repro.experiments import computing as computing_times
+from repro.experiments import on_testbed, this_machine
+from repro.experiments.on_testbed import resolve_on_testbed
+from repro.launch import carry_out as carrying
+from repro.launch import cases
+from repro.launch.journal import Journal
+from repro.launch.messages import Order, Site
+from repro.results.outcome import Outcome, OutOfMemory
+from repro.results.store import write_dataset
+
+
+@pytest.fixture(autouse=True)
+def computing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Computing times of every model: 0.02 s and 0.02 s a sequence, once disturbed."""
+    models = ["gpt2-medium", "gpt2-large", "bert-large", "t5-large"]
+    times = [[0.04, 0.04, 0.2], [0.1, 0.1, 0.4], [0.34, 0.34, 0.34]]
+    peaks = [11e6, 14e6, 26e6]
+    dataset = xr.Dataset(
+        {
+            "iteration_time_s": (
+                ("layout", "model", "micro_batch_size", "iteration"),
+                [[times] * 4] * 2,
+            ),
+            "peak_memory_bytes": (("layout", "model", "micro_batch_size"), [[peaks] * 4] * 2),
+        },
+        coords={
+            "layout": ["data", "pipeline"],
+            "model": models,
+            "micro_batch_size": [1, 4, 16],
+        },
+        attrs={"emulated_gpu": json.dumps(this_machine.emulated_gpu("pinnacles"))},
+    )
+    monkeypatch.setattr(computing_times, "RESULTS", tmp_path)
+    write_dataset(dataset, computing_times.compute_path("pinnacles"))
+
+
+class _FakeSession:
+    """Counts what it is asked to train, and stops the user after a while."""
+
+    def __init__(self, until: int = 100, most_sequences: int = 1000):
+        self.trained: list[Order] = []
+        self._until = until
+        self._most_sequences = most_sequences
+
+    def run(self, order: Order, report: object) -> Outcome | OutOfMemory:
+        if len(self.trained) == self._until:
+            raise KeyboardInterrupt
+        self.trained.append(order)
+        if order.run.micro_batch_size > self._most_sequences:
+            return OutOfMemory(0, "no room")
+        return None  # type: ignore[return-value]
+
+
+def _measure(
+    selection: Selection,
+    folder: Path,
+    session: _FakeSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> xr.Dataset:
+    monkeypatch.setattr(carrying, "open_site", lambda site: nullcontext(session))
+    monkeypatch.setattr(
+        cases,
+        "configuration_dataset",
+        lambda source, cell, outcome, *scales: made_up_configuration(cell),
+    )
+    return _carried_out(selection, folder)
+
+
+def _carried_out(selection: Selection, folder: Path) -> xr.Dataset:
+    resolved = resolve_on_testbed(selection, folder, "95,5")
+    journal = Journal(folder / "out.nc")
+    return resolved.describe(
+        *carrying.carry_out(resolved.cases, resolved.where, journal, folder, resolved.title)
+    )
+
+
+def test_an_interrupted_experiment_repeats_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    selection = select("weak_scaling", models="gpt2-medium", protocol="all")
+    first, second = _FakeSession(until=4), _FakeSession()
+    with pytest.raises(KeyboardInterrupt):
+        _measure(selection, tmp_path, first, monkeypatch)
+    dataset = _measure(selection, tmp_path, second, monkeypatch)
+    assert (len(first.trained), len(second.trained)) == (4, 5)
+    assert not any(order in first.trained for order in second.trained)
+    assert dataset["iteration_time_s"].notnull().any(["iteration", "rank"]).all()
+
+
+def test_another_parameter_is_another_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = _FakeSession(), _FakeSession()
+    for session, name in ((first, "weak_scaling"), (second, "strong_scaling")):
+        selection = select(name, models="gpt2-medium", protocol="rdma", gpus=8)
+        _measure(selection, tmp_path, session, monkeypatch)
+    assert len(second.trained) == 1, "a configuration with another batch was found in the journal"
+
+
+def test_another_machine_is_another_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    selection = select("weak_scaling", models="gpt2-medium", protocol="all", gpus=8)
+    sessions = [_FakeSession(until=2), _FakeSession(until=2), _FakeSession(until=2)]
+    for session, cores in zip(sessions, (0.2, 0.2, 0.1), strict=True):
+        monkeypatch.setattr(on_testbed, "emulated_gpu", lambda _, cores=cores: {"cores": cores})
+        try:
+            _measure(selection, tmp_path, session, monkeypatch)
+        except KeyboardInterrupt:
+            continue
+        tmp_path.joinpath("out.nc").unlink(missing_ok=True)
+    assert [len(session.trained) for session in sessions] == [2, 1, 2]
+
+
+def test_computing_times_of_another_machine_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured with 0.2 cores a rank, and used where they get 0.1: the wrong shares, silently."""
+    there = this_machine.emulated_gpu("pinnacles")
+    here = {**there, "cores": 0.05, "processor": "another"}
+    monkeypatch.setattr(this_machine, "emulated_gpu", lambda _: here)
+    selection = select("weak_scaling", models="gpt2-medium", protocol="rdma")
+    with pytest.raises(
+        ReproError, match=r"processor .*, not another, cores .*, not 0.05; .*measure"
+    ):
+        _measure(selection, tmp_path, _FakeSession(), monkeypatch)
+
+
+def test_rates_are_derived_from_the_median_computing_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = _FakeSession()
+    selection = select("weak_scaling", models="gpt2-medium", gpus=8)
+    dataset = _measure(selection, tmp_path, session, monkeypatch)
+    explained = json.loads(dataset.attrs["similarity"])["gpt2-medium"]
+    assert explained["compute_testbed_s"] == 0.1
+    full = {"rdma": 81.9, "ipoib": 20.0, "tcp": 9.41}
+    for order, rate in zip(session.trained, full.values(), strict=True):
+        assert order.rates_gbps["fabric"] == pytest.approx(rate * explained["rate_scale"])
+
+
+def test_computing_lies_on_lines_between_and_beyond_the_measured_sizes() -> None:
+    found = computing_times.read_computing("pinnacles", "bert-large", pipeline=True)
+    expected = {1: 0.04, 2: 0.06, 4: 0.1, 8: 0.18, 16: 0.34, 32: 0.66}
+    for micro_batch, seconds in expected.items():
+        assert found.seconds(micro_batch) == pytest.approx(seconds)
+    assert (found.fixed_bytes, found.sequence_bytes) == (10e6, 1e6)
+
+
+def test_a_model_without_computing_times_is_named() -> None:
+    with pytest.raises(ReproError, match=r"no data-parallel model 'gpt5'.*repro compute pinnacles"):
+        computing_times.read_computing("pinnacles", "gpt5", pipeline=False)
+
+
+def test_pipelines_cut_the_global_batch_into_micro_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = _FakeSession()
+    _measure(
+        select("model_parallelism", models="gpt2-large", protocol="rdma"),
+        tmp_path,
+        session,
+        monkeypatch,
+    )
+    found = [
+        (order.ranks, order.run.pipeline_parallel, order.run.microbatches)
+        for order in session.trained
+    ]
+    assert found == [(2, 2, 4), (4, 4, 8), (8, 8, 16)]
+    replicas = select("model_parallelism", models="bert-large", gpus=8, pipeline_parallel=2)
+    _measure(replicas, tmp_path, session, monkeypatch)
+    assert session.trained[-1].run.microbatches == 128 // 4 // 4
+
+
+def test_a_sweep_ends_where_memory_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = _FakeSession(most_sequences=4)
+    selection = select("data_batches", models="gpt2-medium")
+    dataset = _measure(selection, tmp_path, session, monkeypatch)
+    assert [order.run.micro_batch_size for order in session.trained] == [1, 2, 4, 8]
+    assert len({order.memory_bytes for order in session.trained}) == 1
+    full = dataset["out_of_memory"].squeeze(drop=True)
+    assert full.sel(global_batch_size=[8, 16, 32]).values.tolist() == [0, 0, 0]
+    assert full.sel(global_batch_size=[64, 128, 256]).values.tolist() == [1, 1, 1]
+    times = dataset["iteration_time_s"].squeeze()
+    assert times.sel(global_batch_size=64).isnull().all()
+    assert times.sel(global_batch_size=32).notnull().all()
+
+
+def test_another_model_has_its_own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = _FakeSession(most_sequences=2)
+    selection = select("data_batches", models="gpt2-medium,bert-large")
+    _measure(selection, tmp_path, session, monkeypatch)
+    assert [order.run.micro_batch_size for order in session.trained] == [1, 2, 4, 1, 2, 4]
+
+
+def test_a_machine_that_cannot_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(site: Site) -> None:
+        raise NotRunHere("no namespaces for user 1000")
+
+    monkeypatch.setattr(carrying, "open_site", refuse)
+    selection = select("weak_scaling", models="gpt2-medium", protocol="rdma")
+    dataset = _carried_out(selection, tmp_path)
+    assert not dataset.sizes
+    assert json.loads(dataset.attrs["not_run"]) == {"testbed": "no namespaces for user 1000"}

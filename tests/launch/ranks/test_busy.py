@@ -1,0 +1,55 @@
+"""A rank without a part in an order computes until it is told something, or nobody is there."""
+
+import multiprocessing
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+
+import pytest
+
+from repro.launch.messages import Rest
+from repro.launch.ranks.rank import stay_busy
+
+_LONGEST_S = 20.0
+
+
+@contextmanager
+def _busy(rank: Connection) -> Iterator[list[float]]:
+    """A rank that stays busy in a thread; afterwards the list has that thread's CPU time."""
+    computed: list[float] = []
+
+    def compute() -> None:
+        stay_busy(rank, cores=0.5)
+        computed.append(time.thread_time())
+
+    # Not waited for at the interpreter's end, should it never return.
+    thread = threading.Thread(target=compute, daemon=True)
+    thread.start()
+    yield computed
+    thread.join(_LONGEST_S)
+    assert not thread.is_alive(), "it goes on computing"
+
+
+def test_it_computes_until_there_is_a_message() -> None:
+    supervisor, rank = multiprocessing.Pipe()
+    with _busy(rank) as computed:
+        time.sleep(0.5)
+        assert not computed, "it did not wait for a message"
+        supervisor.send(Rest())
+    # The message is left to whoever asked it to compute.
+    assert rank.recv() == Rest()
+    # Half a second passed, of which the thread computed no small part, whatever else runs here,
+    # and not more than its share of it and a pass.
+    assert 0.05 < computed[0] < 0.4
+
+
+def test_it_ends_with_the_pipe() -> None:
+    supervisor, rank = multiprocessing.Pipe()
+    with _busy(rank) as computed:
+        time.sleep(0.1)
+        assert not computed
+        supervisor.close()
+    with pytest.raises(EOFError):
+        rank.recv()

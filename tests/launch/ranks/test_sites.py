@@ -1,0 +1,324 @@
+"""Ranks on emulated nodes: what they exchange, how they fail and what they leave behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pytest
+import torch
+from made_up import small_run
+
+from repro.catalog.phases import PHASES
+from repro.catalog.topology import Level, Topology
+from repro.catalog.volumes import ring_all_reduce_bytes
+from repro.errors import ReproError
+from repro.launch.messages import Failure, Order, Site
+from repro.launch.ranks.rank import last_words
+from repro.launch.ranks.sites import open_site
+from repro.results.outcome import Outcome, OutOfMemory
+from repro.testbed.ownership import GLOB
+from repro.testbed.speed import cores_per_rank
+
+pytestmark = [pytest.mark.testbed, pytest.mark.slow]
+
+_TOPOLOGY = Topology(
+    levels=(
+        Level(name="node", members=2, link_gbps=1),
+        Level(name="fabric", members=2, link_gbps=1),
+    )
+)
+_PAPERMILL = Path(sys.executable).with_name("papermill")
+_RATES = {"node": 0.5, "fabric": 0.05}
+_ITERATIONS = 4
+
+
+def _site() -> Site:
+    return Site(_TOPOLOGY, 4, cores_per_rank(4))
+
+
+@pytest.fixture(scope="module")
+def outcome(enwiki: Path) -> Outcome:
+    """Four ranks on two nodes, with checkpoints and validations."""
+    with open_site(_site()) as session:
+        found = session.run(
+            Order(small_run("gpt", enwiki, iterations=_ITERATIONS, every=2), 4, _RATES)
+        )
+    assert isinstance(found, Outcome)
+    return found
+
+
+def test_every_rank_records_every_iteration(outcome: Outcome) -> None:
+    assert [record.rank for record in outcome.records] == [0, 1, 2, 3]
+    for record in outcome.records:
+        assert len(record.iteration_time_s) == _ITERATIONS
+        assert set(record.phase_time_s) == set(PHASES)
+        assert len(record.loss) == _ITERATIONS
+        assert len(record.validation_loss) == 2
+        assert record.gradient_bytes == 4 * record.parameters
+    assert len({record.loss for record in outcome.records}) == 4, "ranks saw the same data"
+    assert len({record.validation_loss for record in outcome.records}) == 1
+
+
+def test_phases_explain_the_iteration(outcome: Outcome) -> None:
+    for record in outcome.records:
+        total = sum(record.iteration_time_s)
+        explained = sum(sum(record.phase_time_s[phase]) for phase in PHASES if phase != "other")
+        assert explained >= 0.97 * total
+        assert min(record.phase_time_s["other"]) >= 0
+        assert explained + sum(record.phase_time_s["other"]) == pytest.approx(total)
+
+
+def test_nics_carry_the_bytes_of_a_ring_all_reduce(outcome: Outcome) -> None:
+    records = outcome.records
+    expected = ring_all_reduce_bytes(records[0].gradient_bytes, 4)
+    times = np.array(outcome.nics.time_s)
+    # Iterations 0 and 2: nothing but training between their starts and those of the next.
+    for iteration in (0, 2):
+        start = min(record.start_s[iteration] for record in records)
+        end = min(record.start_s[iteration + 1] for record in records)
+        for counters in (outcome.nics.rx_bytes, outcome.nics.tx_bytes):
+            for node in np.array(counters, dtype=float).T:
+                carried = np.interp(end, times, node) - np.interp(start, times, node)
+                # Headers, acknowledgements and barriers add about a percent.
+                assert carried == pytest.approx(expected, rel=0.03)
+
+
+def test_gradient_sync_takes_the_time_of_the_slowest_link(outcome: Outcome) -> None:
+    bits = 8 * ring_all_reduce_bytes(outcome.records[0].gradient_bytes, 4)
+    ideal = bits / (_RATES["fabric"] * 1e9)
+    for record in outcome.records:
+        sync = np.median(record.phase_time_s["gradient sync"])
+        # The token bucket lends 70 kB once per collective; nothing else can make it faster.
+        assert 0.93 * ideal < sync < 1.25 * ideal
+
+
+def test_checkpoints_and_validations_share_the_counters_clock(outcome: Outcome) -> None:
+    times = np.array(outcome.nics.time_s)
+    for record in outcome.records:
+        assert [span.name for span in record.spans] == [
+            "validation",
+            "checkpoint",
+            "validation",
+            "checkpoint",
+        ]
+        for span in record.spans:
+            assert times[0] < span.start_s < span.end_s < times[-1] + 0.1
+    # Each begins when the iteration before it is over, and the next when it is.
+    record = outcome.records[0]
+    assert record.spans[0].start_s >= record.start_s[1] + record.iteration_time_s[1]
+    assert record.spans[1].end_s <= record.start_s[2]
+
+
+def test_one_rank_out_of_memory_is_an_answer_and_the_session_goes_on(enwiki: Path) -> None:
+    plenty, little = 1 << 30, 3 << 20
+    order = Order(
+        small_run("gpt", enwiki), 4, _RATES, memory_bytes=(plenty, plenty, little, plenty)
+    )
+    with open_site(_site()) as session:
+        before = session.run(replace(order, memory_bytes=(plenty,) * 4))
+        found = session.run(order)
+        after = session.run(replace(order, memory_bytes=()))
+    assert isinstance(found, OutOfMemory)
+    assert found.rank == 2
+    assert "the emulated GPU has 3 MB for it" in found.message
+    assert isinstance(before, Outcome) and isinstance(after, Outcome)
+    assert [r.loss for r in after.records] == [r.loss for r in before.records]
+
+
+def test_new_ranks_are_not_out_of_memory_at_their_first_run(enwiki: Path) -> None:
+    """A process's first run loads some 40 MB, which are none of the model's."""
+    run = small_run("gpt", enwiki, micro_batch_size=1)
+    with open_site(_site()) as session:
+        unlimited = session.run(Order(run, 4, _RATES))
+        assert isinstance(unlimited, Outcome)
+        first = max(record.peak_memory_bytes for record in unlimited.records)
+    allowance = 25 << 20
+    assert first > allowance, "the first run takes no more than others: this test shows nothing"
+    with open_site(_site()) as session:
+        limited = session.run(Order(run, 4, _RATES, memory_bytes=(allowance,) * 4))
+    assert isinstance(limited, Outcome)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+    ],
+)
+def test_a_device_out_of_memory_is_told_from_a_failure(error: Exception) -> None:
+    assert isinstance(last_words(3, error), OutOfMemory)
+    assert isinstance(last_words(3, RuntimeError("connection closed by peer")), Failure)
+
+
+def test_links_were_checked_before(outcome: Outcome) -> None:
+    assert [check.level for check in outcome.links] == ["node", "fabric"]
+    for check in outcome.links:
+        rate = _RATES[check.level]
+        assert check.carried_gbps == pytest.approx([rate] * len(check.carried_gbps), rel=0.05)
+
+
+def _descendants(pid: int) -> list[int]:
+    children = [
+        int(child)
+        for task in Path(f"/proc/{pid}/task").glob("*/children")
+        for child in _read(task).split()
+    ]
+    return children + [descendant for child in children for descendant in _descendants(child)]
+
+
+def _read(path: Path) -> str:
+    """A file of /proc; nothing if its process has ended."""
+    try:
+        return path.read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def _left_behind() -> set[str]:
+    """Everything a set of ranks creates that can outlive it: processes and folders."""
+    commands = {
+        f"{process.parent.name} {_read(process)[:200]}"
+        for process in Path("/proc").glob("[0-9]*/cmdline")
+    }
+    found = {c for c in commands if "repro.launch.ranks.supervisor" in c or "repro.train.run" in c}
+    return found | {str(path) for path in Path(tempfile.gettempdir()).glob(GLOB)}
+
+
+def _wait_until_clean(before: set[str], seconds: float) -> set[str]:
+    deadline = time.monotonic() + seconds
+    while (left := _left_behind() - before) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return left
+
+
+def test_a_killed_rank_is_named_and_everything_is_cleaned_up(enwiki: Path) -> None:
+    before = _left_behind()
+    killed_at = 0.0
+
+    def kill_rank_3(iterations: int) -> None:
+        nonlocal killed_at
+        if not killed_at:
+            killed_at = time.monotonic()
+            os.kill(_rank_pids()[3], signal.SIGKILL)
+
+    with (
+        pytest.raises(ReproError, match=r"rank 3 on node 1 was killed by SIGKILL.*last log lines"),
+        open_site(_site()) as session,
+    ):
+        session.run(Order(small_run("gpt", enwiki, iterations=50), 4, _RATES), kill_rank_3)
+    assert time.monotonic() - killed_at < 30
+    assert not _wait_until_clean(before, 10)
+
+
+def _rank_pids() -> list[int]:
+    """Ranks in order of start: the children of the fork server, below the supervisor."""
+    (supervisor,) = [
+        pid
+        for pid in _descendants(os.getpid())
+        if "repro.launch.ranks.supervisor" in _read(Path(f"/proc/{pid}/cmdline"))
+    ]
+    ranks = []
+    for server in _descendants(supervisor):
+        children = _descendants(server)
+        if len(children) >= 4:
+            ranks = sorted(children)
+    return ranks
+
+
+_MEASURE = """
+import sys, time
+from pathlib import Path
+sys.path[:0] = [{tests!r}, {tests!r} + '/../..']
+from test_sites import _site, _RATES
+from made_up import small_run
+from repro.launch.messages import Order
+from repro.launch.ranks.sites import open_site
+from repro.errors import ReproError
+try:
+    with open_site(_site()) as session:
+        session.run(
+            Order(small_run("gpt", Path({corpus!r}), iterations=200, every=2), 4, _RATES),
+            lambda done: print(done, flush=True),
+        )
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_when_the_user_stops_it(enwiki: Path, number: signal.Signals) -> None:
+    before = _left_behind()
+    code = _MEASURE.format(tests=str(Path(__file__).parent), corpus=str(enwiki))
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "1\n"
+    assert _left_behind() - before, "the test looks in the wrong places"
+    process.send_signal(number)
+    process.wait(30)
+    assert process.returncode != 0
+    assert not _wait_until_clean(before, 15)
+
+
+def test_nothing_is_left_when_a_notebook_is_interrupted(enwiki: Path, tmp_path: Path) -> None:
+    before = _left_behind()
+    progress = tmp_path / "progress"
+    code = _MEASURE.format(tests=str(Path(__file__).parent), corpus=str(enwiki)).replace(
+        "print(done, flush=True)", f"Path({str(progress)!r}).write_text(str(done))"
+    )
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    nbformat.write(notebook, tmp_path / "in.ipynb")
+    process = subprocess.Popen(
+        [_PAPERMILL, "in.ipynb", "out.ipynb", "-k", "python3", "-l", "python"],
+        cwd=tmp_path,
+        start_new_session=True,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 60
+    while not progress.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert progress.exists(), "the notebook did not train"
+    # As a terminal does: every process of the foreground group gets it; the kernel is in no group
+    # of papermill's.
+    os.killpg(process.pid, signal.SIGINT)
+    process.wait(60)
+    assert process.returncode != 0
+    assert not _wait_until_clean(before, 30)
+
+
+def test_stopping_while_ranks_start_leaves_nothing_either(enwiki: Path) -> None:
+    before = _left_behind()
+    code = _MEASURE.format(tests=str(Path(__file__).parent), corpus=str(enwiki))
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    deadline = time.monotonic() + 30
+    while not _left_behind() - before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    process.wait(30)
+    assert not _wait_until_clean(before, 15)
+
+
+def test_a_rank_that_raises_says_what(enwiki: Path, tmp_path: Path) -> None:
+    with (
+        pytest.raises(
+            ReproError, match=r"rank \d on node \d failed: ReproError: .*gpt\.bin: no such file"
+        ),
+        open_site(_site()) as session,
+    ):
+        session.run(Order(small_run("gpt", tmp_path), 2, _RATES))
+
+
+def test_more_ranks_than_the_site_has_are_refused(enwiki: Path) -> None:
+    with (
+        pytest.raises(ReproError, match="8 ranks wanted, but the site has 4"),
+        open_site(_site()) as session,
+    ):
+        session.run(Order(small_run("gpt", enwiki), 8, _RATES))

@@ -1,0 +1,110 @@
+"""What collectives put on emulated links is what their algorithms have to move, and no more."""
+
+import pytest
+
+from repro.catalog.collectives import COLLECTIVES
+from repro.catalog.topology import Level, Topology
+from repro.collectives.records import CollectiveSweep, Timing
+from repro.collectives.traffic import received_bytes
+from repro.launch.messages import Order, Site
+from repro.launch.ranks.sites import open_site
+from repro.results.collectives import sweep_dataset, wire_share
+from repro.results.outcome import Outcome
+from repro.testbed.links import FRAMING
+
+pytestmark = [pytest.mark.testbed, pytest.mark.slow]
+
+_KIB, _MIB = 1 << 10, 1 << 20
+_TOPOLOGY = Topology(
+    levels=(
+        Level(name="node", members=2, link_gbps=1),
+        Level(name="fabric", members=4, link_gbps=1),
+    )
+)
+_RATES = {"node": 1.0, "fabric": 0.5}
+_RANKS = (2, 4, 8)
+_SMALL = CollectiveSweep(
+    collectives=COLLECTIVES,
+    sizes_bytes=(256 * _KIB, _MIB),
+    layouts=("world",),
+    ranks_per_node=2,
+    dtype="fp32",
+    warmup=1,
+    repeats=2,
+    longest_call_s=10.0,
+)
+# Its segments are of a largest size, so that a large reduction is another algorithm.
+_LARGE = CollectiveSweep(
+    collectives=("reduce", "all_reduce"),
+    sizes_bytes=(16 * _MIB,),
+    layouts=("world",),
+    ranks_per_node=2,
+    dtype="fp32",
+    warmup=1,
+    repeats=2,
+    longest_call_s=10.0,
+)
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[tuple[str, int], Outcome]:
+    """All sweeps of one session."""
+    found = {}
+    with open_site(Site(_TOPOLOGY, max(_RANKS), cores=None)) as session:
+        for ranks in _RANKS:
+            for name, asked in (("small", _SMALL), ("large", _LARGE)):
+                outcome = session.run(Order(asked, ranks, _RATES))
+                assert isinstance(outcome, Outcome)
+                found[name, ranks] = outcome
+    return found
+
+
+_SWEPT = [(name, ranks) for name in ("small", "large") for ranks in _RANKS]
+
+
+def _cases(outcome: Outcome) -> list[tuple[Timing, ...]]:
+    """Every collective, place and size, on all ranks."""
+    return list(zip(*(record.measurements for record in outcome.sweeps), strict=True))
+
+
+@pytest.mark.parametrize(("name", "ranks"), _SWEPT)
+def test_every_rank_receives_what_the_algorithm_moves(
+    outcomes: dict[tuple[str, int], Outcome], name: str, ranks: int
+) -> None:
+    cases = _cases(outcomes[name, ranks])
+    # Seven collectives of two sizes, all but two of them in place too; two of one size.
+    assert len(cases) == (2 * 12 if name == "small" else 4)
+    for case in cases:
+        for rank, found in enumerate(case):
+            needed = received_bytes(found.collective, found.size_bytes, rank, ranks)
+            # Headers of full frames; and acknowledgements, gloo's words about its messages and
+            # barriers, which grow with the number of partners.
+            most = FRAMING * needed + 2000 * ranks
+            assert needed < found.received_bytes < most, (found.collective, found.in_place, rank)
+
+
+@pytest.mark.parametrize(("name", "ranks"), _SWEPT)
+def test_what_is_sent_is_received(
+    outcomes: dict[tuple[str, int], Outcome], name: str, ranks: int
+) -> None:
+    for case in _cases(outcomes[name, ranks]):
+        sent, received = (
+            sum(getattr(found, f"{way}_bytes") for found in case) for way in ("sent", "received")
+        )
+        # Where many send to one, as the parts of a reduction to its root, queues overflow now and
+        # then, and what was dropped is sent again.
+        assert 0.999 * received < sent < 1.005 * received
+
+
+@pytest.mark.parametrize(("name", "ranks"), _SWEPT)
+def test_large_messages_show_the_algorithm(
+    outcomes: dict[tuple[str, int], Outcome], name: str, ranks: int
+) -> None:
+    asked = {"small": _SMALL, "large": _LARGE}[name]
+    dataset = sweep_dataset("testbed", "rdma", ranks, asked, outcomes[name, ranks])
+    share = wire_share(dataset).isel(size_bytes=-1)
+    # Of 1 MiB, of 16 MiB: few messages about many bytes.
+    allowed = {"small": 0.015, "large": 0.004}[name]
+    assert share.notnull().all()
+    assert (share > 1).all()
+    assert (share < 1 + allowed).all()

@@ -1,0 +1,118 @@
+"""Measurements: what is wrong in a file is named in one line."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from examples import CALIBRATED, measurements
+
+from repro.errors import ReproError
+from repro.predict.calibration.rows import cluster_like, read_collectives, read_rows, training_rows
+from repro.predict.calibration.validation import validate
+
+Change = Callable[[pd.DataFrame], pd.DataFrame]
+
+
+def _with(name: str, value: object) -> Change:
+    """The second row, which is line 3 of its file, says something else."""
+
+    def changed(table: pd.DataFrame) -> pd.DataFrame:
+        table[name] = table[name].astype(object)
+        table.loc[1, name] = value
+        return table
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda table: table.drop(columns="heads"), ("no column 'heads'",)),
+        (lambda table: table.head(0), ("no rows",)),
+        (_with("iteration_time_s", 0.0), ("line 3", "iteration_time_s", "0.0", "positive")),
+        (_with("iteration_time_s", -1.5), ("line 3", "iteration_time_s", "-1.5", "positive")),
+        (_with("iteration_time_s", "fast"), ("line 3", "iteration_time_s", "fast")),
+        (_with("iteration_time_s", None), ("line 3", "iteration_time_s", "nan")),
+        (_with("gpu", "Z100"), ("unknown GPU 'Z100'", "A100-SXM-80GB")),
+        (_with("recompute", "some"), ("unknown recompute 'some'", "selective")),
+        (_with("tp", 3), ("gpus", "tp x pp x dp")),
+        (_with("pp", 5), ("gpus", "tp x pp x dp")),
+        (_with("global_batch", 17), ("global_batch_size 17", "micro_batch_size 4")),
+        (_with("layers", "many"), ("layers", "many")),
+        (_with("heads", None), ("heads", "nan")),
+        (_with("gpu", None), ("gpu", "nan")),
+        (_with("inter_node_gbps_per_node", None), ("inter_node_gbps_per_node", "nan")),
+        (_with("set", None), ("set", "nan")),
+        (_with("sequence_parallel", "maybe"), ("sequence_parallel", "maybe")),
+        (_with("gpus", 7), ("gpus", "7")),
+    ],
+    ids=lambda value: ", ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_is_wrong_is_named(change: Change, named: tuple[str, ...], tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    # Two rows, so that little is predicted where nothing is refused.
+    change(measurements(CALIBRATED).head(2)).to_csv(path, index=False)
+    with pytest.raises(ReproError) as raised:
+        validate(path)
+    message = str(raised.value)
+    assert "\n" not in message
+    for part in named:
+        assert part in message
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ReproError, match=r"rows\.csv: no such file"):
+        read_rows(tmp_path / "rows.csv")
+
+
+@pytest.mark.parametrize("content", ["", 'a,b\n"1,2\n3,4,5\n'])
+def test_what_is_no_csv_is_named(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(content)
+    with pytest.raises(ReproError, match=r"rows\.csv: not a CSV of measurements") as raised:
+        read_rows(path)
+    assert "\n" not in str(raised.value)
+
+
+def test_rows_of_different_machines_come_apart() -> None:
+    table = measurements(CALIBRATED)
+    table.loc[3:5, "inter_node_gbps_per_node"] = 800
+    parts = list(training_rows(table))
+    assert sorted(len(part.index) for part in parts) == [3, len(table) - 3]
+    for part in parts:
+        top = part.cluster.topology.levels[-1]
+        assert {top.link_gbps} == set(table.inter_node_gbps_per_node[part.index])
+        assert part.workload.layers.tolist() == table.layers[part.index].tolist()
+
+
+def test_clusters_that_nobody_listed() -> None:
+    listed = cluster_like("A100-SXM-80GB", 8, 1600.0)
+    other = cluster_like("A100-SXM-80GB", 4, 100.0)
+    assert listed.topology.gpus_per_node == 8
+    assert other.topology.gpus_per_node == 4
+    assert other.topology.levels[-1].link_gbps == 100.0
+    assert other.topology.levels[-2].link_gbps == listed.topology.levels[-2].link_gbps
+
+
+def test_uneven_stages_are_as_slow_as_the_fullest(tmp_path: Path) -> None:
+    table = measurements(CALIBRATED).head(2).assign(layers=[11, 12], pp=4, dp=1, tp=1, gpus=4)
+    path = tmp_path / "rows.csv"
+    table.to_csv(path, index=False)
+    (part,) = training_rows(read_rows(path))
+    assert part.workload.layers.tolist() == [12, 12]
+
+
+def test_a_log_that_names_no_hosts_takes_ranks_and_nodes_from_the_caller(tmp_path: Path) -> None:
+    log = tmp_path / "osu.txt"
+    log.write_text(
+        "# OSU MPI Allgather Latency Test v7.4\n# Size       Avg Latency(us)\n"
+        "1048576               1000.00\n",
+        encoding="utf-8",
+    )
+    with pytest.raises(ReproError, match=r"osu.txt: lists no hosts; say how many .* \(--nodes\)"):
+        read_collectives([log], "GPU", "net", ranks=8)
+    rows, _ = read_collectives([log], "GPU", "net", ranks=8, nodes=2)
+    added = rows[rows.gpu == "GPU"].iloc[0]
+    # OSU's size is one rank's block.
+    assert (added.ranks, added.nodes, added.size_bytes) == (8, 2, 8 * 1048576)

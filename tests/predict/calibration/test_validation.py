@@ -1,0 +1,155 @@
+"""Scores on measurements with known answers, and on the published ones."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from examples import CALIBRATED, measurements
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from repro.cli import app
+from repro.errors import ReproError
+from repro.paths import PUBLISHED
+from repro.predict.calibration.validation import (
+    CollectivesScore,
+    Score,
+    best_constant_mape_pct,
+    table,
+    validate,
+)
+
+_KEYS = {
+    *("set", "n", "mape_pct", "median_pct", "p90_pct", "max_pct", "bias_pct"),
+    *("rank_correlation", "coverage_90_pct", "baseline_mape_pct", "configs_per_s"),
+}
+
+
+@pytest.fixture
+def exact(tmp_path: Path) -> Path:
+    """A file that the model made up itself."""
+    path = tmp_path / "rows.csv"
+    measurements(CALIBRATED).to_csv(path, index=False)
+    return path
+
+
+def test_the_models_own_times_are_met(exact: Path) -> None:
+    scores = validate(exact)
+    assert [score.set for score in scores] == ["hidden_1024", "hidden_2048"]
+    for score in scores:
+        assert score.n == 16
+        for error in (score.mape_pct, score.median_pct, score.p90_pct, score.max_pct):
+            assert error == pytest.approx(0, abs=1e-9)
+        assert score.bias_pct == pytest.approx(0, abs=1e-9)
+        assert score.rank_correlation == pytest.approx(1)
+        assert score.coverage_90_pct == 100
+        assert score.baseline_mape_pct > 10
+        assert score.configs_per_s > 0
+
+
+def test_errors_are_shares_of_what_was_measured(tmp_path: Path) -> None:
+    rows = measurements(CALIBRATED).head(4)
+    # Predictions are 2 % too long, 60 % too short, right, and twice as long.
+    rows["iteration_time_s"] /= [1.02, 0.4, 1.0, 2.0]
+    path = tmp_path / "rows.csv"
+    rows.to_csv(path, index=False)
+    (score,) = validate(path)
+    assert score.mape_pct == pytest.approx(162 / 4)
+    assert score.median_pct == pytest.approx(31)
+    assert score.max_pct == pytest.approx(100)
+    assert score.bias_pct == pytest.approx(42 / 4)
+    assert score.coverage_90_pct == 50
+
+
+def test_one_row_has_no_rank(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    measurements(CALIBRATED).head(1).to_csv(path, index=False)
+    (score,) = validate(path)
+    assert score.rank_correlation is None
+    assert score.baseline_mape_pct == 0
+
+
+def test_json_has_exactly_these_keys(exact: Path) -> None:
+    result = CliRunner().invoke(app, ["validate", str(exact), "--json"])
+    assert result.exit_code == 0
+    printed = json.loads(result.stdout)
+    assert [set(score) for score in printed] == [_KEYS, _KEYS]
+    assert [score["n"] for score in printed] == [16, 16]
+
+
+def test_the_table_has_a_line_per_set(exact: Path) -> None:
+    lines = table(validate(exact)).splitlines()
+    assert [line.split()[0] for line in lines[2:]] == ["hidden_1024", "hidden_2048"]
+
+
+_WORK = st.lists(st.floats(0.5, 2.0), min_size=1, max_size=12)
+
+
+@given(_WORK)
+def test_the_best_constant_is_the_best_of_a_scan(work: list[float]) -> None:
+    values = np.array(work)
+    rates = np.geomspace(0.4, 2.5, 4001)
+    scan = 100 * np.abs(values / rates[:, None] - 1).mean(axis=1)
+    best = best_constant_mape_pct(values)
+    assert best <= scan.min() + 1e-9
+    # Neighbours of the scan differ by 0.05 %, and errors by at most max(work) / min(rate) of it.
+    assert best == pytest.approx(scan.min(), abs=0.25)
+
+
+@pytest.fixture(scope="module")
+def published() -> dict[str, Score]:
+    """Scores of all published training runs, by set."""
+    files = ("training_a100_vtrain.csv", "training_a100_tables.csv")
+    return {score.set: score for name in files for score in validate(PUBLISHED / name)}
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "bound_pct"),
+    [("vtrain_single", 464, 6.0), ("vtrain_multi", 28, 8.0), ("korthikanti_table5", 8, 3.0)],
+)
+def test_published_runs_are_met(
+    published: dict[str, Score], name: str, rows: int, bound_pct: float
+) -> None:
+    score = published[name]
+    assert score.n == rows
+    assert score.mape_pct < bound_pct
+    assert score.mape_pct < score.baseline_mape_pct
+    assert 85 <= score.coverage_90_pct <= 100
+
+
+def test_collectives_are_cross_validated_beside_lines_by_level() -> None:
+    between, inside = validate(PUBLISHED / "nccl_bigred200.csv")
+    assert between.set.endswith("all_reduce, several nodes") and between.n == 12
+    assert inside.set.endswith("all_reduce, one node") and inside.n == 12
+    for score in (between, inside):
+        assert isinstance(score, CollectivesScore)
+        # What a fit has not seen is met less well than what it has.
+        assert score.mape_pct < score.cross_validated_pct < 10
+    assert between.cross_validated_pct < between.line_mape_pct
+
+
+def test_a_network_without_a_rate_is_left_out_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = pd.DataFrame(
+        {
+            "gpu": ["A100", "X1"],
+            "ranks": [8, 8],
+            "nodes": [1, 2],
+            "network": ["NVLink", "carrier pigeons"],
+            "collective": "all_reduce",
+            "size_bytes": [2**27, 2**27],
+            "time_us": [1000.0, 1e6],
+        }
+    )
+    path = tmp_path / "rows.csv"
+    rows.to_csv(path, index=False)
+    (score,) = validate(path)
+    assert score.set == "A100, NVLink, all_reduce" and score.n == 1
+    assert "carrier pigeons" in caplog.text
+    rows.tail(1).to_csv(path, index=False)
+    with pytest.raises(ReproError, match="no network of the file"):
+        validate(path)

@@ -1,0 +1,79 @@
+"""What the doctor says on a GPU node; the driver's and Slurm's answers are played."""
+
+from pathlib import Path
+
+import pytest
+
+from repro import doctor
+from repro.catalog.nodes import Nodes, Slurm
+from repro.observe.adapters import Interface, Port
+
+_SMI = """#!/bin/sh
+case "$1" in
+  -L) echo "GPU 0: NVIDIA A100-PCIE-40GB (UUID: GPU-0)"; echo "GPU 1: NVIDIA A100-PCIE-40GB";;
+  topo) printf '\\tGPU0\\tNIC0\\nGPU0\\t X \\tPIX\\n';;
+esac
+"""
+_SINFO = "#!/bin/sh\necho '4 nodes of 64 cores, gpu:2, at most 1-00:00:00, idle'\n"
+
+
+@pytest.fixture
+def gpu_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name, script in (("nvidia-smi", _SMI), ("sinfo", _SINFO), ("sbatch", _SINFO)):
+        (tmp_path / name).write_text(script)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    ports = [
+        Port("mlx5_0", 1, "InfiniBand", True, 100.0),
+        Port("mlx5_1", 1, "InfiniBand", False, 100.0),
+    ]
+    interfaces = [
+        Interface("docker0", "ethernet", True, False, None),
+        Interface("eno1", "ethernet", True, True, 1.0),
+        Interface("eth0", "ethernet", True, True, 10.0),
+        Interface("ib0", "infiniband", True, True, 100.0),
+    ]
+    monkeypatch.setattr(doctor, "read_ports", lambda: ports)
+    monkeypatch.setattr(doctor, "read_interfaces", lambda: interfaces)
+    slurm = Slurm(partition="gpu", nodes=4, time_limit_min=30)
+    nodes = Nodes(
+        launch="slurm",
+        gpus_per_node=2,
+        warmup=1,
+        iterations=1,
+        adapters={"tcp": ("eth0",)},
+        slurm=slurm,
+    )
+    monkeypatch.setattr(doctor, "read_nodes", lambda: nodes)
+    return monkeypatch
+
+
+def _said(what: str) -> str:
+    (line,) = (line for line in doctor.examine() if f"  {what}: " in line)
+    return line
+
+
+def test_every_protocol_says_what_it_would_use(gpu_node: pytest.MonkeyPatch) -> None:
+    gpu_node.setattr(doctor, "_gpudirect", lambda: "nvidia_peermem")
+    assert _said("protocol rdma") == "yes  protocol rdma: mlx5_0:1, GPUDirect by nvidia_peermem"
+    assert _said("protocol ipoib") == "yes  protocol ipoib: ib0"
+    assert _said("protocol tcp") == "yes  protocol tcp: eth0"
+    assert _said("protocol roce").startswith("NO   protocol roce: ")
+
+
+def test_without_gpudirect_the_mend_is_named(gpu_node: pytest.MonkeyPatch) -> None:
+    gpu_node.setattr(doctor, "_gpudirect", lambda: "")
+    line = _said("protocol rdma")
+    assert line.startswith("NO   protocol rdma: mlx5_0:1, no GPUDirect; load nvidia_peermem")
+    assert _said("protocol rdma-host") == "yes  protocol rdma-host: mlx5_0:1"
+
+
+def test_adapters_gpus_topology_and_the_partition_are_there(gpu_node: pytest.MonkeyPatch) -> None:
+    assert _said("NICs") == (
+        "yes  NICs: mlx5_0:1 (InfiniBand, active, 100 Gbit/s), "
+        "mlx5_1:1 (InfiniBand, down, 100 Gbit/s), eno1 (ethernet, up, 1 Gbit/s), "
+        "eth0 (ethernet, up, 10 Gbit/s), ib0 (infiniband, up, 100 Gbit/s)"
+    )
+    assert "GPU 0: NVIDIA A100-PCIE-40GB" in _said("GPUs")
+    assert "partition gpu: 4 nodes of 64 cores, gpu:2, at most 1-00:00:00, idle" in _said("Slurm")
+    assert any("GPU0\t X \tPIX" in line for line in doctor.examine())

@@ -1,0 +1,144 @@
+"""What is measured again after a change: what it depends on, and nothing else (DVC's own graph)."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import chdir
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+import yaml
+from dvc.repo import Repo
+
+from repro.catalog.models import read_models
+from repro.experiments.computing import compute_path
+from repro.experiments.this_machine import emulated_gpu
+from repro.paths import ROOT
+from repro.results.store import write_dataset
+
+pytestmark = pytest.mark.slow
+
+_MEASURING = ("compute", "measure", "experiment", "collectives", "sensitivity")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project in which every stage's outputs are there and up to date."""
+    folder = tmp_path_factory.mktemp("graph") / "repro"
+    ignore = shutil.ignore_patterns("__pycache__")
+    for name in ("src", "params", "notebooks", "data/published"):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignore)
+    for name in ("dvc.yaml", ".dvcignore"):
+        shutil.copy(ROOT / name, folder / name)
+    with chdir(folder):
+        repo = Repo.init(no_scm=True)
+        for stage in repo.index.stages:
+            for out in stage.outs:
+                path = Path(out.fs_path)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if not path.exists():
+                    path.write_text(f"{path.name}\n")
+        repo.commit(force=True)
+    return folder
+
+
+def _invalid(project: Path) -> set[str]:
+    """The measuring stages that DVC would run."""
+    with chdir(project):
+        return {name for name in Repo().status() if name.startswith(_MEASURING)}
+
+
+def _measured_again(project: Path, touched: str) -> set[str]:
+    """The measuring stages that a new comment in a file invalidates."""
+    path = project / touched
+    before = path.read_text(encoding="utf-8")
+    path.write_text(before + "# A comment.\n", encoding="utf-8")
+    try:
+        return _invalid(project)
+    finally:
+        path.write_text(before, encoding="utf-8")
+
+
+def test_nothing_is_measured_again_without_a_change(project: Path) -> None:
+    assert _invalid(project) == set()
+
+
+@pytest.mark.parametrize(
+    "touched",
+    [
+        "src/repro/doctor.py",
+        "src/repro/cli.py",
+        "src/repro/figures/disk.py",
+        "src/repro/claims/table.py",
+        "src/repro/predict/explore/plans.py",
+        "src/repro/predict/calibration/fitting.py",
+        "src/repro/predict/step/layers.py",
+        "src/repro/launch/nodes/step.py",
+        "src/repro/launch/journal.py",
+        "src/repro/experiments/on_testbed.py",
+        "params/protocols.yaml",
+    ],
+)
+def test_what_decides_no_measurement_invalidates_none(project: Path, touched: str) -> None:
+    assert _measured_again(project, touched) == set()
+
+
+def test_what_ranks_do_is_measured_again(project: Path) -> None:
+    trained = _measured_again(project, "src/repro/train/run.py")
+    assert {name.partition("@")[0] for name in trained} == set(_MEASURING) - {"collectives"}
+    assert len(trained) == 3 + 6 + 6 + 1
+    links = _measured_again(project, "src/repro/testbed/links.py")
+    assert links == trained | {"collectives@pinnacles", "collectives@big-red-200"}
+
+
+def test_another_rate_of_tcp_changes_only_what_runs_over_tcp(project: Path) -> None:
+    for cluster in ("pinnacles", "cluster-b", "big-red-200"):
+        write_dataset(_computing(cluster), project / "results" / compute_path(cluster).name)
+    before = _resolved(project)
+    path = project / "params" / "protocols.yaml"
+    text = path.read_text()
+    protocols = yaml.safe_load(text)
+    protocols["tcp"]["effective_gbps"] *= 1.1
+    path.write_text(yaml.safe_dump(protocols))
+    after = _resolved(project)
+    path.write_text(text)
+    changed = {name for name, value in after.items() if value != before[name]}
+    assert changed == {
+        "strong_scaling-tcp",
+        "weak_scaling-tcp",
+        "model_parallelism",
+        "collectives-pinnacles",
+        "sensitivity",
+    }
+    assert _resolved(project) == before
+
+
+def _resolved(project: Path) -> dict[str, str]:
+    """What `repro resolve` writes, by stage."""
+    subprocess.run(
+        [sys.executable, "-c", "from repro.cli import main; main()", "resolve", "--profile", "ci"],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": str(project / "src")},
+        check=True,
+        capture_output=True,
+    )
+    return {path.stem: path.read_text() for path in (project / "results/resolved").glob("*.json")}
+
+
+def _computing(cluster: str) -> xr.Dataset:
+    """Computing times of every model: a tenth of a second, and a hundredth a sequence."""
+    names, sizes = list(read_models()), np.array([1, 4, 16])
+    times = np.broadcast_to((0.1 + 0.01 * sizes)[:, None], (2, len(names), 3, 2))
+    dims = ("layout", "model", "micro_batch_size")
+    return xr.Dataset(
+        {
+            "iteration_time_s": ((*dims, "iteration"), times),
+            "peak_memory_bytes": (dims, 1e7 + 1e6 * np.broadcast_to(sizes, (2, len(names), 3))),
+        },
+        coords={"layout": ["data", "pipeline"], "model": names, "micro_batch_size": sizes},
+        attrs={"emulated_gpu": json.dumps(emulated_gpu(cluster))},
+    )
