@@ -24,7 +24,7 @@ Counters = Callable[[], tuple[float, float]]
 
 def sweep(
     asked: CollectiveSweep,
-    counters: Counters = lambda: (math.nan, math.nan),
+    counters: Counters | None = None,
     report: Callable[[int], None] = lambda _: None,
 ) -> SweepRecord:
     """Measure on this rank what all ranks of the default process group are asked for.
@@ -32,7 +32,8 @@ def sweep(
     Parameters
     ----------
     counters
-        Bytes that this rank's own network interface has received and sent so far, if it has one.
+        Bytes that this rank's own network interface has received and sent so far; None where it
+        shares one.
     report
         Called with the number of finished cases (collective, place, size), skipped ones included.
 
@@ -98,7 +99,7 @@ def _ascending(
     in_place: bool,
     group: dist.ProcessGroup,
     device: torch.device,
-    counters: Counters,
+    counters: Counters | None,
 ) -> Iterator[Timing]:
     """Sizes up to the first whose call is too long."""
     for asked_bytes in asked.sizes_bytes:
@@ -159,7 +160,7 @@ def _measure(
     in_place: bool,
     asked_bytes: int,
     calls: int,
-    counters: Counters,
+    counters: Counters | None,
 ) -> Timing:
     before = _counted(counters)
     times = tuple(_timed(operation, calls) / calls for _ in range(asked.repeats))
@@ -180,7 +181,9 @@ def _measure(
     )
 
 
-def _counted(counters: Counters) -> tuple[float, float]:
+def _counted(counters: Counters | None) -> tuple[float, float]:
     """Bytes received and sent, when nothing is under way any more."""
+    if counters is None:
+        return math.nan, math.nan
     dist.barrier()
     return counters()

@@ -85,7 +85,9 @@ def test_ranks_of_this_machine_measure_collectives(
     selection = select_sweep("pinnacles", "cluster", "tcp", 2, "all_reduce", "ci")
     dataset = _carried_out(resolve_sweep(selection), tmp_path)
     times = dataset["call_time_s"].sel(layout="world", collective="all_reduce")
-    assert (times > 0).all() and times.sizes["rank"] == 2
+    # On a machine that stalls, the larger sizes are left out once a call is too long.
+    assert (times.isel(size_bytes=0) > 0).all() and times.sizes["rank"] == 2
+    assert not (times <= 0).any()
 
 
 @needs_ethernet

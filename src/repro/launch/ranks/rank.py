@@ -120,9 +120,9 @@ def _obey(place: Place, supervisor: Connection) -> None:
             _give_back_memory()
             if isinstance(message.run, CollectiveSweep):
                 # A namespace's uplink is this rank's alone; the loopback is everybody's.
-                own = {"counters": partial(own_interface_bytes, UPLINK)} if place.namespace else {}
+                own = partial(own_interface_bytes, UPLINK) if place.namespace else None
                 with device_scope():
-                    supervisor.send(sweep(message.run, report=report, **own))
+                    supervisor.send(sweep(message.run, own, report))
             else:
                 supervisor.send(
                     train(message.run, message.scratch, report, place.cores, message.memory_bytes)
