@@ -44,3 +44,9 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a text file whole."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")

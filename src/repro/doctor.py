@@ -86,16 +86,9 @@ def _gpus() -> str:
 
 def _adapters() -> str:
     """HCA ports and interfaces of this node; virtual ones only where they are all it has."""
-    found = [
-        f"{port.name} ({port.link_layer}, {'active' if port.active else 'down'}, "
-        f"{port.rate_gbps:g} Gbit/s)"
-        for port in read_ports()
-    ]
     interfaces = read_interfaces()
     physical = [one for one in interfaces if one.physical]
-    for one in physical or interfaces:
-        rate = f", {one.speed_gbps:g} Gbit/s" if one.speed_gbps else ""
-        found.append(f"{one.name} ({one.kind}, {'up' if one.up else 'down'}{rate})")
+    found = [str(one) for one in (*read_ports(), *(physical or interfaces))]
     return _line(bool(found), "NICs", ", ".join(found) or "none", "only one node can be used")
 
 

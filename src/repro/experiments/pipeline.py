@@ -6,7 +6,7 @@ they are leaves its file as it is, and nothing is measured again.
 
 from pathlib import Path
 
-from repro.atomic import replacing
+from repro.atomic import replace_text
 from repro.catalog.collectives import read_collectives_sweep, select_sweep
 from repro.catalog.experiments import EXPERIMENTS, experiment
 from repro.catalog.selection import select
@@ -51,6 +51,5 @@ def _of(name: str) -> tuple[str, ...]:
 
 
 def _write(path: Path, parts: list[Resolved]) -> Path:
-    with replacing(path) as temporary:
-        temporary.write_text("\n".join(part.as_json() for part in parts) + "\n", encoding="utf-8")
+    replace_text(path, "\n".join(part.as_json() for part in parts) + "\n")
     return path

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import xarray as xr
 
-from repro.atomic import replacing
+from repro.atomic import replace_text
 from repro.catalog.experiments import experiment, most_gpus
 from repro.observe.environment import computing_machine
 from repro.results.store import has_runs, why_not_run
@@ -53,8 +53,7 @@ def note_machine(path: Path) -> Iterable[str]:
     ability = testbed_ability()
     here = {**computing_machine(), **_MEANS, "testbed": ability.works}
     before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else here
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(here, indent=1) + "\n", encoding="utf-8")
+    replace_text(path, json.dumps(here, indent=1) + "\n")
     if before != here:
         changed = [f"{name} {before.get(name)}" for name in here if before.get(name) != here[name]]
         yield f"results are of a machine with {', '.join(changed)}: they are measured again here"

@@ -36,6 +36,10 @@ class Port:
         """As NCCL names it."""
         return f"{self.hca}:{self.number}"
 
+    def __str__(self) -> str:
+        state = "active" if self.active else "down"
+        return f"{self.name} ({self.link_layer}, {state}, {self.rate_gbps:g} Gbit/s)"
+
 
 @dataclass(frozen=True)
 class Interface:
@@ -56,6 +60,11 @@ class Interface:
     up: bool
     physical: bool
     speed_gbps: float | None
+
+    def __str__(self) -> str:
+        virtual = "" if self.physical else ", virtual"
+        rate = f", {self.speed_gbps:g} Gbit/s" if self.speed_gbps else ""
+        return f"{self.name} ({self.kind}, {'up' if self.up else 'down'}{virtual}{rate})"
 
 
 def read_ports(sys: Path = SYS) -> list[Port]:

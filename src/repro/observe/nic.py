@@ -8,10 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
 
 from repro.errors import ReproError, one_line
 
 SAMPLES_PER_S = 50
+
+FloatArray = np.ndarray[Any, np.dtype[np.float64]]
+Way = Literal["received", "sent"]
 
 
 @dataclass
@@ -24,6 +30,16 @@ class NicSeries:
     time_s: list[float] = field(default_factory=list)
     rx_bytes: list[tuple[int, ...]] = field(default_factory=list)
     tx_bytes: list[tuple[int, ...]] = field(default_factory=list)
+
+    def counted(self, way: Way) -> FloatArray:
+        """Counters (column, sample) of one direction."""
+        samples = self.rx_bytes if way == "received" else self.tx_bytes
+        return np.array(samples, dtype=float).reshape(len(self.time_s), -1).T
+
+    def at(self, way: Way, time_s: FloatArray | Sequence[float]) -> FloatArray:
+        """Counters (column, time) at any times; on the line between two samples."""
+        columns = [np.interp(time_s, self.time_s, column) for column in self.counted(way)]
+        return np.array(columns).reshape(-1, np.size(time_s))
 
 
 @contextmanager

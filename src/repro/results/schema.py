@@ -26,9 +26,8 @@ every variable.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -36,10 +35,9 @@ import xarray as xr
 from repro.catalog.experiments import Swept
 from repro.catalog.phases import P2P_TIMERS, PHASES
 from repro.observe.messages import calls_of, pair_messages, wire_time_s
+from repro.observe.nic import FloatArray, Way
 from repro.results.outcome import Outcome
 from repro.train.records import RankRecord
-
-FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 
 _SPAN_NAME_LENGTH = "U16"
 
@@ -141,45 +139,21 @@ def _fits(value: float) -> _Variable:
 
 
 def _iterations(records: Sequence[RankRecord], origin: float) -> dict[str, _Variable]:
-    per_rank = ("iteration", "rank")
+    per_rank, rank = ("iteration", "rank"), ("rank",)
     phases = np.array([[record.phase_time_s[p] for p in PHASES] for record in records])
+
+    def of(field: str) -> FloatArray:
+        return np.array([getattr(record, field) for record in records], dtype=float).T
+
+    memory = "most memory that the run took on the rank"
+    in_phases = phases.transpose(2, 0, 1)
     return {
-        "iteration_time_s": (
-            per_rank,
-            np.array([record.iteration_time_s for record in records]).T,
-            "iteration time",
-            "s",
-        ),
-        "iteration_start_s": (
-            per_rank,
-            np.array([record.start_s for record in records]).T - origin,
-            "start of the iteration",
-            "s",
-        ),
-        "phase_time_s": (
-            ("iteration", "rank", "phase"),
-            phases.transpose(2, 0, 1),
-            "time in phase",
-            "s",
-        ),
-        "loss": (
-            per_rank,
-            np.array([record.loss for record in records]).T,
-            "training loss of the rank",
-            "1",
-        ),
-        "peak_memory_bytes": (
-            ("rank",),
-            np.array([record.peak_memory_bytes for record in records], dtype=float),
-            "most memory that the run took on the rank",
-            "B",
-        ),
-        "adam_state_bytes": (
-            ("rank",),
-            np.array([record.adam_state_bytes for record in records], dtype=float),
-            "Adam's moments on the rank",
-            "B",
-        ),
+        "iteration_time_s": (per_rank, of("iteration_time_s"), "iteration time", "s"),
+        "iteration_start_s": (per_rank, of("start_s") - origin, "start of the iteration", "s"),
+        "phase_time_s": ((*per_rank, "phase"), in_phases, "time in phase", "s"),
+        "loss": (per_rank, of("loss"), "training loss of the rank", "1"),
+        "peak_memory_bytes": (rank, of("peak_memory_bytes"), memory, "B"),
+        "adam_state_bytes": (rank, of("adam_state_bytes"), "Adam's moments on the rank", "B"),
     }
 
 
@@ -229,30 +203,24 @@ def _messages(records: Sequence[RankRecord], origin: float) -> dict[str, _Variab
     }
 
 
-def _counters(outcome: Outcome) -> Iterator[tuple[str, str, FloatArray]]:
-    """Prefix, word and counters (sample, node) of both directions."""
-    nics = outcome.nics
-    for name, word, counters in (("rx", "received", nics.rx_bytes), ("tx", "sent", nics.tx_bytes)):
-        yield name, word, np.array(counters, dtype=float).reshape(len(nics.time_s), -1)
+# Prefixes of variables.
+_WAYS: dict[Way, str] = {"received": "rx", "sent": "tx"}
 
 
 def _nics(outcome: Outcome, origin: float, rate_scale: float) -> dict[str, _Variable]:
     """Rates between samples; the time of a rate is the end of its interval."""
     times = np.array(outcome.nics.time_s) - origin
     keep = times[1:] > 0
-    per_node = ("node", "sample")
+    dims = ("node", "sample")
     variables: dict[str, _Variable] = {
         "nic_time_s": (("sample",), times[1:][keep], "time of the sample", "s")
     }
-    for name, word, counted in _counters(outcome):
-        gbps = (np.diff(counted, axis=0).T * 8e-9 / np.diff(times))[:, keep]
-        variables[f"{name}_gbps"] = (per_node, gbps, f"rate {word} by the NIC", "Gbit/s")
-        variables[f"{name}_full_scale_gbps"] = (
-            per_node,
-            gbps / rate_scale,
-            f"rate {word} by the NIC, full-scale equivalent",
-            "Gbit/s",
-        )
+    for way, name in _WAYS.items():
+        gbps = (np.diff(outcome.nics.counted(way)) * 8e-9 / np.diff(times))[:, keep]
+        words = f"rate {way} by the NIC"
+        full = f"{words}, full-scale equivalent"
+        variables[f"{name}_gbps"] = (dims, gbps, words, "Gbit/s")
+        variables[f"{name}_full_scale_gbps"] = (dims, gbps / rate_scale, full, "Gbit/s")
     return variables
 
 
@@ -260,20 +228,17 @@ def _rates_over_iterations(
     outcome: Outcome, records: Sequence[RankRecord], rate_scale: float
 ) -> dict[str, _Variable]:
     """What each NIC carried in each iteration, over the iteration's time."""
-    times = np.array(outcome.nics.time_s)
     starts, ends = iteration_spans(records)
-    variables: dict[str, _Variable] = {}
-    for name, word, counted in _counters(outcome):
-        carried = np.array(
-            [np.interp(ends, times, node) - np.interp(starts, times, node) for node in counted.T]
-        ).reshape(-1, len(starts))
-        variables[f"{name}_iteration_full_scale_gbps"] = (
+    return {
+        f"{name}_iteration_full_scale_gbps": (
             ("node", "iteration"),
-            carried * 8e-9 / (ends - starts) / rate_scale,
-            f"mean rate {word} by the NIC in the iteration, full-scale equivalent",
+            (outcome.nics.at(way, ends) - outcome.nics.at(way, starts))
+            * (8e-9 / (ends - starts) / rate_scale),
+            f"mean rate {way} by the NIC in the iteration, full-scale equivalent",
             "Gbit/s",
         )
-    return variables
+        for way, name in _WAYS.items()
+    }
 
 
 def _adapters(outcome: Outcome, records: Sequence[RankRecord]) -> dict[str, _Variable]:
@@ -281,30 +246,17 @@ def _adapters(outcome: Outcome, records: Sequence[RankRecord]) -> dict[str, _Var
     if not outcome.adapters:
         return {}
     starts, ends = iteration_spans(records)
-    names = adapter_names(outcome)
-    variables: dict[str, _Variable] = {}
-    for word in ("received", "sent"):
+    names, dims = adapter_names(outcome), ("node", "adapter", "iteration")
+    needed = np.array(outcome.needed_bytes) / len(starts)
+    least = "what the node's ranks had to send to other nodes in an iteration, at least"
+    variables: dict[str, _Variable] = {"needed_bytes": (("node",), needed, least, "B")}
+    for way in _WAYS:
         found = np.full((len(outcome.adapters), len(names), len(starts)), np.nan)
         for at, node in enumerate(outcome.adapters):
-            series = node.series
-            times = np.array(series.time_s)
-            counters = np.array(series.rx_bytes if word == "received" else series.tx_bytes)
-            for name, counted in zip(node.names, counters.T, strict=True):
-                found[at, names.index(name)] = np.interp(ends, times, counted) - np.interp(
-                    starts, times, counted
-                )
-        variables[f"adapter_{word}_bytes"] = (
-            ("node", "adapter", "iteration"),
-            found,
-            f"{word} by the adapter in the iteration",
-            "B",
-        )
-    variables["needed_bytes"] = (
-        ("node",),
-        np.array(outcome.needed_bytes) / len(starts),
-        "what the node's ranks had to send to other nodes in an iteration, at least",
-        "B",
-    )
+            rows = [names.index(name) for name in node.names]
+            found[at, rows] = node.series.at(way, ends) - node.series.at(way, starts)
+        words = f"{way} by the adapter in the iteration"
+        variables[f"adapter_{way}_bytes"] = (dims, found, words, "B")
     return variables
 
 
@@ -321,26 +273,14 @@ def iteration_spans(records: Sequence[RankRecord]) -> tuple[FloatArray, FloatArr
 
 
 def _spans(record: RankRecord, origin: float) -> dict[str, _Variable]:
-    spans = record.spans
+    spans, dims = record.spans, ("span",)
+    names = np.array([span.name for span in spans], dtype=_SPAN_NAME_LENGTH)
+    starts = np.array([span.start_s for span in spans], dtype=float) - origin
+    ends = np.array([span.end_s for span in spans], dtype=float) - origin
     return {
-        "span_name": (
-            ("span",),
-            np.array([span.name for span in spans], dtype=_SPAN_NAME_LENGTH),
-            "what happened",
-            "1",
-        ),
-        "span_start_s": (
-            ("span",),
-            np.array([span.start_s for span in spans], dtype=float) - origin,
-            "start",
-            "s",
-        ),
-        "span_end_s": (
-            ("span",),
-            np.array([span.end_s for span in spans], dtype=float) - origin,
-            "end",
-            "s",
-        ),
+        "span_name": (dims, names, "what happened", "1"),
+        "span_start_s": (dims, starts, "start", "s"),
+        "span_end_s": (dims, ends, "end", "s"),
     }
 
 
@@ -348,19 +288,11 @@ def _speed(outcome: Outcome) -> dict[str, _Variable]:
     """How the ranks kept their pace before the run; GPUs have none to keep."""
     if outcome.speed is None:
         return {}
+    late = "passes of the slowest rank over their CPU time at the pace, less one"
+    ratio = "time of the same passes with all ranks measured over that with one"
     return {
-        "pace_late": (
-            (),
-            outcome.speed.late,
-            "passes of the slowest rank over their CPU time at the pace, less one",
-            "1",
-        ),
-        "all_to_one_pass_time": (
-            (),
-            outcome.speed.all_to_one,
-            "time of the same passes with all ranks measured over that with one",
-            "1",
-        ),
+        "pace_late": ((), outcome.speed.late, late, "1"),
+        "all_to_one_pass_time": ((), outcome.speed.all_to_one, ratio, "1"),
     }
 
 
@@ -368,23 +300,12 @@ def _links(outcome: Outcome) -> dict[str, _Variable]:
     """What the check of the emulated links found; real ones have none."""
     if not outcome.links:
         return {}
+    checks, dims = outcome.links, ("level",)
+    rates = np.array([check.set_gbps for check in checks])
+    slowest = np.array([min(check.carried_gbps) for check in checks])
+    fastest = np.array([max(check.carried_gbps) for check in checks])
     return {
-        "link_set_gbps": (
-            ("level",),
-            np.array([check.set_gbps for check in outcome.links]),
-            "rate the links were set to",
-            "Gbit/s",
-        ),
-        "link_carried_min_gbps": (
-            ("level",),
-            np.array([min(check.carried_gbps) for check in outcome.links]),
-            "slowest link in the check",
-            "Gbit/s",
-        ),
-        "link_carried_max_gbps": (
-            ("level",),
-            np.array([max(check.carried_gbps) for check in outcome.links]),
-            "fastest link in the check",
-            "Gbit/s",
-        ),
+        "link_set_gbps": (dims, rates, "rate the links were set to", "Gbit/s"),
+        "link_carried_min_gbps": (dims, slowest, "slowest link in the check", "Gbit/s"),
+        "link_carried_max_gbps": (dims, fastest, "fastest link in the check", "Gbit/s"),
     }

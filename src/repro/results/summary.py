@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import xarray as xr
 
-from repro.atomic import replacing
+from repro.atomic import replace_text
 from repro.results.metrics import (
     communication_fraction,
     iteration_time_s,
@@ -28,8 +28,7 @@ def write_metrics(results: Mapping[str, xr.Dataset], path: Path) -> None:
         for name, dataset in results.items()
         if has_runs(dataset) and not is_sweep(dataset)
     }
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    replace_text(path, json.dumps(summary, indent=1) + "\n")
 
 
 def _summary(dataset: xr.Dataset) -> dict[str, dict[str, dict[str, float]]]:

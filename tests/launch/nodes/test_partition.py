@@ -19,7 +19,7 @@ from repro.errors import ReproError
 from repro.launch.cases import Case
 from repro.launch.journal import Journal
 from repro.launch.nodes import partition
-from repro.launch.nodes.job_files import failure_path, missing_path, shares
+from repro.launch.nodes.files import failure_path, missing_path, shares
 from repro.launch.nodes.partition import run_on_partition
 from repro.launch.nodes.slurm import job_script, queued
 from repro.launch.progress import progress

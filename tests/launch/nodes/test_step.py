@@ -20,8 +20,8 @@ from made_up import made_up_records, small_run
 from repro.errors import ProtocolMissing, ReproError
 from repro.launch.cases import Case, training_case
 from repro.launch.messages import Failure, Order
+from repro.launch.nodes.files import Answer, answer_path, nccl_log_path
 from repro.launch.nodes.step import carry_out
-from repro.launch.nodes.step_files import Answer, answer_path, nccl_log_path
 from repro.observe.clock_offsets import ClockOffset
 from repro.observe.nic import NicSeries
 from repro.results.outcome import NodeAdapters, Outcome, OutOfMemory

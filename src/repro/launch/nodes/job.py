@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from repro.atomic import replacing
+from repro.atomic import replace_text
 from repro.errors import ReproError
 from repro.launch.cases import Case, run_cases
-from repro.launch.nodes.job_files import (
+from repro.launch.nodes.files import (
     WORK,
     Work,
     failure_path,
@@ -42,7 +42,7 @@ def main() -> None:
     os.environ |= {"MASTER_ADDR": socket.gethostname(), "MASTER_PORT": str(port)}
 
     def report(case: Case[Any], steps: int) -> None:
-        _write(progress_path(folder, element), json.dumps([case.label, steps]))
+        replace_text(progress_path(folder, element), json.dumps([case.label, steps]))
 
     run = in_steps(work.nodes, partial(_srun, work), folder)
     try:
@@ -52,9 +52,9 @@ def main() -> None:
             # Ranks notice a lost node long before Slurm does, which then ends this job and starts
             # it again on other nodes.
             time.sleep(_SLURM_NOTICES_S)
-        _write(failure_path(folder, element), str(error))
+        replace_text(failure_path(folder, element), str(error))
         sys.exit(f"repro: {error}")
-    _write(missing_path(folder, element), json.dumps(missing))
+    replace_text(missing_path(folder, element), json.dumps(missing))
 
 
 def _srun(work: Work, ranks: int, folder: Path) -> list[str]:
@@ -85,11 +85,6 @@ def _nodes_answer(number: int) -> bool:
         return False
     # srun may report success though it lost a node.
     return len(result.stdout.split()) == number
-
-
-def _write(path: Path, text: str) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

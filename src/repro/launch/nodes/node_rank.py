@@ -15,13 +15,12 @@ from pathlib import Path
 
 import torch
 
-from repro.atomic import replacing
+from repro.atomic import replace_text, replacing
 from repro.catalog.protocols import Protocol, Variant, transport
 from repro.collectives.records import CollectiveSweep, SweepRecord
 from repro.errors import NotRunHere
 from repro.launch.messages import Failure, stages_of
-from repro.launch.nodes.joined import Joined, joined
-from repro.launch.nodes.step_files import (
+from repro.launch.nodes.files import (
     PROGRESS,
     STEP,
     Answer,
@@ -30,6 +29,7 @@ from repro.launch.nodes.step_files import (
     log_path,
     nccl_log_path,
 )
+from repro.launch.nodes.joined import Joined, joined
 from repro.launch.nodes.transports import choose_adapters, gloo_environment, nccl_environment
 from repro.launch.ranks.rank import last_words
 from repro.observe.adapters import read_interfaces, read_ports
@@ -85,8 +85,7 @@ def _work(place: Joined, step: Step, folder: Path) -> Answer:
 
     def report(done: int) -> None:
         if place.rank == 0:
-            with replacing(folder / PROGRESS) as path:
-                path.write_text(str(done), encoding="utf-8")
+            replace_text(folder / PROGRESS, str(done))
 
     run = step.order.run
     with ExitStack() as stack:

@@ -18,7 +18,7 @@ from repro.catalog.nodes import Nodes, Slurm
 from repro.errors import ReproError
 from repro.launch.cases import Case
 from repro.launch.journal import Journal
-from repro.launch.nodes.job_files import (
+from repro.launch.nodes.files import (
     WORK,
     Work,
     failure_path,

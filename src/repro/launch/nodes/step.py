@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, get_args
 
 import numpy as np
 
@@ -24,8 +24,7 @@ from repro.collectives.records import SweepRecord
 from repro.errors import ProtocolMissing, ReproError
 from repro.launch.cases import Case, Run
 from repro.launch.messages import Failure
-from repro.launch.nodes.needed import needed_bytes
-from repro.launch.nodes.step_files import (
+from repro.launch.nodes.files import (
     PROGRESS,
     STEP,
     Answer,
@@ -34,10 +33,11 @@ from repro.launch.nodes.step_files import (
     log_path,
     nccl_log_path,
 )
+from repro.launch.nodes.needed import needed_bytes
 from repro.launch.nodes.transports import prove_bytes, prove_routes
 from repro.observe.clock_offsets import on_rank0_clock
 from repro.observe.nccl_log import read_nccl_log
-from repro.observe.nic import NicSeries
+from repro.observe.nic import NicSeries, Way
 from repro.results.outcome import NodeAdapters, Outcome, OutOfMemory
 from repro.results.schema import iteration_spans
 from repro.testbed.kernel import die_with_parent
@@ -240,8 +240,7 @@ def _window(records: Sequence[RankRecord]) -> tuple[float, float]:
 
 
 def _sent(node: NodeAdapters, name: str, window: tuple[float, float]) -> int:
-    column = [sample[node.names.index(name)] for sample in node.series.tx_bytes]
-    first, last = np.interp(window, node.series.time_s, column)
+    first, last = node.series.at("sent", window)[node.names.index(name)]
     return int(last - first)
 
 
@@ -284,14 +283,11 @@ def _of_protocol(nodes: Sequence[NodeAdapters], used: dict[str, tuple[str, ...]]
     if not nodes:
         return NicSeries()
     times = nodes[0].series.time_s
-    directions = []
-    for field in ("rx_bytes", "tx_bytes"):
+    carried: dict[Way, list[tuple[int, ...]]] = {}
+    for way in get_args(Way):
         columns = []
         for node in nodes:
             chosen = [node.names.index(name) for name in used[node.host] if name in node.names]
-            counted = np.array(getattr(node.series, field), dtype=float).reshape(
-                len(node.series.time_s), -1
-            )
-            columns.append(np.interp(times, node.series.time_s, counted[:, chosen].sum(axis=1)))
-        directions.append([tuple(map(int, row)) for row in np.array(columns).T])
-    return NicSeries(time_s=list(times), rx_bytes=directions[0], tx_bytes=directions[1])
+            columns.append(node.series.at(way, times)[chosen].sum(axis=0))
+        carried[way] = [tuple(map(int, row)) for row in np.array(columns).T]
+    return NicSeries(list(times), carried["received"], carried["sent"])

@@ -41,7 +41,7 @@ def choose_adapters(
     if not suiting:
         what = f"an active {nccl.link_layer} port" if nccl.network == "IB" else _interface(nccl)
         asked = f" among {', '.join(adapters)}" if adapters else ""
-        here = _inventory(ports, interfaces)
+        here = ", ".join(map(str, (*ports, *interfaces))) or "no adapter at all"
         raise ProtocolMissing(f"protocol {entry.label} needs {what}{asked}; this node has {here}")
     return tuple(suiting)
 
@@ -86,16 +86,6 @@ def _interface(nccl: Nccl) -> str:
         if nccl.link_layer == "InfiniBand"
         else "an Ethernet interface"
     )
-
-
-def _inventory(ports: Sequence[Port], interfaces: Sequence[Interface]) -> str:
-    names = [
-        f"{port.name} ({port.link_layer}, {'active' if port.active else 'down'})" for port in ports
-    ]
-    for one in interfaces:
-        state = f"{'up' if one.up else 'down'}{'' if one.physical else ', virtual'}"
-        names.append(f"{one.name} ({one.kind}, {state})")
-    return ", ".join(names) or "no adapter at all"
 
 
 def prove_routes(entry: Protocol | Variant, log: NcclLog, kinds: Mapping[str, str]) -> None:
