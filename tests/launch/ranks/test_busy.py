@@ -9,6 +9,9 @@ from multiprocessing.connection import Connection
 
 import pytest
 
+# Loaded here, so that loading it does not count as the thread's computing.
+import torch  # noqa: F401
+
 from repro.launch.messages import Rest
 from repro.launch.ranks.rank import stay_busy
 
@@ -34,15 +37,15 @@ def _busy(rank: Connection) -> Iterator[list[float]]:
 
 def test_it_computes_until_there_is_a_message() -> None:
     supervisor, rank = multiprocessing.Pipe()
+    began = time.monotonic()
     with _busy(rank) as computed:
         time.sleep(0.5)
         assert not computed, "it did not wait for a message"
         supervisor.send(Rest())
     # The message is left to whoever asked it to compute.
     assert rank.recv() == Rest()
-    # Half a second passed, of which the thread computed no small part, whatever else runs here,
-    # and not more than its share of it and a pass.
-    assert 0.05 < computed[0] < 0.4
+    # It computed, and no more than its share of the time that passed, and a pass.
+    assert 0 < computed[0] < 0.8 * (time.monotonic() - began)
 
 
 def test_it_ends_with_the_pipe() -> None:
