@@ -10,8 +10,7 @@ from multiprocessing.connection import Connection
 import pytest
 
 # Loaded here, so that loading it does not count as the thread's computing.
-import torch  # noqa: F401
-
+import repro.train.pacing  # noqa: F401
 from repro.launch.messages import Rest
 from repro.launch.ranks.rank import stay_busy
 
