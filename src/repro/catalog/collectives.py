@@ -42,6 +42,7 @@ class SweepProfile(Entry):
     sizes_bytes: tuple[PositiveInt, ...]
     warmup: PositiveInt
     repeats: PositiveInt
+    most_repeats: PositiveInt
     longest_call_s: PositiveFloat
 
     @field_validator("collectives")

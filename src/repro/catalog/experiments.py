@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from pydantic import NonNegativeInt, PositiveInt, model_validator
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from repro.catalog.clusters import cluster, read_clusters
 from repro.catalog.models import read_models
@@ -36,9 +36,11 @@ class Batch:
 class Profile(Entry):
     """How much of an experiment is run, and how often.
 
-    `values` are those of what the experiment sweeps, ascending. `warmup` iterations are dropped,
-    `iterations` recorded; a checkpoint is written every `save_every` and a validation of
-    `validation_batches` batches run every `validate_every` recorded iterations (0: never).
+    `values` are those of what the experiment sweeps, ascending. `warmup` iterations are dropped at
+    least, `iterations` recorded at least and `most_iterations` at most, until half of the 95 %
+    interval of their mean is `half_interval` of it. A checkpoint is written every `save_every` and
+    a validation of `validation_batches` batches run every `validate_every` recorded iterations (0:
+    never).
     """
 
     models: tuple[str, ...]
@@ -46,6 +48,8 @@ class Profile(Entry):
     values: tuple[PositiveInt, ...] = ()
     warmup: PositiveInt
     iterations: PositiveInt
+    most_iterations: PositiveInt
+    half_interval: PositiveFloat = 0.02
     save_every: NonNegativeInt = 0
     validate_every: NonNegativeInt = 0
     validation_batches: PositiveInt = 1

@@ -25,8 +25,9 @@ class CollectiveSweep:
         Of the elements.
     warmup
         Calls before the first that is recorded.
-    repeats
-        Recorded measurements of each size, each of one or more calls.
+    repeats, most_repeats
+        Recorded measurements of each size, each of one or more calls: at least, and at most, until
+        half of the 95 % interval of their mean is `half_interval` of it.
     longest_call_s
         A size of which a call takes longer is the collective's last.
     """
@@ -38,7 +39,9 @@ class CollectiveSweep:
     dtype: Element
     warmup: int
     repeats: int
+    most_repeats: int
     longest_call_s: float
+    half_interval: float = 0.02
 
     @property
     def cases(self) -> int:

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -12,6 +13,8 @@ from repro.collectives.definitions import PLACES
 from repro.collectives.operations import Operation, prepare
 from repro.collectives.records import CollectiveSweep, SweepRecord, Timing
 from repro.errors import ReproError
+from repro.observe.precision import half_width
+from repro.observe.turns import Turns
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 # A repeat is so long, or so many calls: one call of a small message is shorter than what ranks
@@ -25,9 +28,10 @@ Counters = Callable[[], tuple[float, float]]
 def sweep(
     asked: CollectiveSweep,
     counters: Counters | None = None,
-    report: Callable[[int], None] = lambda _: None,
-) -> SweepRecord:
-    """Measure on this rank what all ranks of the default process group are asked for.
+    report: Callable[[int, str], None] = lambda *_: None,
+    turns: Turns | None = None,
+) -> tuple[SweepRecord, ...]:
+    """Measure on this rank what all ranks of the default process group are asked for, by turn.
 
     Parameters
     ----------
@@ -35,35 +39,35 @@ def sweep(
         Bytes that this rank's own network interface has received and sent so far; None where it
         shares one.
     report
-        Called with the number of finished cases (collective, place, size), skipped ones included.
+        Called with the number of finished cases (collective, place, size) of all turns, skipped
+        ones included.
+    turns
+        Each measures everything, a repeat at a time.
 
     Raises
     ------
     ReproError
         A collective returned wrong data; the message names it.
     """
+    turns = turns or Turns()
     device = _device()
     groups = {layout: _group(asked, layout) for layout in asked.layouts}
-    found: list[Timing] = []
+    found: list[list[Timing]] = [[] for _ in range(turns.count)]
     done = 0
     for layout, group in groups.items():
-        if group.size() == 1:
-            done += asked.cases // len(asked.layouts)
-            report(done)
-            continue
         for collective in asked.collectives:
             for in_place in PLACES[collective]:
-                sizes = _ascending(asked, layout, collective, in_place, group, device, counters)
-                for count, measurement in enumerate(sizes, start=1):
-                    found.append(measurement)
-                    report(done + count)
-                done += len(asked.sizes_bytes)
-                report(done)
+                if group.size() > 1:
+                    called = _Called(asked, layout, collective, in_place, group, device)
+                    for turn, timings in enumerate(_take_turns(called, turns, counters)):
+                        found[turn] += timings
+                done += turns.count * len(asked.sizes_bytes)
+                report(done, "")
     for group in groups.values():
         if group is not dist.group.WORLD:
             dist.destroy_process_group(group)
     sizes_of = {layout: group.size() for layout, group in groups.items()}
-    return SweepRecord(dist.get_rank(), sizes_of, tuple(found))
+    return tuple(SweepRecord(dist.get_rank(), sizes_of, tuple(timings)) for timings in found)
 
 
 def _device() -> torch.device:
@@ -92,33 +96,99 @@ def _group(asked: CollectiveSweep, layout: Layout) -> dist.ProcessGroup:
     return group
 
 
-def _ascending(
-    asked: CollectiveSweep,
-    layout: Layout,
-    collective: str,
-    in_place: bool,
-    group: dist.ProcessGroup,
-    device: torch.device,
-    counters: Counters | None,
-) -> Iterator[Timing]:
-    """Sizes up to the first whose call is too long."""
-    for asked_bytes in asked.sizes_bytes:
-        operation = prepare(collective, asked_bytes, in_place, group, _DTYPES[asked.dtype], device)
-        _check(operation, collective, asked_bytes)
-        one_call = _agreed(_warm(operation, asked.warmup), device)
-        calls = max(1, min(_MOST_CALLS, math.ceil(_REPEAT_S / one_call)))
-        yield _measure(operation, asked, layout, collective, in_place, asked_bytes, calls, counters)
-        if one_call > asked.longest_call_s:
-            return
+@dataclass(frozen=True)
+class _Called:
+    """A collective between some ranks, to be called on messages of all sizes."""
+
+    asked: CollectiveSweep
+    layout: Layout
+    collective: str
+    in_place: bool
+    group: dist.ProcessGroup
+    device: torch.device
+    operations: dict[int, Operation] = field(default_factory=dict)
+
+    def operation(self, asked_bytes: int) -> Operation:
+        """The call of one size, the first time on data that shows whether it is right."""
+        if asked_bytes not in self.operations:
+            dtype = _DTYPES[self.asked.dtype]
+            made = prepare(
+                self.collective, asked_bytes, self.in_place, self.group, dtype, self.device
+            )
+            if wrong := made.wrong_elements():
+                raise ReproError(
+                    f"{self.collective} of {asked_bytes} bytes: {wrong} wrong elements on rank "
+                    f"{dist.get_rank()}; what it takes means nothing"
+                )
+            made.clear()
+            self.operations[asked_bytes] = made
+        return self.operations[asked_bytes]
 
 
-def _check(operation: Operation, collective: str, asked_bytes: int) -> None:
-    if wrong := operation.wrong_elements():
-        raise ReproError(
-            f"{collective} of {asked_bytes} bytes: {wrong} wrong elements on rank "
-            f"{dist.get_rank()}; what it takes means nothing"
-        )
-    operation.clear()
+@dataclass
+class _Repeats:
+    """What one size took over one turn's links; `of_all_ranks_s` is the slowest rank's."""
+
+    calls: int
+    time_s: list[float] = field(default_factory=list)
+    of_all_ranks_s: list[float] = field(default_factory=list)
+    sent_bytes: float = 0.0
+    received_bytes: float = 0.0
+
+    def ended(self, asked: CollectiveSweep) -> bool:
+        """Whether there are enough; the same on all ranks."""
+        count, mean_s = len(self.time_s), sum(self.of_all_ranks_s) / len(self.time_s)
+        if count < asked.repeats:
+            return False
+        enough = half_width(self.of_all_ranks_s) <= asked.half_interval * mean_s
+        return enough or count >= asked.most_repeats
+
+
+def _take_turns(called: _Called, turns: Turns, counters: Counters | None) -> Iterator[list[Timing]]:
+    """Every size over every turn's links; each turn's ends with the first that takes too long."""
+    asked = called.asked
+    found: list[dict[int, _Repeats]] = [{} for _ in range(turns.count)]
+    going = list(range(turns.count))
+    while going:
+        for turn in going:
+            turns.begin(turn)
+            done = found[turn]
+            if not done:
+                for asked_bytes in asked.sizes_bytes:
+                    operation = called.operation(asked_bytes)
+                    one_call_s = _agreed([_warm(operation, asked.warmup)], called.device)[0]
+                    calls = max(1, min(_MOST_CALLS, math.ceil(_REPEAT_S / one_call_s)))
+                    done[asked_bytes] = _Repeats(calls)
+                    _measure(operation, done[asked_bytes], counters)
+                    if one_call_s > asked.longest_call_s:
+                        break
+                measured = done
+            else:
+                measured = {size: one for size, one in done.items() if not one.ended(asked)}
+                for asked_bytes, repeats in measured.items():
+                    _measure(called.operation(asked_bytes), repeats, counters)
+            last_s = [repeats.time_s[-1] for repeats in measured.values()]
+            slowest_s = _agreed(last_s, called.device)
+            for repeats, seconds in zip(measured.values(), slowest_s, strict=True):
+                repeats.of_all_ranks_s.append(seconds)
+        going = [
+            turn for turn in going if not all(one.ended(asked) for one in found[turn].values())
+        ]
+    for done in found:
+        yield [
+            Timing(
+                layout=called.layout,
+                collective=called.collective,
+                in_place=called.in_place,
+                asked_bytes=asked_bytes,
+                size_bytes=called.operation(asked_bytes).size_bytes,
+                calls=repeats.calls,
+                time_s=tuple(repeats.time_s),
+                sent_bytes=repeats.sent_bytes / (repeats.calls * len(repeats.time_s)),
+                received_bytes=repeats.received_bytes / (repeats.calls * len(repeats.time_s)),
+            )
+            for asked_bytes, repeats in done.items()
+        ]
 
 
 def _warm(operation: Operation, calls: int) -> float:
@@ -145,40 +215,21 @@ def _synchronise() -> None:
         torch.cuda.synchronize()
 
 
-def _agreed(seconds: float, device: torch.device) -> float:
-    """The longest of all ranks, so that all decide alike."""
-    longest = torch.tensor([seconds], dtype=torch.float64, device=device)
+def _agreed(seconds: list[float], device: torch.device) -> list[float]:
+    """The longest of all ranks, one by one, so that all decide alike."""
+    longest = torch.tensor(seconds, dtype=torch.float64, device=device)
     dist.all_reduce(longest, op=dist.ReduceOp.MAX)
-    return float(longest)
+    found: list[float] = longest.tolist()
+    return found
 
 
-def _measure(
-    operation: Operation,
-    asked: CollectiveSweep,
-    layout: Layout,
-    collective: str,
-    in_place: bool,
-    asked_bytes: int,
-    calls: int,
-    counters: Counters | None,
-) -> Timing:
-    before = _counted(counters)
-    times = tuple(_timed(operation, calls) / calls for _ in range(asked.repeats))
-    received, sent = (
-        (after - first) / (calls * asked.repeats)
-        for first, after in zip(before, _counted(counters), strict=True)
-    )
-    return Timing(
-        layout=layout,
-        collective=collective,
-        in_place=in_place,
-        asked_bytes=asked_bytes,
-        size_bytes=operation.size_bytes,
-        calls=calls,
-        time_s=times,
-        sent_bytes=sent,
-        received_bytes=received,
-    )
+def _measure(operation: Operation, repeats: _Repeats, counters: Counters | None) -> None:
+    """One more repeat."""
+    received, sent = _counted(counters)
+    repeats.time_s.append(_timed(operation, repeats.calls) / repeats.calls)
+    received_then, sent_then = _counted(counters)
+    repeats.received_bytes += received_then - received
+    repeats.sent_bytes += sent_then - sent
 
 
 def _counted(counters: Counters | None) -> tuple[float, float]:

@@ -43,6 +43,8 @@ def testbed_run(
         microbatches=microbatches,
         warmup=profile.warmup,
         iterations=profile.iterations,
+        most_iterations=profile.most_iterations,
+        half_interval=profile.half_interval,
         save_every=profile.save_every,
         validate_every=profile.validate_every,
         validation_batches=profile.validation_batches,
@@ -86,6 +88,7 @@ def on_nodes(run: TrainingRun, name: str, pipeline: bool, nodes: Nodes) -> Train
         attention=nodes.attention,
         warmup=nodes.warmup,
         iterations=nodes.iterations,
+        most_iterations=None,
         save_every=nodes.iterations if run.save_every else 0,
         validate_every=max(1, nodes.iterations // 2) if run.validate_every else 0,
     )

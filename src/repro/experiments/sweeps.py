@@ -75,6 +75,7 @@ def _asked(selection: SweepSelection, gpus: int, ranks_per_node: int) -> Collect
         dtype=selection.sweeps.dtype,
         warmup=profile.warmup,
         repeats=profile.repeats,
+        most_repeats=profile.most_repeats,
         longest_call_s=profile.longest_call_s,
     )
 

@@ -1,6 +1,6 @@
 """Carry out an experiment's cases where they are asked for, and keep what is finished."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from repro.launch.progress import progress
 from repro.launch.ranks.sites import Session, open_site
 from repro.results.merging import merge
 from repro.results.outcome import Outcome, OutOfMemory
+from repro.train.records import Report
 
 
 def carry_out(
@@ -63,10 +64,11 @@ def _run_on_site(
     session: Session | None = None
     with ExitStack() as stack, progress(cases, title) as bar:
 
-        def run(case: Case[Any], report: Callable[[int], None]) -> Outcome | OutOfMemory:
+        def run(cases: Sequence[Case[Any]], report: Report) -> Sequence[Outcome] | OutOfMemory:
             nonlocal session
             if session is None:
+                bar.say("starting ranks")
                 session = stack.enter_context(open_site(site))
-            return session.run(case.order, report)
+            return session.take_turns([case.order for case in cases], report)
 
-        return merge(run_cases(cases, journal, run, bar.report)[0])
+        return merge(run_cases(cases, journal, run, bar.report, in_turns=True)[0])

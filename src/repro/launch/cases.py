@@ -1,6 +1,6 @@
 """What an experiment asks of its ranks, one order after another, and what becomes of it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic
@@ -46,11 +46,9 @@ class Case(Generic[Work]):
 
     @property
     def steps(self) -> int:
-        """How many steps of progress ranks report: iterations, or cases of a sweep."""
+        """How many steps of progress ranks report at least: iterations, or cases of a sweep."""
         run = self.order.run
-        if isinstance(run, CollectiveSweep):
-            return run.cases
-        return run.warmup + run.iterations
+        return run.cases if isinstance(run, CollectiveSweep) else run.iterations
 
 
 def training_case(
@@ -100,14 +98,16 @@ def _swept(
     return sweep_dataset(source, protocol, order.ranks, order.run, outcome)
 
 
-Run = Callable[[Case[Work], Callable[[int], None]], Outcome | OutOfMemory]
+# Carries out cases of the same work in turns, and tells how far they are.
+Run = Callable[[Sequence[Case[Work]], Callable[[int, str], None]], Sequence[Outcome] | OutOfMemory]
 
 
 def run_cases(
     cases: Sequence[Case[Work]],
     journal: Journal,
     run: Run[Work],
-    report: Callable[[Case[Work], int], None],
+    report: Callable[[Sequence[Case[Work]], int, str], None],
+    in_turns: bool = False,
 ) -> tuple[list[xr.Dataset], dict[str, str]]:
     """Have every case run that the journal does not have, and keep what it gives.
 
@@ -116,10 +116,12 @@ def run_cases(
     Parameters
     ----------
     run
-        Carries out a case, and calls its second argument with the steps done so far.
+        Carries out cases, and calls its second argument with the steps of all of them done so far.
     report
-        Is called with a case when it begins, as it proceeds and when it is done, and with its
-        steps done so far.
+        Is called with cases when they begin, as they proceed and when they are done, with their
+        steps done so far, and what else there is to say.
+    in_turns
+        Whether neighbours of the same work on as many ranks are carried out together.
 
     Returns
     -------
@@ -134,25 +136,52 @@ def run_cases(
     datasets: list[xr.Dataset] = []
     missing: dict[str, str] = {}
     full: set[tuple[object, ...] | None] = set()
-    for case in cases:
-        if case.protocol in missing:
-            continue
-        report(case, 0)
-        dataset = journal.find(case.inputs)
-        if dataset is None:
+    for neighbours in _grouped(cases, in_turns):
+        group = [case for case in neighbours if case.protocol not in missing]
+        found = {case.protocol: journal.find(case.inputs) for case in group}
+        todo = [case for case in group if found[case.protocol] is None]
+        if todo:
+            report(todo, 0, "")
             try:
-                outcome = (
+                outcomes = (
                     OutOfMemory(0, "a smaller batch had no room")
-                    if case.series in full
-                    else run(case, partial(report, case))
+                    if todo[0].series in full
+                    else run(todo, partial(report, todo))
                 )
             except ProtocolMissing as reason:
-                missing[case.protocol] = str(reason)
+                missing |= {case.protocol: str(reason) for case in todo}
                 continue
-            dataset = case.dataset(outcome)
-            journal.keep(case.inputs, dataset)
-        if "out_of_memory" in dataset and bool(dataset["out_of_memory"].any()):
-            full.add(case.series)
-        report(case, case.steps)
-        datasets.append(dataset)
+            for number, case in enumerate(todo):
+                outcome = outcomes if isinstance(outcomes, OutOfMemory) else outcomes[number]
+                made = case.dataset(outcome)
+                journal.keep(case.inputs, made)
+                found[case.protocol] = made
+        for case in group:
+            if (dataset := found[case.protocol]) is not None:
+                if "out_of_memory" in dataset and bool(dataset["out_of_memory"].any()):
+                    full.add(case.series)
+                datasets.append(dataset)
+        report(todo, sum(case.steps for case in todo), "")
+        for case in group:
+            if case not in todo:
+                report([case], case.steps, "")
     return datasets, missing
+
+
+def _grouped(cases: Sequence[Case[Work]], in_turns: bool) -> Iterator[list[Case[Work]]]:
+    """Neighbours that differ in their links only, or every case by itself."""
+    if not in_turns:
+        yield from ([case] for case in cases)
+        return
+    group: list[Case[Work]] = []
+    for case in cases:
+        if group and _work(case) != _work(group[0]):
+            yield group
+            group = []
+        group.append(case)
+    if group:
+        yield group
+
+
+def _work(case: Case[Work]) -> tuple[Work, int, tuple[int, ...]]:
+    return case.order.run, case.order.ranks, case.order.memory_bytes

@@ -63,15 +63,24 @@ class Order(Generic[Work]):
 class Join:
     """Supervisor to rank: meet `ranks` ranks at this address, then work; `scratch` is theirs.
 
-    `memory_bytes` is what the rank may take in it; None: no limit.
+    The same work is done in `turns` turns, each over links of its own. `memory_bytes` is what the
+    rank may take in it; None: no limit.
     """
 
     ranks: int
     address: str
     port: int
     run: TrainingRun | CollectiveSweep
+    turns: int
     scratch: Path
     memory_bytes: int | None
+
+
+@dataclass(frozen=True)
+class BeginTurn:
+    """Rank 0 to supervisor: it is this turn's; supervisor to all ranks: links have its rates."""
+
+    turn: int
 
 
 @dataclass(frozen=True)
@@ -96,9 +105,10 @@ class Rest:
 
 @dataclass(frozen=True)
 class Progress:
-    """So many iterations, or cases of a sweep, are done."""
+    """So many iterations, or cases of a sweep, are done; and what goes on beside them."""
 
     steps: int
+    words: str = ""
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,22 @@ from repro.train.records import TrainingRun
 
 @dataclass
 class Bar(Generic[Work]):
-    """Steps done of each case, on a bar; a case may be reported on more than once."""
+    """Steps done of each case, on a bar; cases may be reported on more than once."""
 
     _bar: "tqdm[NoReturn]"
     _done: dict[str, int] = field(default_factory=dict)
 
-    def report(self, case: Case[Work], steps: int) -> None:
-        """Show that so many steps of a case are done."""
-        self._bar.set_postfix_str(case.label)
-        self._bar.update(steps - self._done.get(case.label, 0))
-        self._done[case.label] = steps
+    def report(self, cases: Sequence[Case[Work]], steps: int, words: str = "") -> None:
+        """Show that so many steps of cases that take turns are done, and what else goes on."""
+        if not cases:
+            return
+        protocols = "+".join(case.protocol for case in cases)
+        label = cases[0].label.replace(cases[0].protocol, protocols, 1)
+        self._bar.set_postfix_str(f"{label}{', ' if words else ''}{words}")
+        # Of those that wait for a turn only some may have been left to do.
+        done = self._done.get(label, 0)
+        self._bar.update(max(0, steps - done))
+        self._done[label] = max(steps, done)
 
     def say(self, words: str) -> None:
         """Show what is waited for."""

@@ -40,13 +40,14 @@ _BUCKET_CLASS = "1:1"
 class Link:
     """One edge of the tree, in a level of the topology.
 
-    `child` holds the interface `UPLINK`, `parent` the other end, the interface `port`.
+    `child` holds the interface `UPLINK`, `parent` the other end; the indices are those of both.
     """
 
     level: str
     child: Namespace
+    uplink: int
     parent: Namespace
-    port: str
+    port: int
 
 
 @dataclass(frozen=True)
@@ -119,16 +120,18 @@ def _connect(level: str, child: Namespace, parent: Namespace, port: str) -> Link
         peer={"ifname": UPLINK, "net_ns_fd": child.fd},
     )
     bridge = parent.netlink.link_lookup(ifname="bridge")[0]
-    _up(parent, port, master=bridge)
+    port_index = _up(parent, port, master=bridge)
     # A vertex that has a bridge itself hangs its uplink on it.
     own_bridge = child.netlink.link_lookup(ifname="bridge")
-    _up(child, UPLINK, **({"master": own_bridge[0]} if own_bridge else {}))
-    return Link(level, child, parent, port)
+    uplink = _up(child, UPLINK, **({"master": own_bridge[0]} if own_bridge else {}))
+    return Link(level, child, uplink, parent, port_index)
 
 
-def _up(namespace: Namespace, interface: str, **attributes: int) -> None:
-    index = namespace.netlink.link_lookup(ifname=interface)[0]
+def _up(namespace: Namespace, interface: str, **attributes: int) -> int:
+    """Bring an interface up; its index."""
+    index: int = namespace.netlink.link_lookup(ifname=interface)[0]
     namespace.netlink.link("set", index=index, state="up", mtu=MTU, **attributes)
+    return index
 
 
 def _address(gpu: Namespace, rank: int) -> str:
@@ -157,8 +160,7 @@ def set_rates(network: Network, rates_gbps: dict[str, float]) -> None:
     """Set the payload rate of every link, by level name, in Gbit/s in each direction."""
     for link in network.links:
         bytes_per_second = int(rates_gbps[link.level] * 1e9 / 8 * FRAMING)
-        for namespace, interface in ((link.child, UPLINK), (link.parent, link.port)):
-            index = namespace.netlink.link_lookup(ifname=interface)[0]
+        for namespace, index in ((link.child, link.uplink), (link.parent, link.port)):
             namespace.netlink.tc(
                 "replace",
                 "tbf",
@@ -181,9 +183,9 @@ def set_fabric_latency(network: Network, latency_s: float) -> float:
     fabric = network.topology.levels[-1].name
     for link in network.links:
         if link.level == fabric:
-            index = link.child.netlink.link_lookup(ifname=UPLINK)[0]
+            delay_us = round(latency_s * 1e6)
             link.child.netlink.tc(
-                "replace", "netem", index=index, parent=_BUCKET_CLASS, delay=round(latency_s * 1e6)
+                "replace", "netem", index=link.uplink, parent=_BUCKET_CLASS, delay=delay_us
             )
     return latency_s
 

@@ -55,7 +55,11 @@ def until_verified(check: Callable[[], Checked], patience_s: float = PATIENCE_S)
 
 
 def verify_links(
-    network: Network, rates_gbps: dict[str, float], gpus: int, patience_s: float = PATIENCE_S
+    network: Network,
+    rates_gbps: dict[str, float],
+    gpus: int,
+    known: dict[tuple[str, float, int], LinkCheck],
+    patience_s: float = PATIENCE_S,
 ) -> tuple[LinkCheck, ...]:
     """Fill the links between the first GPUs, and compare the payload rates with those set.
 
@@ -71,6 +75,8 @@ def verify_links(
         The rates in force, by level name, in Gbit/s.
     gpus : int
         How many GPUs a run will use; they fill the nodes in order.
+    known : dict
+        What was found of a level, by its name, rate and number of GPUs; what is found now is added.
     patience_s : float
         How long the links below one switch may take until they do.
 
@@ -83,10 +89,10 @@ def verify_links(
     checks = []
     below = 1
     for level in network.topology.levels:
+        crossed = network.topology.levels[: network.topology.levels.index(level) + 1]
+        limit = min(rates_gbps[lower.name] for lower in crossed)
         switches = _neighbours(below, level.members, gpus)
-        if switches:
-            crossed = network.topology.levels[: network.topology.levels.index(level) + 1]
-            limit = min(rates_gbps[lower.name] for lower in crossed)
+        if switches and (level.name, limit, gpus) not in known:
             carried = [
                 rate
                 for flows in switches
@@ -94,7 +100,9 @@ def verify_links(
                     partial(_verified_gbps, network, level.name, flows, limit), patience_s
                 )
             ]
-            checks.append(LinkCheck(level.name, limit, tuple(carried)))
+            known[level.name, limit, gpus] = LinkCheck(level.name, limit, tuple(carried))
+        if switches:
+            checks.append(known[level.name, limit, gpus])
         below *= level.members
     return tuple(checks)
 

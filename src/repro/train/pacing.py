@@ -11,25 +11,38 @@ from typing import Any
 
 from megatron.core.timers import TimerBase, Timers
 
+from repro.observe.waiting import main_thread_waited_s, stolen_s, waited_s
+
 # What a GPU computes.
 _PASSES = ("forward-compute", "backward-compute", "optimizer")
 
 
 class Pace:
-    """Holds passes back until their CPU time is over at the pace of `cores` cores."""
+    """Holds passes back until their CPU time is over at the pace of `cores` cores.
+
+    `late_s` is how much later than that they were over, all together, and `waited_s` how long they
+    waited for a core, which delays them only as far as they are late.
+    """
 
     def __init__(self, cores: float) -> None:
         self._cores = cores
-        self._wall_s = self._cpu_s = 0.0
+        self._wall_s = self._cpu_s = self._waited_s = 0.0
+        self.late_s = self.waited_s = 0.0
 
     def begin(self) -> None:
         """A pass begins."""
+        self._waited_s = main_thread_waited_s()
         self._wall_s, self._cpu_s = time.monotonic(), time.process_time()
 
     def end(self) -> tuple[float, float]:
         """A pass has been computed: wait, and return the seconds it took and its CPU time."""
         cpu_s = time.process_time() - self._cpu_s
-        time.sleep(max(0.0, self._wall_s + cpu_s / self._cores - time.monotonic()))
+        early_s = self._wall_s + cpu_s / self._cores - time.monotonic()
+        self.waited_s += main_thread_waited_s() - self._waited_s
+        if early_s < 0:
+            self.late_s -= early_s
+        else:
+            time.sleep(early_s)
         return time.monotonic() - self._wall_s, cpu_s
 
 
@@ -46,7 +59,8 @@ class PacedTimers(Timers):  # type: ignore[misc]
 
     def __init__(self, cores: float, log_level: int, log_option: str) -> None:
         super().__init__(log_level, log_option)
-        self._cores = cores
+        # Passes come one after another, so they share a pace.
+        self.pace = Pace(cores)
         self._paced: dict[str, _PacedTimer] = {}
 
     def __call__(self, name: str, log_level: int | None = None) -> Any:
@@ -54,13 +68,13 @@ class PacedTimers(Timers):  # type: ignore[misc]
         timer = super().__call__(name, log_level)
         if name not in _PASSES:
             return timer
-        return self._paced.setdefault(name, _PacedTimer(timer, self._cores))
+        return self._paced.setdefault(name, _PacedTimer(timer, self.pace))
 
 
 class _PacedTimer(TimerBase):  # type: ignore[misc]
-    def __init__(self, timer: Any, cores: float) -> None:
+    def __init__(self, timer: Any, pace: Pace) -> None:
         super().__init__(timer.name)
-        self._timer, self._pace = timer, Pace(cores)
+        self._timer, self._pace = timer, pace
 
     def start(self, barrier: bool = False) -> None:
         self._pace.begin()
@@ -76,3 +90,15 @@ class _PacedTimer(TimerBase):  # type: ignore[misc]
     def elapsed(self, reset: bool = True, barrier: bool = False) -> float:
         seconds: float = self._timer.elapsed(reset, barrier)
         return seconds
+
+
+def lacked_so_far_s(timers: Timers) -> float:
+    """What this rank has waited for the machine beyond its pace; 0 on a GPU.
+
+    By how much passes were late, what its threads waited for a core outside of passes, and what a
+    virtual machine's host took.
+    """
+    if not isinstance(timers, PacedTimers):
+        return 0.0
+    pace = timers.pace
+    return pace.late_s + waited_s() - pace.waited_s + stolen_s()

@@ -1,11 +1,15 @@
 """What a training run is told, and what each of its ranks returns."""
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from repro.catalog.models import Family, Shape
 from repro.catalog.nodes import Attention, Precision
 from repro.observe.messages import MessageEnd
+
+# Is told how many steps are done, and what is going on beside them.
+Report = Callable[[int, str], None]
 
 
 @dataclass(frozen=True)
@@ -23,8 +27,16 @@ class TrainingRun:
         Sequences in one forward pass of one replica.
     microbatches
         Forward passes of one replica in one iteration; gradients accumulate over them.
-    warmup, iterations
-        Iterations dropped, and iterations recorded.
+    warmup
+        Iterations dropped, at least: an emulated GPU warms up until its computing is steady.
+    iterations
+        Iterations recorded, at least.
+    most_iterations
+        Iterations recorded at most, until half of the 95 % interval of the mean iteration time is
+        `half_interval` of it, and that of communication's share `half_interval`; None: exactly
+        `iterations`.
+    half_interval
+        As above.
     save_every, validate_every
         Recorded iterations between two checkpoints, and between two validations; 0 for never.
     validation_batches
@@ -63,6 +75,8 @@ class TrainingRun:
     pipeline_parallel: int = 1
     distributed_optimizer: bool = False
     attention: Attention = "megatron"
+    most_iterations: int | None = None
+    half_interval: float = 0.02
 
 
 @dataclass(frozen=True)
@@ -106,6 +120,12 @@ class RankRecord:
         This rank's stage, from 0.
     adam_state_bytes
         This rank's moments of Adam.
+    warmup
+        Iterations that were dropped before the first one.
+    lacked_share
+        Of each iteration of an emulated GPU, what the rank that lacked most waited for the machine.
+    discarded
+        Iterations that were not recorded because of that.
     """
 
     rank: int
@@ -122,3 +142,22 @@ class RankRecord:
     messages: tuple[MessageEnd, ...] = ()
     pipeline_rank: int = 0
     adam_state_bytes: int = 0
+    warmup: int = 0
+    lacked_share: tuple[float, ...] = ()
+    discarded: int = 0
+
+
+def retimed(record: RankRecord, clock: Callable[[float], float]) -> RankRecord:
+    """A record with its times on another clock."""
+    return replace(
+        record,
+        start_s=tuple(map(clock, record.start_s)),
+        spans=tuple(
+            replace(span, start_s=clock(span.start_s), end_s=clock(span.end_s))
+            for span in record.spans
+        ),
+        messages=tuple(
+            replace(end, posted_s=clock(end.posted_s), completed_s=clock(end.completed_s))
+            for end in record.messages
+        ),
+    )

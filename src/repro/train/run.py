@@ -14,17 +14,21 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.transformer.module import Float16Module
 
-from repro.catalog.phases import P2P_TIMERS, PHASES
 from repro.observe.memory import begin_peak, peak_bytes
-from repro.observe.messages import MessageEnd
+from repro.observe.turns import Turns
 from repro.train.allowance import keep_to_allowance
 from repro.train.checkpoint import save_checkpoint
 from repro.train.cpu_compat import cpu_as_cuda
+from repro.train.pacing import lacked_so_far_s
 from repro.train.phases import read_phases, reset_timers
-from repro.train.records import RankRecord, Span, TrainingRun
+from repro.train.records import RankRecord, Report, Span, TrainingRun
+from repro.train.series import Iteration, Series, Watch
 from repro.train.steps import Batch, forward_step
 from repro.train.t5_stage import t5_shapes
 from repro.train.training import Training, set_up
+
+# Computing is steady when it takes as long as in the iteration before, to this share.
+_STEADY, _MOST_WARMUP = 0.05, 10
 
 
 def device_scope() -> AbstractContextManager[None]:
@@ -35,16 +39,18 @@ def device_scope() -> AbstractContextManager[None]:
 def train(
     run: TrainingRun,
     scratch: Path,
-    report: Callable[[int], None] = lambda _: None,
+    report: Report = lambda *_: None,
     cores: float | None = None,
     memory_bytes: int | None = None,
-) -> RankRecord:
-    """Train one configuration on this rank and return what it measured.
+    turns: Turns | None = None,
+) -> tuple[RankRecord, ...]:
+    """Train one configuration on this rank and return what it measured, by turn.
 
     The process groups exist (`repro.train.groups`). Checkpoints and dataset indices go below
-    `scratch`, a folder all ranks see. `report` is called with the number of finished iterations,
-    warm-up included, after each. `cores` is an emulated GPU's share of the machine, at whose pace
-    it computes, and `memory_bytes` what the run may take beside what the process holds.
+    `scratch`, a folder all ranks see. `report` is called after each iteration with the number of
+    those recorded so far, of those that are recorded at least. `cores` is an emulated GPU's share
+    of the machine, at whose pace it computes, and `memory_bytes` what the run may take beside what
+    the process holds.
 
     Batches are loaded between iterations, outside the clock: what is measured is computing and
     communicating.
@@ -52,13 +58,15 @@ def train(
     Raises
     ------
     ReproError
-        The model cannot be split into so many stages, or such a pipeline cannot be saved.
+        The model cannot be split into so many stages, or such a pipeline cannot be saved; or other
+        work kept ranks from computing for too long.
     MemoryError
         The run took more than `memory_bytes`.
     """
     with device_scope():
         # What an earlier run left in it, this one would use without counting it.
         parallel_state.get_global_memory_buffer().buffer.clear()
+        turns = turns or Turns()
         held = begin_peak()
         state = set_up(run, scratch, cores)
         look: Callable[[], None] = (
@@ -66,7 +74,53 @@ def train(
             if memory_bytes is None
             else keep_to_allowance(state.module, held, memory_bytes)
         )
-        return _loop(state, report, held, look)
+
+        def one() -> Iteration:
+            found = _one(state)
+            look()
+            return found
+
+        series = [Series() for _ in range(turns.count)]
+        watch = Watch(one, report, series, run)
+        emulated = cores is not None
+        warmup = watch.warm_up(run.warmup, _MOST_WARMUP if emulated else run.warmup, _STEADY)
+        going = list(range(turns.count))
+        while going:
+            for turn in going:
+                turns.begin(turn)
+                watch.record(series[turn])
+                _between(state, series[turn])
+            going = [turn for turn in going if not series[turn].ended(run)]
+        taken = peak_bytes() - held
+        return tuple(one.record(state, warmup, taken) for one in series)
+
+
+def _one(state: Training) -> Iteration:
+    """One iteration with its phases, between whose start on all ranks is a barrier."""
+    run = state.run
+    data = iter([next(state.training) for _ in range(run.microbatches)])
+    dist.barrier()
+    lacked_s = lacked_so_far_s(state.timers)
+    start = time.monotonic()
+    loss = iterate(state, data)
+    duration = time.monotonic() - start
+    lacked = (lacked_so_far_s(state.timers) - lacked_s) / duration
+    phases, timers = read_phases(state.timers, duration, run.pipeline_parallel > 1)
+    ends = () if state.communicator is None else tuple(state.communicator.take(0))
+    return Iteration(start, duration, phases, timers, ends, loss, lacked)
+
+
+def _between(state: Training, series: Series) -> None:
+    """Validate and save after every so many recorded iterations."""
+    run, recorded = state.run, len(series.iterations)
+    if run.validate_every and recorded % run.validate_every == 0:
+        begin = time.monotonic()
+        series.validations.append(_validate(state))
+        series.spans.append(Span("validation", begin, time.monotonic()))
+    if run.save_every and recorded % run.save_every == 0:
+        begin = time.monotonic()
+        _save(state, recorded)
+        series.spans.append(Span("checkpoint", begin, time.monotonic()))
 
 
 def forward_backward(
@@ -105,71 +159,6 @@ def _between_stages(state: Training) -> dict[str, Any]:
             run.shape, run.micro_batch_size, run.pipeline_parallel, stage
         )
     return arguments
-
-
-def _loop(
-    state: Training, report: Callable[[int], None], held: int, look: Callable[[], None]
-) -> RankRecord:
-    run = state.run
-    starts: list[float] = []
-    durations: list[float] = []
-    phases: dict[str, list[float]] = {phase: [] for phase in PHASES}
-    timers: dict[str, list[float]] = {name: [] for name in P2P_TIMERS}
-    messages: list[MessageEnd] = []
-    losses: list[float] = []
-    validations: list[float] = []
-    spans: list[Span] = []
-    for iteration in range(1, run.warmup + run.iterations + 1):
-        data = iter([next(state.training) for _ in range(run.microbatches)])
-        dist.barrier()
-        start = time.monotonic()
-        loss = iterate(state, data)
-        duration = time.monotonic() - start
-        look()
-        phase_times, timer_times = read_phases(state.timers, duration, run.pipeline_parallel > 1)
-        ends = [] if state.communicator is None else state.communicator.take(len(starts))
-        report(iteration)
-        if iteration <= run.warmup:
-            continue
-        starts.append(start)
-        durations.append(duration)
-        losses.append(loss)
-        messages += ends
-        for series, times in ((phases, phase_times), (timers, timer_times)):
-            for name, seconds in times.items():
-                series[name].append(seconds)
-        recorded = iteration - run.warmup
-        if run.validate_every and recorded % run.validate_every == 0:
-            begin = time.monotonic()
-            validations.append(_validate(state))
-            spans.append(Span("validation", begin, time.monotonic()))
-        if run.save_every and recorded % run.save_every == 0:
-            begin = time.monotonic()
-            _save(state, recorded)
-            spans.append(Span("checkpoint", begin, time.monotonic()))
-    return RankRecord(
-        rank=dist.get_rank(),
-        start_s=tuple(starts),
-        iteration_time_s=tuple(durations),
-        phase_time_s={phase: tuple(values) for phase, values in phases.items()},
-        loss=tuple(losses),
-        validation_loss=tuple(validations),
-        spans=tuple(spans),
-        parameters=sum(weight.numel() for weight in state.module.parameters()),
-        gradient_bytes=sum(
-            weight.main_grad.numel() * weight.main_grad.element_size()
-            for weight in state.module.parameters()
-        ),
-        peak_memory_bytes=peak_bytes() - held,
-        timer_time_s={name: tuple(values) for name, values in timers.items()},
-        messages=tuple(messages),
-        pipeline_rank=parallel_state.get_pipeline_model_parallel_rank(),
-        adam_state_bytes=sum(
-            moments[name].nbytes
-            for moments in state.optimizer.optimizer.state.values()
-            for name in ("exp_avg", "exp_avg_sq")
-        ),
-    )
 
 
 def iterate(state: Training, data: Iterator[Batch]) -> float:

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,9 @@ def main() -> None:
     port = _FIRST_PORT + int(os.environ["SLURM_JOB_ID"]) % _PORTS
     os.environ |= {"MASTER_ADDR": socket.gethostname(), "MASTER_PORT": str(port)}
 
-    def report(case: Case[Any], steps: int) -> None:
-        replace_text(progress_path(folder, element), json.dumps([case.label, steps]))
+    def report(cases: Sequence[Case[Any]], steps: int, _: str) -> None:
+        for case in cases:
+            replace_text(progress_path(folder, element), json.dumps([case.label, steps]))
 
     run = in_steps(work.nodes, partial(_srun, work), folder)
     try:

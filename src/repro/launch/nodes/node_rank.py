@@ -83,7 +83,7 @@ def _work(place: Joined, step: Step, folder: Path) -> Answer:
     from repro.train.groups import join_groups, leave_groups
     from repro.train.run import device_scope, train
 
-    def report(done: int) -> None:
+    def report(done: int, _: str) -> None:
         if place.rank == 0:
             replace_text(folder / PROGRESS, str(done))
 
@@ -95,9 +95,9 @@ def _work(place: Joined, step: Step, folder: Path) -> Answer:
         before = measure_offset()
         record: RankRecord | SweepRecord
         if isinstance(run, CollectiveSweep):
-            record = sweep(run, report=report)
+            (record,) = sweep(run, report=report)
         else:
-            record = train(run, folder / "scratch", report)
+            (record,) = train(run, folder / "scratch", report)
         # Nobody leaves while another rank still sends.
         after = measure_offset()
         leave_groups()

@@ -174,7 +174,7 @@ def _unfinished(group: _Group, journal: Journal, bar: Bar[Any]) -> bool:
     left = group.open_cases(journal)
     for case in group.cases:
         if case not in left:
-            bar.report(case, case.steps)
+            bar.report([case], case.steps)
     by_label = {case.label: case for case in left}
     for element in range(group.elements):
         progress = progress_path(group.folder, element)
@@ -182,7 +182,7 @@ def _unfinished(group: _Group, journal: Journal, bar: Bar[Any]) -> bool:
             json.loads(progress.read_text(encoding="utf-8")) if progress.exists() else ("", 0)
         )
         if label in by_label:
-            bar.report(by_label[label], steps)
+            bar.report([by_label[label]], steps)
     return bool(left)
 
 

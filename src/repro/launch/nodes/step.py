@@ -41,7 +41,7 @@ from repro.observe.nic import NicSeries, Way
 from repro.results.outcome import NodeAdapters, Outcome, OutOfMemory
 from repro.results.schema import iteration_spans
 from repro.testbed.kernel import die_with_parent
-from repro.train.records import RankRecord
+from repro.train.records import RankRecord, Report, retimed
 
 _POLL_S = 0.2
 # What a launcher gets to end its ranks when it is told to stop.
@@ -55,10 +55,14 @@ Start = Callable[[int, Path], list[str]]
 def in_steps(nodes: Nodes, start: Start, folder: Path) -> Run[Any]:
     """What carries out cases one after another, each as a step with a folder of its own."""
 
-    def run(case: Case[Any], report: Callable[[int], None]) -> Outcome | OutOfMemory:
+    def run(cases: Sequence[Case[Any]], report: Report) -> Sequence[Outcome] | OutOfMemory:
+        # NCCL reads its variables once in a process: protocols cannot take turns.
+        (case,) = cases
         words = "".join(letter if letter.isalnum() else " " for letter in case.label)
         own = folder / "-".join(words.split())
-        return carry_out(case, start, nodes.adapters.get(case.protocol, ()), own, report)
+        adapters = nodes.adapters.get(case.protocol, ())
+        outcome = carry_out(case, start, adapters, own, lambda done: report(done, ""))
+        return outcome if isinstance(outcome, OutOfMemory) else [outcome]
 
     return run
 
@@ -250,21 +254,7 @@ def on_one_clock(answer: Answer) -> RankRecord | SweepRecord:
     if isinstance(record, SweepRecord):
         return record
 
-    def shifted(time_s: float) -> float:
-        return on_rank0_clock(time_s, *answer.clock)
-
-    return replace(
-        record,
-        start_s=tuple(map(shifted, record.start_s)),
-        spans=tuple(
-            replace(span, start_s=shifted(span.start_s), end_s=shifted(span.end_s))
-            for span in record.spans
-        ),
-        messages=tuple(
-            replace(end, posted_s=shifted(end.posted_s), completed_s=shifted(end.completed_s))
-            for end in record.messages
-        ),
-    )
+    return retimed(record, lambda time_s: on_rank0_clock(time_s, *answer.clock))
 
 
 def _node(answer: Answer) -> NodeAdapters:

@@ -14,12 +14,22 @@ from pathlib import Path
 
 from repro.collectives.records import CollectiveSweep
 from repro.errors import one_line
-from repro.launch.messages import Failure, Join, MeasurePasses, Progress, StayBusy, stages_of
+from repro.launch.messages import (
+    BeginTurn,
+    Failure,
+    Join,
+    MeasurePasses,
+    Progress,
+    StayBusy,
+    stages_of,
+)
 from repro.observe.nic import own_interface_bytes
+from repro.observe.turns import Turns
 from repro.results.outcome import OutOfMemory
 from repro.testbed.kernel import die_with_parent, enter_network
 from repro.testbed.links import UPLINK
 from repro.testbed.speed import Passes
+from repro.train.records import Report
 
 _LONGEST_REASON = 400
 # A product of such matrices takes a fraction of a millisecond, a pass of them some.
@@ -112,21 +122,30 @@ def _obey(place: Place, supervisor: Connection) -> None:
                         *stages_of(message.run),
                     )
                 joined = meeting
-            report = (
-                (lambda done: supervisor.send(Progress(done)))
+            report: Report = (
+                (lambda done, words: supervisor.send(Progress(done, words)))
                 if place.rank == 0
-                else (lambda _: None)
+                else (lambda *_: None)
             )
+            turns = Turns(message.turns, partial(_begin_turn, place.rank, supervisor))
             _give_back_memory()
             if isinstance(message.run, CollectiveSweep):
                 # A namespace's uplink is this rank's alone; the loopback is everybody's.
                 own = partial(own_interface_bytes, UPLINK) if place.namespace else None
                 with device_scope():
-                    supervisor.send(sweep(message.run, own, report))
+                    supervisor.send(sweep(message.run, own, report, turns))
             else:
+                allowance = message.memory_bytes
                 supervisor.send(
-                    train(message.run, message.scratch, report, place.cores, message.memory_bytes)
+                    train(message.run, message.scratch, report, place.cores, allowance, turns)
                 )
+
+
+def _begin_turn(rank: int, supervisor: Connection, turn: int) -> None:
+    if rank == 0:
+        supervisor.send(BeginTurn(turn))
+    begun = supervisor.recv()
+    assert begun == BeginTurn(turn), begun
 
 
 def stay_busy(supervisor: Connection, cores: float) -> None:

@@ -3,7 +3,7 @@
 import multiprocessing
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -15,6 +15,7 @@ from repro.launch.messages import Failure, Order, Progress, Ready, Site, Work
 from repro.results.outcome import Outcome, OutOfMemory
 from repro.testbed.ability import ENTER, NOT_LINUX, explain_refusal
 from repro.testbed.enter import REFUSED
+from repro.train.records import Report
 
 _END_S = 20
 
@@ -28,10 +29,17 @@ class Session:
     _supervisor: "subprocess.Popen[bytes]"
     _log: IO[bytes]
 
-    def run(
-        self, order: Order[Work], report: Callable[[int], object] = lambda _: None
-    ) -> Outcome | OutOfMemory:
-        """Have an order carried out; `report` gets the iterations, or cases, done so far.
+    def run(self, order: Order[Work]) -> Outcome | OutOfMemory:
+        """Have an order carried out, as `take_turns` does."""
+        found = self.take_turns([order])
+        return found if isinstance(found, OutOfMemory) else found[0]
+
+    def take_turns(
+        self, orders: Sequence[Order[Work]], report: Report = lambda *_: None
+    ) -> list[Outcome] | OutOfMemory:
+        """Have orders of the same work carried out in turns, each over its own links.
+
+        `report` gets the iterations, or cases, of all of them that are done so far.
 
         A rank without enough memory is an answer: the ranks are new then, and the session goes on.
 
@@ -41,14 +49,14 @@ class Session:
             A link does not carry its rate, a rank failed or was killed, or the supervisor was. The
             session cannot be used any more.
         """
-        if order.ranks > self.site.ranks:
-            raise ReproError(f"{order.ranks} ranks wanted, but the site has {self.site.ranks}")
-        _say(self._pipe, order, self._supervisor, self._log)
+        if (wanted := orders[0].ranks) > self.site.ranks:
+            raise ReproError(f"{wanted} ranks wanted, but the site has {self.site.ranks}")
+        _say(self._pipe, tuple(orders), self._supervisor, self._log)
         while True:
             answer = _hear(self._pipe, self._supervisor, self._log)
             if isinstance(answer, Progress):
-                report(answer.steps)
-            elif isinstance(answer, Outcome | OutOfMemory):
+                report(answer.steps, answer.words)
+            elif isinstance(answer, list | OutOfMemory):
                 return answer
 
 

@@ -12,9 +12,11 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -23,6 +25,7 @@ from typing import Any
 from repro.collectives.records import SweepRecord
 from repro.errors import NotRunHere, ReproError
 from repro.launch.messages import (
+    BeginTurn,
     Failure,
     Join,
     MeasurePasses,
@@ -36,6 +39,7 @@ from repro.launch.messages import (
 )
 from repro.launch.ranks.rank import Place, serve
 from repro.observe.nic import sample_counters
+from repro.observe.turns import own_clocks
 from repro.results.outcome import Outcome, OutOfMemory
 from repro.testbed.links import (
     UPLINK,
@@ -49,7 +53,7 @@ from repro.testbed.namespaces import Namespace
 from repro.testbed.ownership import leftovers, owned_name
 from repro.testbed.speed import Passes, SpeedCheck, verify_speed
 from repro.testbed.verify import LinkCheck, until_verified, verify_links
-from repro.train.records import RankRecord, TrainingRun
+from repro.train.records import RankRecord, TrainingRun, retimed
 
 _FIRST_PORT = 29500
 _LOG_LINES = 5
@@ -100,8 +104,12 @@ class _Ranks:
         for pipe in others:
             pipe.send(Rest())
 
-    def collect(self, ranks: int, user: Connection) -> list[object]:
+    def collect(
+        self, ranks: int, user: Connection, set_links: Callable[[int], None] = lambda _: None
+    ) -> list[object]:
         """One answer of each of the first `ranks` ranks, progress passed on to the user.
+
+        `set_links` gives links the rates of a turn before it begins.
 
         Raises
         ------
@@ -113,13 +121,15 @@ class _Ranks:
             The user's process closed its pipe.
         """
         try:
-            return self._collect(ranks, user)
+            return self._collect(ranks, user, set_links)
         except ReproError:
             if found := self._out_of_memory():
                 raise _RankOutOfMemory(found) from None
             raise
 
-    def _collect(self, ranks: int, user: Connection) -> list[object]:
+    def _collect(
+        self, ranks: int, user: Connection, set_links: Callable[[int], None]
+    ) -> list[object]:
         answers: dict[int, object] = {}
         sentinels = {process.sentinel: rank for rank, process in enumerate(self.processes)}
         pipes: dict[Connection, int] = {self.pipes[rank]: rank for rank in range(ranks)}
@@ -128,14 +138,23 @@ class _Ranks:
             if user in ready:
                 raise _UserGone
             for source in ready:
-                if source in pipes:
-                    self._take(pipes[source], answers, user)
+                if source not in pipes:
+                    continue
+                answer = self._take(pipes[source])
+                if isinstance(answer, Progress):
+                    user.send(answer)
+                elif isinstance(answer, BeginTurn):
+                    set_links(answer.turn)
+                    for pipe in pipes:
+                        pipe.send(answer)
+                else:
+                    answers[pipes[source]] = answer
             for source in ready:
                 if isinstance(source, int):
                     raise ReproError(self._obituary(sentinels[source]))
         return [answers[rank] for rank in range(ranks)]
 
-    def _take(self, rank: int, answers: dict[int, object], user: Connection) -> None:
+    def _take(self, rank: int) -> object:
         try:
             answer = self.pipes[rank].recv()
         except (EOFError, ConnectionResetError):
@@ -145,10 +164,7 @@ class _Ranks:
             raise _RankOutOfMemory(answer)
         if isinstance(answer, Failure):
             raise ReproError(f"{self._name(rank)} failed: {answer.message}")
-        if isinstance(answer, Progress):
-            user.send(answer)
-        else:
-            answers[rank] = answer
+        return answer
 
     def _out_of_memory(self) -> OutOfMemory | None:
         """The rank that ran out of memory, if that is why the first rank to complain failed.
@@ -202,20 +218,22 @@ def supervise(user: Connection) -> None:
         speed = _verify_speed(site, ranks, user)
         user.send(Ready())
         port, previous = _FIRST_PORT, None
+        verified: dict[tuple[str, float, int], LinkCheck] = {}
         while True:
-            order: Order[Any] = user.recv()
+            orders: tuple[Order[Any], ...] = user.recv()
+            first = orders[0]
             # Ranks that form other groups meet at another port.
-            stages, family = stages_of(order.run)
-            layout = (order.ranks, stages, family if stages > 1 else None)
+            stages, family = stages_of(first.run)
+            layout = (first.ranks, stages, family if stages > 1 else None)
             fresh = previous is None
             if layout != previous:
                 port, previous = _free_port(port, network), layout
+            carry_out = partial(_carry_out, ranks, network, verified, scratch, port, user)
             try:
-                if fresh and order.memory_bytes and isinstance(order.run, TrainingRun):
-                    first = replace(order, run=_smallest(order.run), memory_bytes=())
-                    _carry_out(first, ranks, network, scratch, port, user)
-                outcome = _carry_out(order, ranks, network, scratch, port, user)
-                user.send(replace(outcome, speed=speed))
+                if fresh and first.memory_bytes and isinstance(first.run, TrainingRun):
+                    carry_out((replace(first, run=_smallest(first.run), memory_bytes=()),))
+                found = carry_out(orders)
+                user.send([replace(outcome, speed=speed) for outcome in found])
             except _RankOutOfMemory as error:
                 ranks.bury()
                 ranks, previous = _Ranks(site, network, scratch), None
@@ -241,31 +259,55 @@ def _smallest(run: TrainingRun) -> TrainingRun:
 
 
 def _carry_out(
-    order: Order[Any],
     ranks: _Ranks,
     network: Network | None,
+    verified: dict[tuple[str, float, int], LinkCheck],
     scratch: Path,
     port: int,
     user: Connection,
-) -> Outcome:
-    checks: tuple[LinkCheck, ...] = ()
-    latency_s = 0.0
+    orders: Sequence[Order[Any]],
+) -> list[Outcome]:
+    """Have ranks carry out orders of the same work in turns; one outcome for each order."""
+    order = orders[0]
+    count = order.ranks
     nodes: tuple[Namespace, ...] = ()
+    checks: list[tuple[LinkCheck, ...]] = [() for _ in orders]
+    latencies_s = [0.0 for _ in orders]
+    begun: list[tuple[int, float]] = []
+
+    def set_links(turn: int) -> None:
+        if network is not None:
+            set_rates(network, orders[turn].rates_gbps)
+            latencies_s[turn] = set_fabric_latency(network, orders[turn].fabric_latency_s)
+        begun.append((turn, time.monotonic()))
+
     if network is not None:
-        set_rates(network, order.rates_gbps)
-        latency_s = set_fabric_latency(network, order.fabric_latency_s)
-        checks = verify_links(network, order.rates_gbps, order.ranks)
-        nodes = network.nodes[: network.topology.node_of(order.ranks - 1) + 1]
+        nodes = network.nodes[: network.topology.node_of(count - 1) + 1]
+        # Those of the first turn last, so that they are in force.
+        for turn in reversed(range(len(orders))):
+            set_links(turn)
+            rates = orders[turn].rates_gbps
+            checks[turn] = verify_links(network, rates, count, verified)
     address = network.addresses[0] if network else "127.0.0.1"
     with sample_counters(lambda: [read_uplink_bytes(node) for node in nodes]) as nics:
-        allowances = order.memory_bytes or (None,) * order.ranks
-        for pipe, allowance in zip(ranks.pipes[: order.ranks], allowances, strict=True):
-            pipe.send(Join(order.ranks, address, port, order.run, scratch, allowance))
-        with ranks.others_busy(order.ranks):
-            answers = ranks.collect(order.ranks, user)
-    records = tuple(answer for answer in answers if isinstance(answer, RankRecord))
-    sweeps = tuple(answer for answer in answers if isinstance(answer, SweepRecord))
-    return Outcome(records, nics, checks, latency_s, sweeps)
+        begun[:] = [(0, time.monotonic())]
+        allowances = order.memory_bytes or (None,) * count
+        for pipe, allowance in zip(ranks.pipes[:count], allowances, strict=True):
+            pipe.send(Join(count, address, port, order.run, len(orders), scratch, allowance))
+        with ranks.others_busy(count):
+            answers = ranks.collect(count, user, set_links)
+    clocks = own_clocks(begun, nics.time_s[-1])
+    by_turn: list[tuple[Any, ...]] = list(zip(*answers, strict=True))
+    return [
+        Outcome(
+            tuple(retimed(one, clocks[turn]) for one in found if isinstance(one, RankRecord)),
+            clocks[turn].cut(nics),
+            checks[turn],
+            latencies_s[turn],
+            tuple(one for one in found if isinstance(one, SweepRecord)),
+        )
+        for turn, found in enumerate(by_turn)
+    ]
 
 
 def _verify_speed(site: Site, ranks: _Ranks, user: Connection) -> SpeedCheck | None:

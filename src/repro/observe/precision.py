@@ -1,0 +1,20 @@
+"""How well a mean is known, so that a measurement can end when it is known well enough."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.special import stdtrit
+
+CONFIDENCE = 0.95
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Half of the interval of the mean of independent values at `CONFIDENCE`, by Student's t.
+
+    Infinite for fewer than two values.
+    """
+    if len(values) < 2:
+        return math.inf
+    quantile = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
+    return quantile * float(np.std(values, ddof=1)) / math.sqrt(len(values))

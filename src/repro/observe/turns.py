@@ -1,0 +1,93 @@
+"""Several measurements that take turns on one set of ranks, and each one's own clock.
+
+A machine's speed drifts. What is to be compared is measured in turns, between which only the links'
+rates change, so that the drift meets all of it alike.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+
+from repro.observe.nic import NicSeries
+
+
+@dataclass
+class Turns:
+    """So many measurements take turns; at first it is that of number 0.
+
+    `switch` returns when the links have another one's rates.
+    """
+
+    count: int = 1
+    switch: Callable[[int], None] = lambda _: None
+    _now: int = 0
+
+    def begin(self, turn: int) -> None:
+        """Let it be this one's turn."""
+        if turn != self._now:
+            self.switch(turn)
+            self._now = turn
+
+
+@dataclass(frozen=True)
+class OwnClock:
+    """Time in one measurement's own turns: the others' are cut out.
+
+    `windows_s` are its turns, in time; the clock begins with the first and runs on from the end of
+    one at the beginning of the next.
+    """
+
+    windows_s: tuple[tuple[float, float], ...]
+
+    def __call__(self, time_s: float) -> float:
+        """A time of the machine's clock, within a turn or after it, on this one."""
+        gone = 0.0
+        for number, (start, end) in enumerate(self.windows_s):
+            last = number == len(self.windows_s) - 1
+            if last or time_s < self.windows_s[number + 1][0]:
+                return self.windows_s[0][0] + gone + (time_s - start)
+            gone += end - start
+        raise AssertionError("a clock without turns")
+
+    def cut(self, series: NicSeries) -> NicSeries:
+        """The counters in these turns, without what others' turns counted."""
+        times = np.array(series.time_s)
+        kept, rx, tx = [], [], []
+        for start, end in self.windows_s:
+            inside = times[(times > start) & (times < end)]
+            at = np.concatenate([[start], inside, [end]])
+            kept.append(at)
+            rx.append(series.at("received", at))
+            tx.append(series.at("sent", at))
+        shifted = [
+            window - window[0] + self.windows_s[0][0] + gone
+            for window, gone in zip(
+                kept, accumulate((w[-1] - w[0] for w in kept[:-1]), initial=0.0), strict=True
+            )
+        ]
+        return NicSeries(
+            time_s=np.concatenate(shifted).tolist(),
+            rx_bytes=_joined(rx),
+            tx_bytes=_joined(tx),
+        )
+
+
+def own_clocks(begun: Sequence[tuple[int, float]], end_s: float) -> dict[int, OwnClock]:
+    """Each turn's clock, from when turns began, in time, and when the last one ended."""
+    ends = [*(time_s for _, time_s in begun[1:]), end_s]
+    windows: dict[int, list[tuple[float, float]]] = {}
+    for (turn, start), end in zip(begun, ends, strict=True):
+        windows.setdefault(turn, []).append((start, end))
+    return {turn: OwnClock(tuple(found)) for turn, found in windows.items()}
+
+
+def _joined(windows: list[np.ndarray]) -> list[tuple[int, ...]]:
+    """Cumulative counters of windows, the next one going on where the last one ended."""
+    total = np.zeros((windows[0].shape[0], 1))
+    parts = []
+    for counted in windows:
+        parts.append(counted - counted[:, :1] + total)
+        total = parts[-1][:, -1:]
+    return [tuple(row) for row in np.rint(np.concatenate(parts, axis=1)).astype(int).T.tolist()]

@@ -1,0 +1,200 @@
+"""The iterations of one configuration: which are recorded, and when there are enough of them."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+
+from repro.catalog.phases import P2P_TIMERS, PHASES
+from repro.errors import ReproError
+from repro.observe.messages import MessageEnd
+from repro.observe.precision import half_width
+from repro.observe.waiting import busiest_other
+from repro.train.records import RankRecord, Report, Span, TrainingRun
+from repro.train.training import Training
+
+# An iteration in which a rank waited for the machine for more than this share of it says nothing
+# of the network. Ranks of an idle machine wait for each other's traffic, up to a few percent.
+MOST_LACKED = 0.1
+# Until then other work is waited for.
+PATIENCE_S = 600.0
+_COMPUTE = ("forward compute", "backward compute")
+_COMMUNICATION = ("straggler wait", "gradient sync", "parameter all-gather")
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What a rank saw of one iteration, and `lacked_share`, what it waited for the machine."""
+
+    start_s: float
+    time_s: float
+    phase_time_s: dict[str, float]
+    timer_time_s: dict[str, float]
+    messages: tuple[MessageEnd, ...]
+    loss: float
+    lacked_share: float
+
+    def spent_s(self, phases: Sequence[str]) -> float:
+        """Time in some phases together."""
+        return sum(self.phase_time_s[phase] for phase in phases)
+
+
+@dataclass(frozen=True)
+class _OfAllRanks:
+    """An iteration's mean time and share of communication over ranks, its slowest computing, and
+    the most that a rank lacked; `waited_s` is how long undisturbed iterations have been wanting."""
+
+    time_s: float
+    communication: float
+    compute_s: float
+    lacked_share: float
+    waited_s: float
+
+
+@dataclass
+class Series:
+    """Recorded iterations of one configuration on this rank, and what lay between them."""
+
+    iterations: list[Iteration] = field(default_factory=list)
+    of_all_ranks: list[_OfAllRanks] = field(default_factory=list)
+    discarded: int = 0
+    validations: list[float] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+
+    def ended(self, run: TrainingRun) -> bool:
+        """Whether there are as many as are needed; the same on all ranks."""
+        recorded = len(self.iterations)
+        if recorded < run.iterations:
+            return False
+        if run.most_iterations is None or recorded >= run.most_iterations:
+            return True
+        times = [one.time_s for one in self.of_all_ranks]
+        shares = [one.communication for one in self.of_all_ranks]
+        return (
+            half_width(times) <= run.half_interval * float(np.mean(times))
+            and half_width(shares) <= run.half_interval
+        )
+
+    def record(self, state: Training, warmup: int, peak_memory_bytes: int) -> RankRecord:
+        """All of it, and what the rank held."""
+        done = self.iterations
+        weights = list(state.module.parameters())
+        return RankRecord(
+            rank=dist.get_rank(),
+            start_s=tuple(one.start_s for one in done),
+            iteration_time_s=tuple(one.time_s for one in done),
+            phase_time_s={name: tuple(one.phase_time_s[name] for one in done) for name in PHASES},
+            loss=tuple(one.loss for one in done),
+            validation_loss=tuple(self.validations),
+            spans=tuple(self.spans),
+            parameters=sum(weight.numel() for weight in weights),
+            gradient_bytes=sum(
+                weight.main_grad.numel() * weight.main_grad.element_size() for weight in weights
+            ),
+            peak_memory_bytes=peak_memory_bytes,
+            timer_time_s={
+                name: tuple(one.timer_time_s[name] for one in done) for name in P2P_TIMERS
+            },
+            messages=tuple(
+                replace(end, iteration=number)
+                for number, one in enumerate(done)
+                for end in one.messages
+            ),
+            pipeline_rank=parallel_state.get_pipeline_model_parallel_rank(),
+            adam_state_bytes=sum(
+                moments[name].nbytes
+                for moments in state.optimizer.optimizer.state.values()
+                for name in ("exp_avg", "exp_avg_sq")
+            ),
+            warmup=warmup,
+            lacked_share=tuple(one.lacked_share for one in self.of_all_ranks),
+            discarded=self.discarded,
+        )
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Repeats iterations that other work on the machine disturbed, and says what goes on."""
+
+    one: Callable[[], Iteration]
+    report: Report
+    series: Sequence[Series]
+    run: TrainingRun
+
+    def say(self, words: str = "") -> None:
+        """Report the iterations so far, of those that are recorded at least."""
+        done = sum(min(len(one.iterations), self.run.iterations) for one in self.series)
+        self.report(done, words)
+
+    def warm_up(self, least: int, most: int, steady: float) -> int:
+        """Iterate until computing takes as long as the time before; the number of iterations.
+
+        Parameters
+        ----------
+        least, most
+            Iterations.
+        steady
+            How much two times may differ.
+        """
+        self.say("warming up")
+        before, done = 0.0, 0
+        while done < most:
+            compute_s = _agreed(self.one(), 0.0).compute_s
+            done += 1
+            if done >= least and abs(compute_s - before) <= steady * compute_s:
+                break
+            before = compute_s
+        return done
+
+    def record(self, into: Series) -> None:
+        """Iterate until one iteration was not disturbed, and record it.
+
+        Raises
+        ------
+        ReproError
+            Other work disturbed all of them for `PATIENCE_S`.
+        """
+        began, busy = time.monotonic(), ""
+        while True:
+            found = self.one()
+            agreed = _agreed(found, time.monotonic() - began)
+            if agreed.lacked_share <= MOST_LACKED:
+                break
+            into.discarded += 1
+            if dist.get_rank() == 0:
+                busy = busiest_other()
+                self.say(f"waiting, the machine is busy: {busy}")
+            if agreed.waited_s > PATIENCE_S:
+                raise ReproError(
+                    f"other work has kept ranks from computing for {PATIENCE_S / 60:g} minutes: "
+                    f"they lacked {agreed.lacked_share:.0%} of an iteration, {MOST_LACKED:.0%} is "
+                    f"what is let pass{'; ' + busy if busy else ''}; stop it and run again: what "
+                    "is finished stays"
+                )
+        into.iterations.append(found)
+        into.of_all_ranks.append(agreed)
+        self.say()
+
+
+def _agreed(found: Iteration, waited_s: float) -> _OfAllRanks:
+    """What all ranks' views of an iteration come to, the same on every rank."""
+    compute_s, communication_s = found.spent_s(_COMPUTE), found.spent_s(_COMMUNICATION)
+    own = [found.time_s, communication_s, compute_s, found.lacked_share, waited_s]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    mine = torch.tensor(own, dtype=torch.float64, device=device)
+    all_ranks = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(all_ranks, mine)
+    table = torch.stack(all_ranks).cpu().numpy()
+    time_s, communication_s = table[:, :2].mean(axis=0)
+    slowest_s, lacked, waited = table[:, 2:].max(axis=0)
+    return _OfAllRanks(
+        float(time_s),
+        float(communication_s / time_s),
+        float(slowest_s),
+        float(lacked),
+        float(waited),
+    )
