@@ -42,7 +42,7 @@ def sweep(
     ReproError
         A collective returned wrong data; the message names it.
     """
-    device = _device()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     groups = {layout: _group(asked, layout) for layout in asked.layouts}
     found: list[Timing] = []
     done = 0
@@ -64,12 +64,6 @@ def sweep(
             dist.destroy_process_group(group)
     sizes_of = {layout: group.size() for layout, group in groups.items()}
     return SweepRecord(dist.get_rank(), sizes_of, tuple(found))
-
-
-def _device() -> torch.device:
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    return torch.device("cuda", torch.cuda.current_device())
 
 
 def _group(asked: CollectiveSweep, layout: Layout) -> dist.ProcessGroup:
@@ -104,21 +98,33 @@ def _ascending(
     """Sizes up to the first whose call is too long."""
     for asked_bytes in asked.sizes_bytes:
         operation = prepare(collective, asked_bytes, in_place, group, _DTYPES[asked.dtype], device)
-        _check(operation, collective, asked_bytes)
+        if wrong := operation.wrong_elements():
+            raise ReproError(
+                f"{collective} of {asked_bytes} bytes: {wrong} wrong elements on rank "
+                f"{dist.get_rank()}; what it takes means nothing"
+            )
+        operation.clear()
         one_call = _agreed(_warm(operation, asked.warmup), device)
         calls = max(1, min(_MOST_CALLS, math.ceil(_REPEAT_S / one_call)))
-        yield _measure(operation, asked, layout, collective, in_place, asked_bytes, calls, counters)
+        before = _counted(counters)
+        times = tuple(_timed(operation, calls) / calls for _ in range(asked.repeats))
+        received, sent = (
+            (after - first) / (calls * asked.repeats)
+            for first, after in zip(before, _counted(counters), strict=True)
+        )
+        yield Timing(
+            layout=layout,
+            collective=collective,
+            in_place=in_place,
+            asked_bytes=asked_bytes,
+            size_bytes=operation.size_bytes,
+            calls=calls,
+            time_s=times,
+            sent_bytes=sent,
+            received_bytes=received,
+        )
         if one_call > asked.longest_call_s:
             return
-
-
-def _check(operation: Operation, collective: str, asked_bytes: int) -> None:
-    if wrong := operation.wrong_elements():
-        raise ReproError(
-            f"{collective} of {asked_bytes} bytes: {wrong} wrong elements on rank "
-            f"{dist.get_rank()}; what it takes means nothing"
-        )
-    operation.clear()
 
 
 def _warm(operation: Operation, calls: int) -> float:
@@ -150,35 +156,6 @@ def _agreed(seconds: float, device: torch.device) -> float:
     longest = torch.tensor([seconds], dtype=torch.float64, device=device)
     dist.all_reduce(longest, op=dist.ReduceOp.MAX)
     return float(longest)
-
-
-def _measure(
-    operation: Operation,
-    asked: CollectiveSweep,
-    layout: Layout,
-    collective: str,
-    in_place: bool,
-    asked_bytes: int,
-    calls: int,
-    counters: Counters | None,
-) -> Timing:
-    before = _counted(counters)
-    times = tuple(_timed(operation, calls) / calls for _ in range(asked.repeats))
-    received, sent = (
-        (after - first) / (calls * asked.repeats)
-        for first, after in zip(before, _counted(counters), strict=True)
-    )
-    return Timing(
-        layout=layout,
-        collective=collective,
-        in_place=in_place,
-        asked_bytes=asked_bytes,
-        size_bytes=operation.size_bytes,
-        calls=calls,
-        time_s=times,
-        sent_bytes=sent,
-        received_bytes=received,
-    )
 
 
 def _counted(counters: Counters | None) -> tuple[float, float]:
