@@ -104,7 +104,8 @@ def _ascending(
                 f"{dist.get_rank()}; what it takes means nothing"
             )
         operation.clear()
-        one_call = _agreed(_warm(operation, asked.warmup), device)
+        *_, last_s = (_timed(operation, 1) for _ in range(max(1, asked.warmup)))
+        one_call = _agreed(last_s, device)
         calls = max(1, min(_MOST_CALLS, math.ceil(_REPEAT_S / one_call)))
         before = _counted(counters)
         times = tuple(_timed(operation, calls) / calls for _ in range(asked.repeats))
@@ -125,14 +126,6 @@ def _ascending(
         )
         if one_call > asked.longest_call_s:
             return
-
-
-def _warm(operation: Operation, calls: int) -> float:
-    """Call it so often, at least once; the time of the last call."""
-    seconds = 0.0
-    for _ in range(max(1, calls)):
-        seconds = _timed(operation, 1)
-    return seconds
 
 
 def _timed(operation: Operation, calls: int) -> float:

@@ -80,7 +80,7 @@ def extract_articles(
     if not dump.is_file():
         raise ReproError(f"{dump}: no such file; make it with `repro corpus dump`")
     folder = articles.with_name(articles.name + ".parts")
-    _open_parts(folder, _identity(dump, min_article_characters, pages_per_shard))
+    _open_parts(folder, dump, min_article_characters, pages_per_shard)
     parts = []
     # A shard that is passed over is read too; reading is some forty times as fast as stripping.
     shards = groupby(
@@ -129,10 +129,10 @@ def _extract(page: Page) -> Article | None:
         return None
 
 
-def _identity(dump: Path, min_characters: int, pages_per_shard: int) -> str:
-    """Describe what the shards' bytes depend on; shards of anything else must not be reused."""
+def _open_parts(folder: Path, dump: Path, min_characters: int, pages_per_shard: int) -> None:
+    """Keep the shards in `folder` only if all that their bytes depend on is what it was."""
     status = dump.stat()
-    return json.dumps(
+    identity = json.dumps(
         {
             "dump": str(dump.resolve()),
             "dump_bytes": status.st_size,
@@ -142,13 +142,10 @@ def _identity(dump: Path, min_characters: int, pages_per_shard: int) -> str:
             "mwparserfromhell": importlib.metadata.version("mwparserfromhell"),
         }
     )
-
-
-def _open_parts(parts: Path, identity: str) -> None:
-    record = parts / "identity.json"
+    record = folder / "identity.json"
     if not record.is_file() or record.read_text(encoding="utf-8") != identity:
-        if parts.exists():
-            shutil.rmtree(parts)
+        if folder.exists():
+            shutil.rmtree(folder)
         with replacing(record) as temporary:
             temporary.write_text(identity, encoding="utf-8")
 

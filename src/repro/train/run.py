@@ -156,10 +156,7 @@ def _loop(
         validation_loss=tuple(validations),
         spans=tuple(spans),
         parameters=sum(weight.numel() for weight in state.module.parameters()),
-        gradient_bytes=sum(
-            weight.main_grad.numel() * weight.main_grad.element_size()
-            for weight in state.module.parameters()
-        ),
+        gradient_bytes=sum(weight.main_grad.nbytes for weight in state.module.parameters()),
         peak_memory_bytes=peak_bytes() - held,
         timer_time_s={name: tuple(values) for name, values in timers.items()},
         messages=tuple(messages),
