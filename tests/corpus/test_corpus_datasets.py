@@ -166,7 +166,8 @@ def test_t5_sentinels_agree_and_the_text_can_be_put_together(
 def test_megatron_alone_fails_on_the_tight_decoder(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(module._DATASETS, "t5", T5MaskedWordPieceDataset)
+    _, configuration = module._CLASSES["t5"]
+    monkeypatch.setitem(module._CLASSES, "t5", (T5MaskedWordPieceDataset, configuration))
     train, _ = build(
         "t5", corpus.data_dir, tmp_path, decoder_sequence_length=13, train_samples=2000
     )

@@ -29,13 +29,13 @@ def test_every_article_is_there_token_by_token(corpus: Corpus, family: Family) -
     found = documents(IndexedDataset(str(corpus.prefix(family))))
     assert len(found) == len(corpus.articles) == 61
     for article, sequences in zip(corpus.articles, found, strict=True):
-        ids = tokenizer.tokenize(article.text)
+        (ids,) = tokenizer.tokenize_batch([article.text])
         if family == "gpt":
             assert sequences == [[*ids, tokenizer.eod]]
         else:
             assert [token for sequence in sequences for token in sequence] == ids
             sentences = split_sentences(article.text)
-            assert sequences == [tokenizer.tokenize(sentence) for sentence in sentences]
+            assert sequences == tokenizer.tokenize_batch(sentences)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -77,7 +77,8 @@ def test_long_sentences_are_cut_between_words(corpus: Corpus, tmp_path: Path) ->
     write_indexed("bert", articles, corpus.tokenizer("bert"), tmp_path / "bert")
     tokenizer = LocalTokenizer(corpus.tokenizer("bert"))
     (sequences,) = documents(IndexedDataset(str(tmp_path / "bert")))
-    assert [token for sequence in sequences for token in sequence] == tokenizer.tokenize(text)
+    (ids,) = tokenizer.tokenize_batch([text])
+    assert [token for sequence in sequences for token in sequence] == ids
     lengths = [len(sequence) for sequence in sequences]
     assert max(lengths) <= LONGEST_SENTENCE and len(lengths) > 5
     assert min(lengths[1:-2]) > LONGEST_SENTENCE - 20

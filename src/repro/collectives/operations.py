@@ -13,7 +13,6 @@ _PIECE = 1 << 22
 # Whose size is that of all ranks' data together.
 _SHARED = ("all_gather", "reduce_scatter", "all_to_all")
 
-
 Fill = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -58,6 +57,10 @@ class Operation:
         self.given.zero_()
 
 
+# What a rank gives and gets, the call, and what the call must make of the data.
+_Prepared = tuple[torch.Tensor, torch.Tensor, Callable[[], object], Fill | None]
+
+
 def prepare(
     collective: str,
     asked_bytes: int,
@@ -80,7 +83,7 @@ def prepare(
     parts = group.size() if collective in _SHARED else 1
     count = -(-asked_bytes // (parts * dtype.itemsize)) * parts
     whole = torch.zeros(count, dtype=dtype, device=device)
-    return {
+    given, result, call, expected = {
         "all_reduce": _all_reduce,
         "all_gather": _all_gather,
         "reduce_scatter": _reduce_scatter,
@@ -89,22 +92,22 @@ def prepare(
         "all_to_all": _all_to_all,
         "send_recv": _send_recv,
     }[collective](whole, in_place, group)
+    return Operation(whole.nbytes, call, given, result, _given_by(group.rank(), group), expected)
 
 
-def _all_reduce(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> Operation:
+def _all_reduce(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> _Prepared:
     result, call = _on_copy(given, in_place, lambda data: dist.all_reduce(data, group=group))
-    return Operation(given.nbytes, call, given, result, _of_rank(group), _summed(group))
+    return given, result, call, _summed(group)
 
 
-def _reduce(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> Operation:
+def _reduce(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> _Prepared:
     result, call = _on_copy(
         given, in_place, lambda data: dist.reduce(data, group=group, group_dst=0)
     )
-    expected = _summed(group) if group.rank() == 0 else None
-    return Operation(given.nbytes, call, given, result, _of_rank(group), expected)
+    return given, result, call, _summed(group) if group.rank() == 0 else None
 
 
-def _broadcast(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> Operation:
+def _broadcast(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> _Prepared:
     result, call = _on_copy(
         given,
         in_place,
@@ -112,7 +115,7 @@ def _broadcast(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) ->
         # What a broadcast overwrites needs no copy.
         copies=group.rank() == 0,
     )
-    return Operation(given.nbytes, call, given, result, _of_rank(group), _given_by(0, group))
+    return given, result, call, _given_by(0, group)
 
 
 def _on_copy(
@@ -132,55 +135,41 @@ def _on_copy(
     return result, call
 
 
-def _all_gather(result: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> Operation:
+def _all_gather(result: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> _Prepared:
     share = result.numel() // group.size()
     given = _share(result, group) if in_place else torch.zeros_like(result[:share])
-
-    def call() -> None:
-        dist.all_gather_into_tensor(result, given, group=group)
-
-    return Operation(
-        result.nbytes,
-        call,
+    return (
         given,
         result,
-        _of_rank(group),
+        lambda: dist.all_gather_into_tensor(result, given, group=group),
         lambda at: _pattern(at % share, at // share, group),
     )
 
 
-def _reduce_scatter(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> Operation:
+def _reduce_scatter(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> _Prepared:
     mine = _share(given, group)
     result = mine if in_place else torch.zeros_like(mine)
-    first = group.rank() * mine.numel()
-
-    def call() -> None:
-        dist.reduce_scatter_tensor(result, given, group=group)
-
-    summed = _summed(group)
-    return Operation(
-        given.nbytes, call, given, result, _of_rank(group), lambda at: summed(at + first)
+    first, summed = group.rank() * mine.numel(), _summed(group)
+    return (
+        given,
+        result,
+        lambda: dist.reduce_scatter_tensor(result, given, group=group),
+        lambda at: summed(at + first),
     )
 
 
-def _all_to_all(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> Operation:
+def _all_to_all(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> _Prepared:
     result, share = torch.zeros_like(given), given.numel() // group.size()
     first = group.rank() * share
-
-    def call() -> None:
-        dist.all_to_all_single(result, given, group=group)
-
-    return Operation(
-        given.nbytes,
-        call,
+    return (
         given,
         result,
-        _of_rank(group),
+        lambda: dist.all_to_all_single(result, given, group=group),
         lambda at: _pattern(first + at % share, at // share, group),
     )
 
 
-def _send_recv(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> Operation:
+def _send_recv(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> _Prepared:
     """To the next rank, and from the one before at the same time."""
     result, rank, ranks = torch.zeros_like(given), group.rank(), group.size()
     exchange = [
@@ -192,14 +181,7 @@ def _send_recv(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) ->
         for request in dist.batch_isend_irecv(exchange):
             request.wait()
 
-    return Operation(
-        given.nbytes,
-        call,
-        given,
-        result,
-        _of_rank(group),
-        _given_by((rank - 1) % ranks, group),
-    )
+    return given, result, call, _given_by((rank - 1) % ranks, group)
 
 
 def _share(whole: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
@@ -228,10 +210,6 @@ def _period(group: dist.ProcessGroup) -> int:
 
 def _given_by(rank: int, group: dist.ProcessGroup) -> Fill:
     return lambda at: _pattern(at, rank, group)
-
-
-def _of_rank(group: dist.ProcessGroup) -> Fill:
-    return _given_by(group.rank(), group)
 
 
 def _summed(group: dist.ProcessGroup) -> Fill:

@@ -5,7 +5,6 @@ bytes of an all-reduce, where NCCL's ring, and this one, move (n-1)/n S. Gloo's 
 much as this one, but copies what it moves, for which an emulated GPU has few cycles.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -52,8 +51,8 @@ def ring_reduce_scatter(
     buffers = [_segments(torch.empty_like(output)) for _ in range(2)]
     sums = list(own[(rank - 1) % ranks])
     if ranks > 1:
-        receives = _receive(ring, buffers[0])
-        sends = _send(ring, sums)
+        receives = [_receive(ring, part, number) for number, part in enumerate(buffers[0])]
+        sends = [_send(ring, part, number) for number, part in enumerate(sums)]
     for step in range(ranks - 1):
         last = step == ranks - 2
         added = own[(rank - step - 2) % ranks]
@@ -62,10 +61,10 @@ def ring_reduce_scatter(
             sends[segment].wait()
             if not last:
                 # The buffer of the send that is over.
-                (receives[segment],) = _receive(ring, [buffers[(step + 1) % 2][segment]], segment)
+                receives[segment] = _receive(ring, buffers[(step + 1) % 2][segment], segment)
             sums[segment] = buffers[step % 2][segment].add_(added[segment])
             if not last:
-                (sends[segment],) = _send(ring, [sums[segment]], segment)
+                sends[segment] = _send(ring, sums[segment], segment)
     for result, total in zip(_segments(output), sums, strict=True):
         result.copy_(total)
     if op == dist.ReduceOp.AVG:
@@ -101,10 +100,10 @@ def ring_all_gather(
     if parts[rank].data_ptr() != input.data_ptr():
         parts[rank].copy_(input.view(-1))
     for step in range(ranks - 1):
-        receives = _receive(ring, [parts[(rank - step - 1) % ranks]])
-        sends = _send(ring, [parts[(rank - step) % ranks]])
-        for request in (*receives, *sends):
-            request.wait()
+        receive = _receive(ring, parts[(rank - step - 1) % ranks])
+        send = _send(ring, parts[(rank - step) % ranks])
+        receive.wait()
+        send.wait()
 
 
 def _ring(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
@@ -119,17 +118,11 @@ def _segments(part: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return segments
 
 
-def _send(
-    ring: dist.ProcessGroup, parts: Sequence[torch.Tensor], first: int = 0
-) -> list[dist.Work]:
+def _send(ring: dist.ProcessGroup, part: torch.Tensor, segment: int = 0) -> dist.Work:
     """Begin to send to the next rank; each segment has a tag of its own."""
-    to = (ring.rank() + 1) % ring.size()
-    return [ring.send([part], to, _TAG + tag) for tag, part in enumerate(parts, start=first)]
+    return ring.send([part], (ring.rank() + 1) % ring.size(), _TAG + segment)
 
 
-def _receive(
-    ring: dist.ProcessGroup, parts: Sequence[torch.Tensor], first: int = 0
-) -> list[dist.Work]:
+def _receive(ring: dist.ProcessGroup, part: torch.Tensor, segment: int = 0) -> dist.Work:
     """Begin to receive from the rank before."""
-    source = (ring.rank() - 1) % ring.size()
-    return [ring.recv([part], source, _TAG + tag) for tag, part in enumerate(parts, start=first)]
+    return ring.recv([part], (ring.rank() - 1) % ring.size(), _TAG + segment)

@@ -50,7 +50,7 @@ def sweep(
         A collective returned wrong data; the message names it.
     """
     turns = turns or Turns()
-    device = _device()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     groups = {layout: _group(asked, layout) for layout in asked.layouts}
     found: list[list[Timing]] = [[] for _ in range(turns.count)]
     done = 0
@@ -68,12 +68,6 @@ def sweep(
             dist.destroy_process_group(group)
     sizes_of = {layout: group.size() for layout, group in groups.items()}
     return tuple(SweepRecord(dist.get_rank(), sizes_of, tuple(timings)) for timings in found)
-
-
-def _device() -> torch.device:
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    return torch.device("cuda", torch.cuda.current_device())
 
 
 def _group(asked: CollectiveSweep, layout: Layout) -> dist.ProcessGroup:
@@ -156,7 +150,8 @@ def _take_turns(called: _Called, turns: Turns, counters: Counters | None) -> Ite
             if not done:
                 for asked_bytes in asked.sizes_bytes:
                     operation = called.operation(asked_bytes)
-                    one_call_s = _agreed([_warm(operation, asked.warmup)], called.device)[0]
+                    *_, warm_s = (_timed(operation, 1) for _ in range(asked.warmup))
+                    (one_call_s,) = _agreed([warm_s], called.device)
                     calls = max(1, min(_MOST_CALLS, math.ceil(_REPEAT_S / one_call_s)))
                     done[asked_bytes] = _Repeats(calls)
                     _measure(operation, done[asked_bytes], counters)
@@ -189,14 +184,6 @@ def _take_turns(called: _Called, turns: Turns, counters: Counters | None) -> Ite
             )
             for asked_bytes, repeats in done.items()
         ]
-
-
-def _warm(operation: Operation, calls: int) -> float:
-    """Call it so often, at least once; the time of the last call."""
-    seconds = 0.0
-    for _ in range(max(1, calls)):
-        seconds = _timed(operation, 1)
-    return seconds
 
 
 def _timed(operation: Operation, calls: int) -> float:

@@ -29,7 +29,9 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     ProcessPoolExecutor
         The pool. What is still queued when the block ends is dropped.
     """
-    pool = ProcessPoolExecutor(workers, initializer=_ignore_interrupt)
+    pool = ProcessPoolExecutor(
+        workers, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
+    )
     try:
         yield pool
     finally:
@@ -78,7 +80,3 @@ def map_in_order(
 
 def _apply(function: Callable[[Item], Result], chunk: list[Item]) -> list[Result]:
     return [function(item) for item in chunk]
-
-
-def _ignore_interrupt() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

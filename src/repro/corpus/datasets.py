@@ -9,17 +9,10 @@ from megatron.core.datasets.bert_dataset import (
     BERTMaskedWordPieceDataset,
     BERTMaskedWordPieceDatasetConfig,
 )
-from megatron.core.datasets.blended_megatron_dataset_builder import (
-    BlendedMegatronDatasetBuilder,
-)
-from megatron.core.datasets.gpt_dataset import (
-    GPTDataset,
-    GPTDatasetConfig,
-)
+from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from megatron.core.datasets.megatron_dataset import MegatronDataset
-from megatron.core.datasets.t5_dataset import (
-    T5MaskedWordPieceDatasetConfig,
-)
+from megatron.core.datasets.t5_dataset import T5MaskedWordPieceDatasetConfig
 from megatron.core.datasets.utils import Split
 
 from repro.catalog.models import Family
@@ -28,15 +21,10 @@ from repro.corpus.t5 import MASKING_PROBABILITY, T5SpanDataset, decoder_tokens_n
 from repro.corpus.tokenizer import LocalTokenizer
 from repro.errors import ReproError
 
-_DATASETS: dict[Family, type[MegatronDataset]] = {
-    "gpt": GPTDataset,
-    "bert": BERTMaskedWordPieceDataset,
-    "t5": T5SpanDataset,
-}
-_CONFIGS: dict[Family, type[Any]] = {
-    "gpt": GPTDatasetConfig,
-    "bert": BERTMaskedWordPieceDatasetConfig,
-    "t5": T5MaskedWordPieceDatasetConfig,
+_CLASSES: dict[Family, tuple[type[MegatronDataset], type[Any]]] = {
+    "gpt": (GPTDataset, GPTDatasetConfig),
+    "bert": (BERTMaskedWordPieceDataset, BERTMaskedWordPieceDatasetConfig),
+    "t5": (T5SpanDataset, T5MaskedWordPieceDatasetConfig),
 }
 # As Megatron-LM's pretrain_gpt.py, pretrain_bert.py and pretrain_t5.py set them; but GPT's causal
 # mask is left to the model, for a copy of it in every sample is the dearest part of a batch.
@@ -136,8 +124,8 @@ def build_datasets(
     }
     sizes = [train_samples, valid_samples, 0]
     cache = cache_dir / f"{family}-{cache_key(arguments, sizes, prefix, tokenizer)}"
-    config = _CONFIGS[family](**arguments, tokenizer=tokenizer, path_to_cache=str(cache))
-    dataset = _DATASETS[family]
+    dataset, configuration = _CLASSES[family]
+    config = configuration(**arguments, tokenizer=tokenizer, path_to_cache=str(cache))
     documents = _documents(family, dataset, config, prefix)
     rank = dist.get_rank() if dist.is_initialized() else 0
     if rank == 0 and not cache.is_dir():

@@ -60,7 +60,9 @@ def download(url: str, destination: Path) -> None:
             part.unlink()
             raise ReproError(f"{url}: changed since {part} was begun; run again") from None
     except (OSError, http.client.HTTPException) as error:
-        raise ReproError(f"{url}: {_reason(error)}; run again to resume from {part}") from None
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        said = one_line(reason) or type(error).__name__
+        raise ReproError(f"{url}: {said}; run again to resume from {part}") from None
     os.replace(part, destination)
     version.unlink(missing_ok=True)
 
@@ -91,8 +93,3 @@ def _remember_version(version: Path, headers: http.client.HTTPMessage) -> None:
 
 def _has_size(path: Path, size: int) -> bool:
     return path.is_file() and not path.is_symlink() and path.stat().st_size == size
-
-
-def _reason(error: Exception) -> str:
-    reason = error.reason if isinstance(error, urllib.error.URLError) else error
-    return one_line(reason) or type(error).__name__

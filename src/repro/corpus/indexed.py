@@ -1,14 +1,11 @@
 """The corpus as token ids, in Megatron's indexed format (.bin and .idx)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from megatron.core.datasets.indexed_dataset import (
-    DType,
-    IndexedDatasetBuilder,
-)
+from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
 
 from repro.atomic import replacing
 from repro.catalog.models import Family
@@ -83,11 +80,12 @@ def write_indexed(family: Family, articles: Path, tokenizer: Path, prefix: Path)
     with replacing(idx_path) as new_idx, replacing(bin_path) as new_bin:
         builder = IndexedDatasetBuilder(str(new_bin), dtype=DType.optimal_dtype(local.vocab_size))
         texts = (article.text for article in read_articles(articles, f"{family} tokens"))
-        for sequences in encode(local, texts):
-            document = [token for sequence in sequences for token in sequence]
-            builder.add_document(document, [len(sequence) for sequence in sequences])
-            documents += 1
-            tokens += len(document)
+        while batch := list(islice(texts, _BATCH_ARTICLES)):
+            for sequences in encode(local, batch):
+                document = [token for sequence in sequences for token in sequence]
+                builder.add_document(document, [len(sequence) for sequence in sequences])
+                documents += 1
+                tokens += len(document)
         builder.finalize(str(new_idx))
         size = new_bin.stat().st_size
         # A crash between the two renames must not leave the new .bin under the old .idx.
@@ -95,23 +93,21 @@ def write_indexed(family: Family, articles: Path, tokenizer: Path, prefix: Path)
     return IndexedCorpus(documents, len(builder.sequence_lengths), tokens, size)
 
 
-def _whole_documents(tokenizer: LocalTokenizer, texts: Iterable[str]) -> Iterator[list[list[int]]]:
-    for batch in _batches(texts):
-        for ids in tokenizer.tokenize_batch(batch):
-            yield [[*ids, tokenizer.eod]]
+def _whole_documents(tokenizer: LocalTokenizer, texts: list[str]) -> Iterator[list[list[int]]]:
+    for ids in tokenizer.tokenize_batch(texts):
+        yield [[*ids, tokenizer.eod]]
 
 
-def _sentences(tokenizer: LocalTokenizer, texts: Iterable[str]) -> Iterator[list[list[int]]]:
-    for batch in _batches(texts):
-        documents = [split_sentences(text) for text in batch]
-        encoded = iter(tokenizer.tokenize_batch([s for document in documents for s in document]))
-        for document in documents:
-            yield [
-                piece
-                for ids in islice(encoded, len(document))
-                if ids
-                for piece in _cut_long(ids, tokenizer.inv_vocab)
-            ]
+def _sentences(tokenizer: LocalTokenizer, texts: list[str]) -> Iterator[list[list[int]]]:
+    documents = [split_sentences(text) for text in texts]
+    encoded = iter(tokenizer.tokenize_batch([s for document in documents for s in document]))
+    for document in documents:
+        yield [
+            piece
+            for ids in islice(encoded, len(document))
+            if ids
+            for piece in _cut_long(ids, tokenizer.inv_vocab)
+        ]
 
 
 def _cut_long(ids: list[int], inv_vocab: dict[int, str]) -> Iterator[list[int]]:
@@ -125,9 +121,3 @@ def _cut_long(ids: list[int], inv_vocab: dict[int, str]) -> Iterator[list[int]]:
         yield ids[start:end]
         start = end
     yield ids[start:]
-
-
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    stream = iter(texts)
-    while batch := list(islice(stream, _BATCH_ARTICLES)):
-        yield batch

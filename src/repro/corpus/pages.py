@@ -77,8 +77,10 @@ def iterate_pages(dump: Path) -> Iterator[Page]:
                 if page is not None:
                     yield page
         except (EOFError, OSError, ParseError, MalformedXML, ValueError, TypeError) as error:
+            # mwxml appends what comes next in the file; the parser's own words come first.
+            reason = one_line(error)[:80] or type(error).__name__
             raise ReproError(
-                f"{dump}: damaged or no Wikipedia dump ({_reason(error)}) after {pages} pages and "
+                f"{dump}: damaged or no Wikipedia dump ({reason}) after {pages} pages and "
                 f"{raw.tell()} of {size} bytes; delete it and run `repro corpus dump` again"
             ) from None
 
@@ -91,8 +93,3 @@ def _article(item: mwxml.Page) -> Page | None:
     if item.namespace != 0 or item.redirect is not None or _REDIRECT.match(markup):
         return None
     return Page(item.id, item.title, markup)
-
-
-def _reason(error: Exception) -> str:
-    # mwxml appends what comes next in the file; the parser's own words come first.
-    return one_line(error)[:80] or type(error).__name__

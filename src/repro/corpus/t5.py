@@ -3,9 +3,7 @@
 import math
 from typing import Any
 
-from megatron.core.datasets.t5_dataset import (
-    T5MaskedWordPieceDataset,
-)
+from megatron.core.datasets.t5_dataset import T5MaskedWordPieceDataset
 
 MASKING_PROBABILITY = 0.15
 # Mean span of the T5 paper (arXiv 1910.10683, section 3.1.4); whole words of up to ten, as Megatron
@@ -48,7 +46,7 @@ class T5SpanDataset(T5MaskedWordPieceDataset):  # type: ignore[misc]
         while (
             len(spans) > sentinels or _decoder_tokens(spans) > self.config.sequence_length_decoder
         ):
-            indices, tokens = min(spans, key=_span_tokens)
+            indices, tokens = min(spans, key=lambda span: len(span[1]))
             for index, token in zip(indices, tokens, strict=True):
                 masked[index] = token
             spans.remove((indices, tokens))
@@ -56,9 +54,5 @@ class T5SpanDataset(T5MaskedWordPieceDataset):  # type: ignore[misc]
         return masked, positions, labels, boundaries, spans
 
 
-def _span_tokens(span: tuple[list[int], list[int]]) -> int:
-    return len(span[1])
-
-
 def _decoder_tokens(spans: list[tuple[list[int], list[int]]]) -> int:
-    return 1 + sum(1 + _span_tokens(span) for span in spans)
+    return 1 + sum(1 + len(tokens) for _, tokens in spans)

@@ -95,22 +95,6 @@ class LocalTokenizer:
     def __reduce__(self) -> tuple[type["LocalTokenizer"], tuple[Path]]:
         return type(self), (self.path,)
 
-    def tokenize(self, text: str) -> list[int]:
-        """Encode one text.
-
-        Parameters
-        ----------
-        text
-            Any text.
-
-        Returns
-        -------
-        list of int
-            Its token ids; no special token is added.
-        """
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
-
     def tokenize_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode many texts, on all cores.
 
@@ -122,23 +106,7 @@ class LocalTokenizer:
         Returns
         -------
         list of list of int
-            What `tokenize` gives for each.
+            The token ids of each; no special token is added.
         """
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
-
-    def detokenize(self, ids: Sequence[int]) -> str:
-        """Decode token ids, special ones included.
-
-        Parameters
-        ----------
-        ids
-            Token ids.
-
-        Returns
-        -------
-        str
-            The text: GPT's exactly; of BERT's and T5's what lower case and spacing leave.
-        """
-        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
-        return text

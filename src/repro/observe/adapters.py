@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Literal
 
 SYS = Path("/sys")
-# ARPHRD_ETHER and ARPHRD_INFINIBAND of linux/if_arp.h.
-_ETHERNET, _INFINIBAND = 1, 32
 
 Kind = Literal["ethernet", "infiniband", "slingshot", "other"]
+# ARPHRD_ETHER and ARPHRD_INFINIBAND of linux/if_arp.h.
+_KINDS: dict[int, Kind] = {1: "ethernet", 32: "infiniband"}
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,10 @@ def read_interfaces(sys: Path = SYS) -> list[Interface]:
 
 
 def _kind(folder: Path) -> Kind:
-    kinds: dict[int, Kind] = {_ETHERNET: "ethernet", _INFINIBAND: "infiniband"}
     # HPE names Slingshot's interfaces so; to IP they are Ethernet.
     if folder.name.startswith("hsn"):
         return "slingshot"
-    return kinds.get(int(_text(folder / "type")), "other")
+    return _KINDS.get(int(_text(folder / "type")), "other")
 
 
 def _speed_gbps(folder: Path) -> float | None:

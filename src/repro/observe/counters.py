@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from repro.errors import one_line
 from repro.observe.adapters import SYS, read_interfaces, read_ports
@@ -65,7 +66,7 @@ def open_counters(sys: Path = SYS) -> Iterator[Counters]:
     """
     with ExitStack() as stack:
         readers: dict[str, Callable[[], tuple[int, int]]] = {}
-        for source in (*_port_files(sys), *_interface_files(sys), *_slingshot_files(sys)):
+        for source in _sources(sys):
             with suppress(OSError):
                 readers[source.name] = _reader(source, stack)
         readers |= stack.enter_context(gpu_counters())
@@ -86,16 +87,15 @@ def open_counters(sys: Path = SYS) -> Iterator[Counters]:
         yield Counters(tuple(latest), read, failures)
 
 
-@dataclass(frozen=True)
-class _Source:
+class _Source(NamedTuple):
     name: str
     received: Path
     sent: Path
     unit_bytes: int = 1
 
 
-def _port_files(sys: Path) -> list[_Source]:
-    sources = []
+def _sources(sys: Path) -> Iterator[_Source]:
+    """The files of active HCA ports, of IP interfaces that are up, and of Slingshot adapters."""
     for port in read_ports(sys):
         folder = sys / "class/infiniband" / port.hca / "ports" / str(port.number)
         # OFED's, of kernels before 4.5; since then `counters` has 64 bits where the HCA does.
@@ -103,41 +103,25 @@ def _port_files(sys: Path) -> list[_Source]:
         if not (folder / names[0]).exists():
             names = ("counters/port_rcv_data", "counters/port_xmit_data")
         if port.active:
-            received, sent = (folder / name for name in names)
-            sources.append(_Source(port.name, received, sent, _WORD_BYTES))
-    return sources
-
-
-def _interface_files(sys: Path) -> list[_Source]:
-    sources = []
+            yield _Source(port.name, folder / names[0], folder / names[1], _WORD_BYTES)
     for interface in read_interfaces(sys):
         folder = sys / "class/net" / interface.name / "statistics"
         if interface.up:
-            sources.append(_Source(interface.name, folder / "rx_bytes", folder / "tx_bytes"))
-    return sources
-
-
-def _slingshot_files(sys: Path) -> list[_Source]:
-    sources = []
+            yield _Source(interface.name, folder / "rx_bytes", folder / "tx_bytes")
     for adapter in sorted((sys / "class/cxi").glob("cxi*")):
-        received, sent = (
-            adapter / "device/telemetry" / f"hni_sts_{way}_ok_octets" for way in ("rx", "tx")
+        folder = adapter / "device/telemetry"
+        yield _Source(
+            adapter.name, folder / "hni_sts_rx_ok_octets", folder / "hni_sts_tx_ok_octets"
         )
-        sources.append(_Source(adapter.name, received, sent))
-    return sources
 
 
 def _reader(source: _Source, stack: ExitStack) -> Callable[[], tuple[int, int]]:
     """A reader of both files, which `stack` closes."""
-    received = _opened(source.received, stack)
-    sent = _opened(source.sent, stack)
+    received, sent = (
+        stack.enter_context(path.open("rb", buffering=0)).fileno()
+        for path in (source.received, source.sent)
+    )
     return lambda: (source.unit_bytes * _count(received), source.unit_bytes * _count(sent))
-
-
-def _opened(path: Path, stack: ExitStack) -> int:
-    file = os.open(path, os.O_RDONLY)
-    stack.callback(os.close, file)
-    return file
 
 
 def _count(file: int) -> int:

@@ -19,6 +19,7 @@ def provenance(parameters: Mapping[str, object]) -> str:
 
     A list, because a dataset that was joined from several has that of each.
     """
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     entry = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": source_commit(),
@@ -30,7 +31,7 @@ def provenance(parameters: Mapping[str, object]) -> str:
             "kernel": platform.release(),
             "processor": _processor(),
             "cores": os.cpu_count(),
-            "memory_gib": round(_memory_bytes() / 2**30, 1),
+            "memory_gib": round(memory_bytes / 2**30, 1),
         },
         "parameters": parameters,
     }
@@ -61,10 +62,9 @@ def accelerator() -> dict[str, str]:
     if not torch.cuda.is_available():
         return {**found, "device": _processor(), "backend": "gloo"}
     version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
-    device = torch.cuda.get_device_name()
     return {
         **found,
-        "device": device,
+        "device": torch.cuda.get_device_name(),
         "backend": f"NCCL {version}",
         "cuda": str(torch.version.cuda),
     }
@@ -102,7 +102,3 @@ def _processor() -> str:
     # Arm's kernel names no model.
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
-
-
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -74,34 +74,17 @@ class Message:
 
 @dataclass(frozen=True)
 class Call:
-    """A point-to-point call of a rank: from its first request to the last one's completion."""
+    """A point-to-point call of a rank: from its first request to the last one's completion.
+
+    `number` counts the calls of an iteration, and `timer` is one of `P2P_TIMERS`.
+    """
 
     iteration: int
     rank: int
+    number: int
+    timer: str
     start_s: float
     end_s: float
-
-
-@dataclass(frozen=True)
-class _Pair:
-    sent: MessageEnd
-    received: MessageEnd
-
-    @property
-    def sender(self) -> int:
-        return self.received.peer
-
-    @property
-    def receiver(self) -> int:
-        return self.sent.peer
-
-    @property
-    def start_s(self) -> float:
-        return max(self.sent.posted_s, self.received.posted_s)
-
-    @property
-    def end_s(self) -> float:
-        return self.received.completed_s
 
 
 def pair_messages(ends_by_rank: Sequence[Sequence[MessageEnd]]) -> tuple[Message, ...]:
@@ -124,31 +107,23 @@ def pair_messages(ends_by_rank: Sequence[Sequence[MessageEnd]]) -> tuple[Message
     ReproError
         A message lacks an end, or its ends disagree about its size.
     """
-    return tuple(
-        Message(
-            pair.sent.iteration,
-            pair.sent.direction,
-            pair.sender,
-            pair.receiver,
-            pair.sent.size_bytes,
-            pair.start_s,
-            pair.end_s,
-        )
-        for pair in _pairs(ends_by_rank)
-    )
+    return tuple(message for message, _, _ in _pairs(ends_by_rank))
 
 
 def calls_of(ends_by_rank: Sequence[Sequence[MessageEnd]]) -> tuple[Call, ...]:
     """The calls that all ranks made, rank by rank in the order in which they were made."""
+    made: dict[tuple[int, int, int], list[MessageEnd]] = defaultdict(list)
+    for rank, ends in enumerate(ends_by_rank):
+        for end in ends:
+            made[end.iteration, rank, end.call].append(end)
     return tuple(
         Call(
-            call[0].iteration,
-            rank,
-            min(end.posted_s for end in call),
-            max(end.completed_s for end in call),
+            *call,
+            ends[0].timer,
+            min(end.posted_s for end in ends),
+            max(end.completed_s for end in ends),
         )
-        for rank, ends in enumerate(ends_by_rank)
-        for call in _calls(ends)
+        for call, ends in made.items()
     )
 
 
@@ -178,22 +153,22 @@ def wire_time_s(
         A message lacks an end, or its ends disagree about its size.
     """
     under_way: dict[tuple[int, int, int], list[tuple[float, float]]] = defaultdict(list)
-    for pair in _pairs(ends_by_rank):
-        interval = (pair.start_s, pair.end_s)
-        for rank, end in ((pair.sender, pair.sent), (pair.receiver, pair.received)):
-            under_way[rank, end.iteration, end.call].append(interval)
+    for message, sent, received in _pairs(ends_by_rank):
+        for rank, end in ((message.sender, sent), (message.receiver, received)):
+            under_way[end.iteration, rank, end.call].append((message.start_s, message.end_s))
     found = np.zeros((iterations, len(ends_by_rank), len(P2P_TIMERS)))
-    for rank, ends in enumerate(ends_by_rank):
-        for call in _calls(ends):
-            begin = min(end.posted_s for end in call)
-            over = max(end.completed_s for end in call)
-            intervals = under_way[rank, call[0].iteration, call[0].call]
-            timer = P2P_TIMERS.index(call[0].timer)
-            found[call[0].iteration, rank, timer] += _union_s(intervals, begin, over)
+    for call in calls_of(ends_by_rank):
+        intervals = under_way[call.iteration, call.rank, call.number]
+        found[call.iteration, call.rank, P2P_TIMERS.index(call.timer)] += _union_s(
+            intervals, call.start_s, call.end_s
+        )
     return found
 
 
-def _pairs(ends_by_rank: Sequence[Sequence[MessageEnd]]) -> Iterator[_Pair]:
+def _pairs(
+    ends_by_rank: Sequence[Sequence[MessageEnd]],
+) -> Iterator[tuple[Message, MessageEnd, MessageEnd]]:
+    """Each message with its sender's and its receiver's end."""
     sent: dict[_Way, list[MessageEnd]] = defaultdict(list)
     received: dict[_Way, list[MessageEnd]] = defaultdict(list)
     for rank, ends in enumerate(ends_by_rank):
@@ -216,14 +191,8 @@ def _pairs(ends_by_rank: Sequence[Sequence[MessageEnd]]) -> Iterator[_Pair]:
                 raise ReproError(
                     f"{name}: {send.size_bytes} bytes were sent and {receive.size_bytes} received"
                 )
-            yield _Pair(send, receive)
-
-
-def _calls(ends: Sequence[MessageEnd]) -> list[list[MessageEnd]]:
-    calls: dict[tuple[int, int], list[MessageEnd]] = defaultdict(list)
-    for end in ends:
-        calls[end.iteration, end.call].append(end)
-    return list(calls.values())
+            start_s = max(send.posted_s, receive.posted_s)
+            yield Message(*way, send.size_bytes, start_s, receive.completed_s), send, receive
 
 
 def _union_s(intervals: list[tuple[float, float]], begin: float, over: float) -> float:

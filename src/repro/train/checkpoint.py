@@ -2,8 +2,6 @@
 
 import queue
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
@@ -34,33 +32,11 @@ def save_checkpoint(
     }
     # One writer per rank: its file is small, and each writer is one more process.
     strategy = TorchDistSaveShardedStrategy("torch_dist", 1, thread_count=1)
-    with _results_in_this_process():
+    # Spares a synchronous save the server process that only asynchronous ones need: Megatron-Core
+    # starts a queue server per rank, which takes seconds and outlives a killed rank.
+    results: queue.Queue[object] = queue.Queue()
+    with mock.patch.object(
+        filesystem_async, "_get_write_results_queue", lambda: results, create=True
+    ):
         dist_checkpointing.save(state, str(folder), strategy)
     dist.barrier()
-
-
-@contextmanager
-def _results_in_this_process() -> Iterator[None]:
-    """Spare a synchronous save the server process that only asynchronous ones need.
-
-    Megatron-Core starts a queue server per rank, which takes seconds and outlives a killed rank.
-    """
-    if not hasattr(filesystem_async, "_get_write_results_queue"):
-        yield
-        return
-    results: queue.Queue[object] = queue.Queue()
-    with mock.patch.object(filesystem_async, "_get_write_results_queue", lambda: results):
-        yield
-
-
-def load_checkpoint(folder: Path, model: MegatronModule, optimizer: MegatronOptimizer) -> int:
-    """Restore what `save_checkpoint` wrote, and return the iteration it was written at."""
-    weights = model.sharded_state_dict()
-    template = {
-        "model": weights,
-        "optimizer": optimizer.sharded_state_dict(weights, is_loading=True),
-    }
-    state = dist_checkpointing.load(template, str(folder))
-    model.load_state_dict(state["model"], strict=False)
-    optimizer.load_state_dict(state["optimizer"])
-    return int(state["iteration"])

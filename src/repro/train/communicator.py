@@ -111,7 +111,7 @@ class RecordingCommunicator(P2PCommunicator):  # type: ignore[misc]
                 self._calls,
                 _DIRECTIONS[message.name],
                 self.prev_rank if message.name.endswith("prev") else self.next_rank,
-                message.tensor.numel() * message.tensor.element_size(),
+                message.tensor.nbytes,
                 message.name.startswith("send"),
                 message.posted_s,
                 completed_s,

@@ -45,18 +45,15 @@ def cpu_as_cuda() -> Iterator[None]:
     Reduce-scatters and all-gathers are those of `repro.collectives.ring`.
     """
     with ExitStack() as stack:
-        for module, name, function in (
+        for module, name, replacement in (
             (dist, "reduce_scatter_tensor", ring_reduce_scatter),
             (dist, "all_gather_into_tensor", ring_all_gather),
             (param_and_grad_buffer, "dist_reduce_scatter_func", ring_reduce_scatter),
             (param_and_grad_buffer, "dist_all_gather_func", ring_all_gather),
+            (torch.cuda, "current_device", lambda: _CPU),
+            (torch.cuda, "synchronize", lambda *args, **kwargs: None),
+            (torch.cuda, "current_stream", lambda *args: None),
         ):
-            stack.enter_context(mock.patch.object(module, name, function))
-        for name, replacement in (
-            ("current_device", lambda: _CPU),
-            ("synchronize", lambda *args, **kwargs: None),
-            ("current_stream", lambda *args: None),
-        ):
-            stack.enter_context(mock.patch.object(torch.cuda, name, replacement))
+            stack.enter_context(mock.patch.object(module, name, replacement))
         stack.enter_context(_CudaMeansCpu())
         yield

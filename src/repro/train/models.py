@@ -12,7 +12,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from repro.catalog.models import Family, Shape
 from repro.catalog.nodes import Attention, Precision
 from repro.catalog.stages import layers_per_stage
-from repro.train.attention import LayerSpecs, layer_specs, use_torch_attention
+from repro.train.attention import layer_specs, use_torch_attention
 from repro.train.t5_stage import T5Stage
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -58,15 +58,7 @@ def build_model(
         The stages cannot share the layers evenly, or the attention is not installed.
     """
     layers_per_stage(family, shape.layers, config.pipeline_model_parallel_size)
-    model = _with_layers(family, shape, config, layer_specs(attention))
-    if attention == "torch":
-        use_torch_attention(model)
-    return model
-
-
-def _with_layers(
-    family: Family, shape: Shape, config: TransformerConfig, specs: LayerSpecs
-) -> MegatronModule:
+    specs = layer_specs(attention)
     common = {
         "vocab_size": shape.vocabulary_size,
         "max_sequence_length": shape.sequence_length,
@@ -75,16 +67,20 @@ def _with_layers(
         "post_process": parallel_state.is_pipeline_last_stage(),
     }
     if family == "gpt":
-        return GPTModel(config, specs.gpt(), **common)
-    if family == "bert":
-        return BertModel(config, _TOKEN_TYPES, specs.bert(), **common)
-    if config.pipeline_model_parallel_size > 1:
-        return T5Stage(config, shape, specs)
-    return T5Model(
-        config,
-        # The encoder's configuration; the same depth and width as the decoder's.
-        config,
-        specs.t5_encoder(shape.layers),
-        specs.t5_decoder(shape.layers),
-        **common,
-    )
+        model = GPTModel(config, specs.gpt(), **common)
+    elif family == "bert":
+        model = BertModel(config, _TOKEN_TYPES, specs.bert(), **common)
+    elif config.pipeline_model_parallel_size > 1:
+        model = T5Stage(config, shape, specs)
+    else:
+        model = T5Model(
+            config,
+            # The encoder's configuration; the same depth and width as the decoder's.
+            config,
+            specs.t5_encoder(shape.layers),
+            specs.t5_decoder(shape.layers),
+            **common,
+        )
+    if attention == "torch":
+        use_torch_attention(model)
+    return model

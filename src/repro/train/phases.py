@@ -1,6 +1,8 @@
 """Where an iteration's time goes: Megatron-Core's timers, read after every iteration."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
@@ -15,7 +17,7 @@ from repro.train.pacing import PacedTimers
 # loop the others.
 _COMPUTE = {"forward compute": "forward-compute", "backward compute": "backward-compute"}
 _LOOP = {"straggler wait": "straggler-wait", "optimizer": "optimizer"}
-_BETWEEN_BARRIERS = "gradient-sync"
+_GRADIENT_SYNC = "gradient-sync"
 _ALL_GATHER = "parameter-all-gather"
 _ALL_LEVELS, _LOG_OPTION = 2, "minmax"
 _DATA_PARALLEL = "all-grads-sync"
@@ -23,7 +25,7 @@ _ALL = (
     *_COMPUTE.values(),
     *P2P_TIMERS,
     *_LOOP.values(),
-    _BETWEEN_BARRIERS,
+    _GRADIENT_SYNC,
     _ALL_GATHER,
     _DATA_PARALLEL,
 )
@@ -34,12 +36,9 @@ def create_timers(cores: float | None = None) -> Timers:
 
     With a share of `cores`, passes take the time that they have at that pace.
     """
-    timers = (
-        Timers(_ALL_LEVELS, _LOG_OPTION)
-        if cores is None
-        else PacedTimers(cores, _ALL_LEVELS, _LOG_OPTION)
-    )
-    for name in (*_LOOP.values(), _BETWEEN_BARRIERS, _ALL_GATHER):
+    levels = (_ALL_LEVELS, _LOG_OPTION)
+    timers = Timers(*levels) if cores is None else PacedTimers(cores, *levels)
+    for name in (*_LOOP.values(), _GRADIENT_SYNC, _ALL_GATHER):
         timers(name, log_level=0)
     timers(_DATA_PARALLEL, log_level=1)
     return timers
@@ -61,31 +60,38 @@ def read_phases(
     to the barrier behind is the embedding sync. Resets the timers.
     """
     times = {name: timers(name).elapsed(reset=True) for name in _ALL}
-    sync = times[_DATA_PARALLEL] if pipeline else times[_BETWEEN_BARRIERS]
+    sync = times[_DATA_PARALLEL] if pipeline else times[_GRADIENT_SYNC]
     phases = {phase: times[name] for phase, name in (_COMPUTE | _LOOP).items()}
     phases |= {phase: sum(times[name] for name in names) for phase, names in MESSAGE_PHASES.items()}
-    phases |= {"gradient sync": sync, "embedding sync": times[_BETWEEN_BARRIERS] - sync}
+    phases |= {"gradient sync": sync, "embedding sync": times[_GRADIENT_SYNC] - sync}
     phases["parameter all-gather"] = times[_ALL_GATHER]
     phases["other"] = iteration_time_s - sum(phases.values())
     return {phase: phases[phase] for phase in PHASES}, {name: times[name] for name in P2P_TIMERS}
 
 
-def timed_gradient_sync(timers: Timers) -> Callable[..., None]:
-    """Megatron-Core's gradient sync between two barriers, each under a timer of its own.
+@contextmanager
+def _between_barriers(timers: Timers, name: str) -> Iterator[None]:
+    """Time what is inside between two barriers, and the waiting for the first one.
 
-    The barrier in front makes the sync's time wire time: whoever is early waits there. The one
-    behind makes it the collective's time: it is over when the last rank has its gradients, while a
-    ring's ranks finish one after another.
+    The barrier in front makes the time wire time: whoever is early waits there. The one behind
+    makes it the collective's time: it is over when the last rank has its data, while a ring's
+    ranks finish one after another.
     """
+    timers("straggler-wait").start()
+    dist.barrier()
+    timers("straggler-wait").stop()
+    timers(name).start()
+    yield
+    dist.barrier()
+    timers(name).stop()
+
+
+def timed_gradient_sync(timers: Timers) -> Callable[..., None]:
+    """Megatron-Core's gradient sync between two barriers, under a timer of its own."""
 
     def synchronise(model: Any, num_tokens: Any = None, **groups: Any) -> None:
-        timers("straggler-wait").start()
-        dist.barrier()
-        timers("straggler-wait").stop()
-        timers(_BETWEEN_BARRIERS).start()
-        finalize_model_grads(model, num_tokens, **groups)
-        dist.barrier()
-        timers(_BETWEEN_BARRIERS).stop()
+        with _between_barriers(timers, _GRADIENT_SYNC):
+            finalize_model_grads(model, num_tokens, **groups)
 
     return synchronise
 
@@ -95,19 +101,13 @@ def time_parameter_all_gather(model: Any, timers: Timers) -> None:
     two barriers like the gradient sync, and out of the optimizer's timer."""
     # Before release 0.18 the optimizer asks the model for it, since then the model's buckets.
     for bucket in model.bucket_groups:
-        bucket.start_param_sync = _timed_all_gather(bucket.start_param_sync, timers)
+        bucket.start_param_sync = partial(_timed_all_gather, bucket.start_param_sync, timers)
 
 
-def _timed_all_gather(gather: Callable[..., None], timers: Timers) -> Callable[..., None]:
-    def synchronise(*arguments: Any, **options: Any) -> None:
-        timers("optimizer").stop()
-        timers("straggler-wait").start()
-        dist.barrier()
-        timers("straggler-wait").stop()
-        timers(_ALL_GATHER).start()
+def _timed_all_gather(
+    gather: Callable[..., None], timers: Timers, *arguments: Any, **options: Any
+) -> None:
+    timers("optimizer").stop()
+    with _between_barriers(timers, _ALL_GATHER):
         gather(*arguments, **options)
-        dist.barrier()
-        timers(_ALL_GATHER).stop()
-        timers("optimizer").start()
-
-    return synchronise
+    timers("optimizer").start()

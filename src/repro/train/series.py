@@ -92,9 +92,7 @@ class Series:
             validation_loss=tuple(self.validations),
             spans=tuple(self.spans),
             parameters=sum(weight.numel() for weight in weights),
-            gradient_bytes=sum(
-                weight.main_grad.numel() * weight.main_grad.element_size() for weight in weights
-            ),
+            gradient_bytes=sum(weight.main_grad.nbytes for weight in weights),
             peak_memory_bytes=peak_memory_bytes,
             timer_time_s={
                 name: tuple(one.timer_time_s[name] for one in done) for name in P2P_TIMERS

@@ -17,8 +17,6 @@ from repro.catalog.models import Shape
 from repro.catalog.stages import encoder_stages, layers_per_stage, tokens_handed_on
 from repro.train.attention import LayerSpecs
 
-_Shapes = list[tuple[int, int, int]]
-
 
 class T5Stage(LanguageModule):  # type: ignore[misc]
     """The layers of one stage: the first half of the stages encode, the second half decode.
@@ -156,7 +154,7 @@ class T5Stage(LanguageModule):  # type: ignore[misc]
 def t5_shapes(shape: Shape, micro_batch_size: int, stages: int, stage: int) -> Callable[..., Any]:
     """The schedule's `adjust_tensor_shapes_fn`: what this stage receives and what it hands on."""
 
-    def handed_on(by: int) -> _Shapes:
+    def handed_on(by: int) -> list[tuple[int, int, int]]:
         tokens = tokens_handed_on("t5", shape, stages, by)
         return [(tokens, micro_batch_size, shape.hidden_size)]
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from megatron.core import parallel_state
@@ -11,11 +12,10 @@ from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_mega
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.timers import Timers
 from megatron.core.transformer.module import Float16Module, MegatronModule
-from megatron.core.transformer.transformer_config import TransformerConfig
+from torch.utils.data import default_collate
 
 from repro.corpus.datasets import build_datasets
 from repro.errors import ReproError
-from repro.train.batches import batches
 from repro.train.communicator import RecordingCommunicator
 from repro.train.models import DTYPES, build_model, transformer_config
 from repro.train.phases import create_timers, time_parameter_all_gather, timed_gradient_sync
@@ -64,7 +64,7 @@ def set_up(run: TrainingRun, scratch: Path, cores: float | None = None) -> Train
     replica = parallel_state.get_data_parallel_rank()
     replicas = parallel_state.get_data_parallel_world_size()
     gpu = torch.cuda.is_available()
-    device = torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
+    device = torch.device("cuda" if gpu else "cpu")
     seed = run.seed + _SEEDS_PER_STAGE * parallel_state.get_pipeline_model_parallel_rank()
     torch.manual_seed(seed)
     # Without a GPU there is no CUDA generator to keep; the inference tracker keeps none.
@@ -105,6 +105,10 @@ def set_up(run: TrainingRun, scratch: Path, cores: float | None = None) -> Train
     if run.precision == "fp16":
         config.grad_scale_func = optimizer.scale_loss
     config.no_sync_func = model.no_sync
+    communicator = None
+    if run.pipeline_parallel > 1:
+        stages = parallel_state.get_pipeline_model_parallel_group()
+        communicator = RecordingCommunicator(stages, config)
     per_iteration = run.micro_batch_size * run.microbatches * replicas
     training, validation = build_datasets(
         run.family,
@@ -124,16 +128,26 @@ def set_up(run: TrainingRun, scratch: Path, cores: float | None = None) -> Train
         model,
         optimizer,
         timers,
-        _communicator(config),
-        batches(training, run.micro_batch_size, replica, replicas, device),
-        batches(validation, run.micro_batch_size, replica, replicas, device),
+        communicator,
+        _batches(training, run.micro_batch_size, replica, replicas, device),
+        _batches(validation, run.micro_batch_size, replica, replicas, device),
     )
 
 
-def _communicator(config: TransformerConfig) -> RecordingCommunicator | None:
-    if config.pipeline_model_parallel_size == 1:
-        return None
-    return RecordingCommunicator(parallel_state.get_pipeline_model_parallel_group(), config)
+def _batches(
+    dataset: Any, micro_batch_size: int, replica: int, replicas: int, device: torch.device
+) -> Iterator[Batch]:
+    """Endless micro batches; those of all replicas together walk through the dataset in order.
+
+    Micro batch i of replica r is sequences (i n + r) b .. (i n + r + 1) b of the dataset, with n
+    replicas and b sequences: what n replicas see in one iteration, one sees in n times the micro
+    batches. Every stage of a replica has the same.
+    """
+    position = replica * micro_batch_size
+    while True:
+        rows = [dataset[(position + row) % len(dataset)] for row in range(micro_batch_size)]
+        yield {name: value.to(device) for name, value in default_collate(rows).items()}
+        position += replicas * micro_batch_size
 
 
 def _fuse(optimizer: MegatronOptimizer) -> None:
