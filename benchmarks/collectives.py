@@ -58,6 +58,7 @@ def _asked(collective: str, sizes_bytes: tuple[int, ...], repeats: int) -> Colle
         dtype="fp32",
         warmup=_WARMUP,
         repeats=repeats,
+        most_repeats=repeats,
         longest_call_s=60.0,
     )
 
@@ -102,7 +103,7 @@ def _rank(rank: int, port: int, answer: Connection) -> None:
             return seconds
 
         with mock.patch.object(sweeping, "_timed", both):
-            (found,) = sweeping.sweep(asked).measurements
+            (found,) = sweeping.sweep(asked)[0].measurements
         return found.time_s, tuple(neighbours[_WARMUP:])
 
     torch.set_num_threads(1)

@@ -49,6 +49,7 @@ def _asked(collectives: tuple[str, ...] = COLLECTIVES) -> CollectiveSweep:
         dtype="fp32",
         warmup=1,
         repeats=_REPEATS,
+        most_repeats=_REPEATS,
         longest_call_s=1.0,
     )
 

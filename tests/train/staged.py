@@ -103,7 +103,7 @@ def set_up_staged(run: TrainingRun, scratch: Path, cores: float | None = None) -
 def train_recorded(run: TrainingRun, scratch: Path) -> RankRecord:
     """A rank's task: a whole run from the weights of `initialise`."""
     with mock.patch("repro.train.run.set_up", set_up_staged):
-        return train(run, scratch)
+        return train(run, scratch)[0]
 
 
 def train_staged(run: TrainingRun, scratch: Path, iterations: int) -> Trained:

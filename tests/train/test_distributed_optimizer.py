@@ -68,7 +68,7 @@ def _train(run: TrainingRun, scratch: Path) -> tuple[RankRecord, int]:
     """A rank's task: its record, and what all ranks sent over the loopback meanwhile."""
     dist.barrier()
     before = interface_bytes(Path("/proc/self/net/dev").read_text(), "lo")[1]
-    record = train(run, scratch)
+    (record,) = train(run, scratch)
     dist.barrier()
     return record, interface_bytes(Path("/proc/self/net/dev").read_text(), "lo")[1] - before
 

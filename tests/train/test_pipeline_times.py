@@ -41,7 +41,7 @@ def _train_with_a_slow_stage(run: TrainingRun, scratch: Path) -> RankRecord:
         return sleep_and_step if dist.get_rank() == _SLOW_STAGE else step
 
     with mock.patch.object(training, "forward_step", slowed):
-        return training.train(run, scratch)
+        return training.train(run, scratch)[0]
 
 
 @pytest.fixture(scope="module")

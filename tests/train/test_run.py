@@ -18,7 +18,7 @@ def test_precisions_that_a_cpu_has(
 ) -> None:
     run = replace(small_run("gpt", enwiki, iterations=6, every=3), precision=precision)
     done: list[int] = []
-    record = train(run, tmp_path, done.append)
+    (record,) = train(run, tmp_path, lambda steps, _: done.append(steps))
     assert done == list(range(1, run.warmup + run.iterations + 1))
     assert record.gradient_bytes == gradient_bytes * record.parameters
     # Of fp32 weights in all of them; none if fp16's loss scale made the optimizer skip all steps.
@@ -32,7 +32,7 @@ def test_precisions_that_a_cpu_has(
 
 def test_the_same_seed_gives_the_same_losses(one_rank: None, enwiki: Path, tmp_path: Path) -> None:
     run = small_run("bert", enwiki, iterations=3)
-    first, second = (train(run, tmp_path).loss for _ in range(2))
-    other = train(replace(run, seed=99), tmp_path).loss
+    first, second = (train(run, tmp_path)[0].loss for _ in range(2))
+    other = train(replace(run, seed=99), tmp_path)[0].loss
     assert first == second
     assert first != other

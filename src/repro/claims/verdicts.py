@@ -14,9 +14,10 @@ from repro.claims.definitions import Quantity, Statement
 from repro.claims.predictions import PREDICTIONS, Predicted
 from repro.claims.published import Claim, read_claims
 from repro.claims.quantities import ASSUMPTIONS, MEMORY_INPUTS, NOT_ON_TESTBED, TESTS
+from repro.observe.precision import CONFIDENCE
 from repro.predict.explore.experiments import draw_experiment, predict_experiment
 from repro.predict.workload import Array
-from repro.results.metrics import CONFIDENCE, Sample, draw_sample, estimate, support
+from repro.results.metrics import Sample, draw_sample, estimate, support
 from repro.results.store import why_not_run
 
 Verdict = Literal["reproduced", "same direction", "not reproduced", "not run", "input"]

@@ -23,7 +23,8 @@ from scipy.stats import binom
 from repro.collectives.definitions import bus_factor
 from repro.collectives.records import CollectiveSweep
 from repro.collectives.traffic import received_bytes
-from repro.results.metrics import CONFIDENCE
+from repro.observe.nic import FloatArray
+from repro.observe.precision import CONFIDENCE, half_width
 from repro.results.outcome import Outcome
 
 _CASE = ("layout", "collective", "in_place", "size_bytes")
@@ -95,9 +96,8 @@ def bandwidths(results: xr.Dataset) -> xr.Dataset:
     """Time, algorithm bandwidth and bus bandwidth of every case, each with its interval.
 
     Predicted and published results have them already. A repeat's time is that of its slowest rank.
-    The interval is that of the median over repeats, by order statistics, which need no
-    distribution: at least `CONFIDENCE` of it, or the least and the largest value where there are
-    too few repeats for that.
+    The interval is that of the median over repeats at `CONFIDENCE` or more: by order statistics,
+    which need no distribution, or by Student's t where there are too few repeats for that.
 
     Returns
     -------
@@ -108,13 +108,14 @@ def bandwidths(results: xr.Dataset) -> xr.Dataset:
     if "call_time_s" not in results:
         return results
     slowest = results["call_time_s"].max("rank")
-    low, high = median_ranks(slowest.sizes["repeat"])
-    ordered = slowest.copy(data=np.sort(slowest.values, axis=slowest.get_axis_num("repeat")))
-    times = {
-        "": slowest.median("repeat"),
-        "_low": ordered.isel(repeat=low, drop=True),
-        "_high": ordered.isel(repeat=high, drop=True),
-    }
+    low, high = xr.apply_ufunc(
+        median_interval,
+        slowest,
+        input_core_dims=[["repeat"]],
+        output_core_dims=[[], []],
+        vectorize=True,
+    )
+    times = {"": slowest.median("repeat"), "_low": low, "_high": high}
     factor = bus_factors(results)
     scale = float(results.attrs.get("rate_scale", 1.0))
     found = {}
@@ -151,6 +152,22 @@ def median_ranks(samples: int) -> tuple[int, int]:
     below = int(binom.ppf((1 - CONFIDENCE) / 2, samples, 0.5))
     low = max(0, below - 1)
     return low, samples - 1 - low
+
+
+def median_interval(samples: FloatArray) -> tuple[float, float]:
+    """The interval of the median at `CONFIDENCE` or more; NaN are no samples.
+
+    Of fewer than six, not even the least and the largest value have so much between them: then it
+    is as wide as that of the mean of lognormal values.
+    """
+    ordered = np.sort(samples[~np.isnan(samples)])
+    if not ordered.size:
+        return np.nan, np.nan
+    if 2 * 0.5**ordered.size <= 1 - CONFIDENCE:
+        low, high = median_ranks(ordered.size)
+        return float(ordered[low]), float(ordered[high])
+    factor, median = np.exp(half_width(np.log(ordered).tolist())), float(np.median(ordered))
+    return float(median / factor), float(median * factor)
 
 
 def wire_share(results: xr.Dataset, in_place: str = OUT_OF_PLACE) -> xr.DataArray:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
+from repro.observe.precision import CONFIDENCE
+
 COMMUNICATION = ("straggler wait", "gradient sync", "parameter all-gather")
-CONFIDENCE = 0.95
 _RESAMPLES = 1000
 
 # A scalar of a dataset; with the dimension `resample`, one of each resample.
@@ -158,23 +159,35 @@ def draw_sample(results: xr.Dataset) -> Sample:
 def resample(results: xr.Dataset) -> xr.Dataset:
     """Bootstrap resamples of the iterations (Efron): means of draws with replacement.
 
-    Iterations are drawn for every configuration together; the generator is seeded, so that the same
-    data give the same intervals. Dimension `iteration` shrinks to one, the mean of the draw, and
-    `resample` is new, so that every quantity above can be computed for all resamples at once.
+    Iterations are drawn for all configurations that have as many together: those of protocols were
+    recorded in turns. The generator is seeded, so that the same data give the same intervals.
+    Dimension `iteration` shrinks to one, the mean of the draw, and `resample` is new, so that every
+    quantity above can be computed for all resamples at once.
     """
-    count = results.sizes["iteration"]
-    draws = np.random.default_rng(0).multinomial(count, [1 / count] * count, size=_RESAMPLES)
-    weights = xr.DataArray(draws / count, dims=("resample", "iteration"))
+    recorded = results["iteration_time_s"].notnull().any("rank").sum("iteration")
+    most = results.sizes["iteration"]
+    weights = xr.zeros_like(recorded, dtype=float)
+    for count in np.unique(recorded.values[recorded.values > 0]).tolist():
+        draws = np.random.default_rng(0).multinomial(count, [1 / count] * count, size=_RESAMPLES)
+        padded = np.pad(draws / count, ((0, 0), (0, most - count)))
+        drawn = xr.DataArray(padded, dims=("resample", "iteration"))
+        weights = weights + drawn * (recorded == count)
     needed = results.drop_dims(["sample", "span", "message", "call"], errors="ignore").drop_vars(
         "iteration"
     )
     return needed.map(
         lambda values: (
-            xr.dot(values, weights, dim="iteration").expand_dims("iteration")
+            _drawn(values, weights).expand_dims("iteration")
             if "iteration" in values.dims
             else values
         )
     )
+
+
+def _drawn(values: xr.DataArray, weights: xr.DataArray) -> xr.DataArray:
+    """Weighted means over iterations; NaN where no iteration has a value."""
+    mean: xr.DataArray = xr.dot(values.fillna(0), weights, dim="iteration")
+    return mean.where(values.notnull().any("iteration"))
 
 
 def estimate(sample: Sample, statistic: Statistic) -> Estimate:

@@ -88,6 +88,7 @@ def configuration_dataset(
     origin = min(record.start_s[0] for record in records)
     variables = {
         **_iterations(records, origin),
+        **_recording(records[0]),
         **_nics(outcome, origin, rate_scale),
         **_rates_over_iterations(outcome, records, rate_scale),
         **_adapters(outcome, records),
@@ -154,6 +155,20 @@ def _iterations(records: Sequence[RankRecord], origin: float) -> dict[str, _Vari
         "loss": (per_rank, of("loss"), "training loss of the rank", "1"),
         "peak_memory_bytes": (rank, of("peak_memory_bytes"), memory, "B"),
         "adam_state_bytes": (rank, of("adam_state_bytes"), "Adam's moments on the rank", "B"),
+    }
+
+
+def _recording(record: RankRecord) -> dict[str, _Variable]:
+    """What was not recorded and why, and whether the iterations are as precise as was asked."""
+    warmup = "iterations before the first recorded one"
+    discarded = "iterations in which ranks lacked too much of the machine"
+    lacked = "what the rank that lacked most waited for the machine, of the iteration"
+    precise = "whether it ended because its mean was precise enough, not at a number of iterations"
+    return {
+        "warmup_iterations": ((), float(record.warmup), warmup, "1"),
+        "discarded_iterations": ((), float(record.discarded), discarded, "1"),
+        "ended_precise": ((), float(record.ended_precise), precise, "1"),
+        "lacked_share": (("iteration",), np.array(record.lacked_share), lacked, "1"),
     }
 
 

@@ -126,6 +126,9 @@ class RankRecord:
         Of each iteration of an emulated GPU, what the rank that lacked most waited for the machine.
     discarded
         Iterations that were not recorded because of that.
+    ended_precise
+        Whether the mean was known well enough at the last iteration; otherwise their number was
+        reached.
     """
 
     rank: int
@@ -145,6 +148,7 @@ class RankRecord:
     warmup: int = 0
     lacked_share: tuple[float, ...] = ()
     discarded: int = 0
+    ended_precise: bool = False
 
 
 def retimed(record: RankRecord, clock: Callable[[float], float]) -> RankRecord:

@@ -67,11 +67,11 @@ class Series:
 
     def ended(self, run: TrainingRun) -> bool:
         """Whether there are as many as are needed; the same on all ranks."""
-        recorded = len(self.iterations)
-        if recorded < run.iterations:
-            return False
-        if run.most_iterations is None or recorded >= run.most_iterations:
-            return True
+        recorded, most = len(self.iterations), run.most_iterations or run.iterations
+        return recorded >= most or (recorded >= run.iterations and self.precise(run))
+
+    def precise(self, run: TrainingRun) -> bool:
+        """Whether their mean is known as well as is asked."""
         times = [one.time_s for one in self.of_all_ranks]
         shares = [one.communication for one in self.of_all_ranks]
         return (
@@ -111,6 +111,7 @@ class Series:
             warmup=warmup,
             lacked_share=tuple(one.lacked_share for one in self.of_all_ranks),
             discarded=self.discarded,
+            ended_precise=self.precise(state.run),
         )
 
 

@@ -204,7 +204,7 @@ def test_a_killed_rank_is_named_and_everything_is_cleaned_up(enwiki: Path) -> No
     before = _left_behind()
     killed_at = 0.0
 
-    def kill_rank_3(iterations: int) -> None:
+    def kill_rank_3(*_: object) -> None:
         nonlocal killed_at
         if not killed_at:
             killed_at = time.monotonic()
@@ -214,7 +214,7 @@ def test_a_killed_rank_is_named_and_everything_is_cleaned_up(enwiki: Path) -> No
         pytest.raises(ReproError, match=r"rank 3 on node 1 was killed by SIGKILL.*last log lines"),
         open_site(_site()) as session,
     ):
-        session.run(Order(small_run("gpt", enwiki, iterations=50), 4, _RATES), kill_rank_3)
+        session.take_turns([Order(small_run("gpt", enwiki, iterations=50), 4, _RATES)], kill_rank_3)
     assert time.monotonic() - killed_at < 30
     assert not _wait_until_clean(before, 10)
 

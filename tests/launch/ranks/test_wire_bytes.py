@@ -31,6 +31,7 @@ _SMALL = CollectiveSweep(
     dtype="fp32",
     warmup=1,
     repeats=2,
+    most_repeats=2,
     longest_call_s=10.0,
 )
 # Its segments are of a largest size, so that a large reduction is another algorithm.
@@ -42,6 +43,7 @@ _LARGE = CollectiveSweep(
     dtype="fp32",
     warmup=1,
     repeats=2,
+    most_repeats=2,
     longest_call_s=10.0,
 )
 

@@ -180,7 +180,9 @@ def test_a_cluster_without_protocols_has_its_fabrics_rate() -> None:
 
 
 def test_stages_that_do_not_divide_layers_are_left_out() -> None:
-    profile = Profile(models=("gpt2-medium", "t5-large"), gpus=(3, 4), warmup=1, iterations=1)
+    profile = Profile(
+        models=("gpt2-medium", "t5-large"), gpus=(3, 4), warmup=1, iterations=1, most_iterations=1
+    )
     entry = experiment("model_parallelism")
     odd = Experiment.model_validate(
         {**entry.model_dump(), "profiles": {"default": profile.model_dump()}}
