@@ -18,7 +18,7 @@ from repro.catalog.selection import select
 from repro.claims.definitions import Quantity
 from repro.claims.published import Claim, read_claims
 from repro.claims.quantities import TESTS
-from repro.predict.calibration.draws import slower
+from repro.predict.calibration.interval import slower
 from repro.predict.explore.experiments import predict_with
 from repro.predict.parameters import calibration
 from repro.predict.workload import Array
