@@ -6,7 +6,7 @@ no parameters: the memory model is compared as it is.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from repro.catalog.gpus import Gpu
 from repro.catalog.models import model
 from repro.errors import ReproError
 from repro.predict.calibration.fitting import Fit, fit, predicted_times_s
-from repro.predict.calibration.rows import training_rows
+from repro.predict.calibration.rows import TrainingRows, training_rows
 from repro.predict.parameters import Parameters, calibration
 from repro.predict.step.memory import FRAMEWORK_BYTES, memory
 from repro.predict.workload import Array
@@ -206,10 +206,6 @@ def fitted_parameters(compared: Comparison) -> pd.DataFrame:
     )
 
 
-def _computing_s(results: xr.Dataset) -> xr.DataArray:
-    return phase_time_s(results, "forward compute", "backward compute")
-
-
 def _measured_cells(measured: xr.Dataset) -> pd.DataFrame:
     """A row per configuration of one GPU that was tried; an empty `half` where it ran."""
     if "iteration_time_s" not in measured or 1 not in measured["gpus"]:
@@ -230,7 +226,9 @@ def _of_model(one: xr.Dataset, name: str) -> Iterator[dict[str, object]]:
             continue
         # Other configurations may have had more iterations.
         cell = cell.dropna("iteration", how="all", subset=["iteration_time_s"])
-        computing = estimate(draw_sample(cell), _computing_s)
+        computing = estimate(
+            draw_sample(cell), lambda r: phase_time_s(r, "forward compute", "backward compute")
+        )
         yield {
             **row,
             "measured_s": computing.value,
@@ -310,9 +308,10 @@ def _with_predictions(
     cells: pd.DataFrame, rows: pd.DataFrame, fitted: Parameters, before: Parameters, gpu: Gpu
 ) -> pd.DataFrame:
     ran = (cells.half != OUT_OF_MEMORY).to_numpy()
-    computing, optimizer = np.split(_times_s(rows, fitted), 2)
-    transferred, _ = np.split(_times_s(rows, before), 2)
-    peak = _peak_bytes(rows)[: len(cells)]
+    times = _by_row(rows, lambda part: predicted_times_s(part, fitted))
+    computing, optimizer = np.split(times, 2)
+    transferred = _by_row(rows, lambda part: predicted_times_s(part, before))[: len(cells)]
+    peak = _by_row(rows, lambda part: memory(part.workload).total)[: len(cells)]
     predicted = cells.assign(
         # A configuration that does not run has no time.
         predicted_s=np.where(ran, computing, np.nan),
@@ -328,18 +327,12 @@ def _with_predictions(
     )
 
 
-def _times_s(rows: pd.DataFrame, parameters: Parameters) -> Array:
-    times = np.empty(len(rows))
+def _by_row(rows: pd.DataFrame, predict: Callable[[TrainingRows], Array]) -> Array:
+    """What is predicted of rows of training, in their order."""
+    values = np.empty(len(rows))
     for part in training_rows(rows):
-        times[part.index] = predicted_times_s(part, parameters)
-    return times
-
-
-def _peak_bytes(rows: pd.DataFrame) -> Array:
-    peaks = np.empty(len(rows))
-    for part in training_rows(rows):
-        peaks[part.index] = memory(part.workload).total
-    return peaks
+        values[part.index] = predict(part)
+    return values
 
 
 def tensor_bytes(gpu: Gpu) -> float:

@@ -18,7 +18,11 @@ from repro.catalog.reading import choose
 from repro.collectives.definitions import bus_factor, busbw_GBps
 from repro.errors import ReproError
 from repro.predict.network.busbw_limits import Group, Limit, group_on, limits
-from repro.predict.network.link_prediction import predict_collective
+from repro.predict.network.link_prediction import (
+    MeasuredNetwork,
+    measured_network,
+    predict_collective,
+)
 from repro.predict.network.links import (
     FABRIC_EFFICIENCY,
     NEW_NETWORK,
@@ -28,7 +32,6 @@ from repro.predict.network.links import (
     cost_priors,
     read_links,
 )
-from repro.predict.network.measured_network import MeasuredNetwork, measured_network
 from repro.predict.workload import Array
 
 LATENCY, STARTUP, TRANSFER = "latency", "start-up", "transfer"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from repro.catalog.clusters import Cluster
 from repro.catalog.gpus import Gpu
 from repro.catalog.protocols import Protocol
-from repro.predict.network.measured_network import MeasuredNetwork, measured_network
+from repro.predict.network.link_prediction import MeasuredNetwork, measured_network
 from repro.predict.parameters import Parameters
 
 _BYTES_PER_GBIT = 1e9 / 8
