@@ -49,7 +49,7 @@ _RATIOS: tuple[tuple[str, str, Ratio, str, str, str], ...] = (
 def contradictions() -> list[Contradiction]:
     """Every check, computed from the published values."""
     values = {claim.id: claim.value for claim in read_claims() if claim.value is not None}
-    found = [
+    ratios = [
         Contradiction(
             quantity=quantity,
             unit="x",
@@ -60,51 +60,46 @@ def contradictions() -> list[Contradiction]:
         )
         for quantity, stated, ratio, arithmetic, slow, fast in _RATIOS
     ]
-
-    def check(
-        quantity: str, unit: str, stated: str, implied: float, arithmetic: str, *others: str
-    ) -> None:
-        claims = (stated, *others)
-        found.append(Contradiction(quantity, unit, values[stated], implied, arithmetic, claims))
-
-    check(
-        "largest AllReduce share",
-        "%",
-        "C039",
-        values["C040"],
-        "the abstract's number against the contributions' one",
-        "C040",
-    )
-    check(
-        "GPT-2-Large's rate, mean over protocols, at most",
-        "Gbps",
-        "C014",
-        (values["C007"] + values["C009"] + values["C011"]) / 3,
-        "mean of the three ranges' upper ends",
-        *("C007", "C009", "C011"),
-    )
-    check(
-        "RDMA rate while the AllReduce lasts",
-        "Gbps",
-        "C007",
-        values["C007"] / (values["C003"] / 100),
-        "mean rate / share of the time that the AllReduce takes: stated rates are averages",
-        "C003",
-    )
-    check(
-        "largest batch of GPT-2-Large on 8 GPUs at 73 % share",
-        "%",
-        "C113",
-        values["C019"],
-        "a share that falls with the batch is below that of micro batch 4",
-        *("C019", "C105"),
-    )
-    check(
-        "GPT-350M, bandwidth between nodes",
-        "GB/s",
-        "C126",
-        values["C122"] / 1e3 * 7 / (8 * values["C127"] / 1e3),
-        "the report's own formula: 700 MB x 7 / (8 x 62 ms)",
-        *("C122", "C127"),
-    )
-    return found
+    return [
+        *ratios,
+        Contradiction(
+            "largest AllReduce share",
+            "%",
+            values["C039"],
+            values["C040"],
+            "the abstract's number against the contributions' one",
+            ("C039", "C040"),
+        ),
+        Contradiction(
+            "GPT-2-Large's rate, mean over protocols, at most",
+            "Gbps",
+            values["C014"],
+            (values["C007"] + values["C009"] + values["C011"]) / 3,
+            "mean of the three ranges' upper ends",
+            ("C014", "C007", "C009", "C011"),
+        ),
+        Contradiction(
+            "RDMA rate while the AllReduce lasts",
+            "Gbps",
+            values["C007"],
+            values["C007"] / (values["C003"] / 100),
+            "mean rate / share of the time that the AllReduce takes: stated rates are averages",
+            ("C007", "C003"),
+        ),
+        Contradiction(
+            "largest batch of GPT-2-Large on 8 GPUs at 73 % share",
+            "%",
+            values["C113"],
+            values["C019"],
+            "a share that falls with the batch is below that of micro batch 4",
+            ("C113", "C019", "C105"),
+        ),
+        Contradiction(
+            "GPT-350M, bandwidth between nodes",
+            "GB/s",
+            values["C126"],
+            values["C122"] / 1e3 * 7 / (8 * values["C127"] / 1e3),
+            "the report's own formula: 700 MB x 7 / (8 x 62 ms)",
+            ("C126", "C122", "C127"),
+        ),
+    ]

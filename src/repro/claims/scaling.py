@@ -84,8 +84,8 @@ def _sync_growth(results: xr.Dataset) -> xr.DataArray:
 
 
 def _sent_per_received(results: xr.Dataset) -> xr.DataArray:
-    rates = [utilisation_gbps(results, direction).sel(gpus=8) for direction in ("tx", "rx")]
-    return mean(rates[0] / rates[1])
+    sent, received = (utilisation_gbps(results, way).sel(gpus=8) for way in ("tx", "rx"))
+    return mean(sent / received)
 
 
 def _rdma_first(rates: xr.DataArray) -> xr.DataArray:
@@ -116,8 +116,7 @@ def _sync_is_largest(results: xr.Dataset) -> xr.DataArray:
 
 
 def _rate_highest_at_8(results: xr.Dataset) -> xr.DataArray:
-    means = [_utilisation(results, gpus).mean("model", skipna=False) for gpus in (8, 4)]
-    return everywhere(means[0] > means[1])
+    return falls(utilisation_gbps(results).mean("model", skipna=False), "gpus", (8, 4))
 
 
 def _mean_rate(results: xr.Dataset) -> xr.DataArray:

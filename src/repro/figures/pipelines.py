@@ -15,6 +15,7 @@ from repro.figures.panels import (
     model_names,
     not_run_here,
     option,
+    options,
     panels,
     protocol_labels,
     stacked_panels,
@@ -144,10 +145,9 @@ def timeline(results: xr.Dataset) -> hv.core.Dimensioned:
     overlay = hv.Overlay(drawn).opts(
         title=f"{label}, {protocol}", xlabel="time, ms at full scale", ylabel="stage"
     )
-    if hv.Store.current_backend == "matplotlib":
-        size = {"fig_size": 300, "aspect": 2.6}
-    else:
-        size = {"width": 2 * WIDTH, "height": HEIGHT}
+    size = options(
+        matplotlib={"fig_size": 300, "aspect": 2.6}, bokeh={"width": 2 * WIDTH, "height": HEIGHT}
+    )
     return overlay.opts(legend_position="right", **size)
 
 

@@ -111,12 +111,13 @@ def write_calibration(value: Calibration, path: Path) -> None:
     """Write a calibration as YAML with numbers of four digits, atomically."""
     content = rounded(value.model_dump(mode="json", exclude_defaults=True))
     lines = "# Written by `repro calibrate`; what each parameter is: repro.predict.parameters.\n"
-    first = {name: content.pop(name) for name in ("source", "date", "gpu", "parameters")}
+    first = {name: content[name] for name in ("source", "date", "gpu", "parameters")}
+    rest = {name: content[name] for name in ("residuals", "fitted", "covariance")}
     with replacing(path) as temporary:
         temporary.write_text(
             lines
             + yaml.safe_dump(first, sort_keys=False)
             # A row of the covariance is a line.
-            + yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=10**6),
+            + yaml.safe_dump(rest, sort_keys=False, default_flow_style=None, width=10**6),
             encoding="utf-8",
         )

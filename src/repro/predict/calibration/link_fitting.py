@@ -130,16 +130,8 @@ def calibrate_links(rows: pd.DataFrame, source: str) -> LinkCalibration:
 
 
 def _errors(rows: pd.DataFrame, fit: NetworkModel) -> pd.DataFrame:
-    """ln(predicted / measured) of a network's rows, each by fits that have not seen it.
-
-    Held out are in turn: each size of each log (collective, ranks, nodes), each (ranks, nodes), and
-    the whole network.
-
-    Returns
-    -------
-    DataFrame
-        error, kind, and the weight that makes all networks count alike in each kind.
-    """
+    """ln(predicted / measured) of rows by fits that have not seen their size of their log, their
+    (ranks, nodes) or the network; their kind, and weights by which all networks count alike."""
     _, transfer = fit.time_s(as_cases(rows))
     by_size = pd.DataFrame(
         {"error": errors_by_size(rows), "kind": np.where(transfer, TRANSFER, STARTUP)}

@@ -147,21 +147,16 @@ def summary(compared: Comparison) -> pd.DataFrame:
         "forward + backward, transferred": "transferred_error_pct",
         "peak memory": "memory_error_pct",
     }
-    ran = compared.cells[compared.cells.half != OUT_OF_MEMORY]
-    return pd.DataFrame(
-        [
-            {
-                "quantity": quantity,
-                "half": half,
-                "cells": len(errors),
-                "median_pct": errors.median(),
-                "largest_pct": errors.max(),
-            }
-            for quantity, column in quantities.items()
-            for half in (FITTED, HELD_OUT)
-            for errors in (ran.loc[ran.half == half, column].abs(),)
-        ]
-    ).set_index(["quantity", "half"])
+    rows = {
+        (quantity, half): compared.cells.loc[compared.cells.half == half, column].abs()
+        for quantity, column in quantities.items()
+        for half in (FITTED, HELD_OUT)
+    }
+    table = pd.DataFrame(
+        [(len(errors), errors.median(), errors.max()) for errors in rows.values()],
+        columns=["cells", "median_pct", "largest_pct"],
+    )
+    return table.set_index(pd.MultiIndex.from_tuples(list(rows), names=["quantity", "half"]))
 
 
 def memory_limits(compared: Comparison) -> pd.DataFrame:
@@ -256,10 +251,7 @@ def _with_halves(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _calibration_rows(cells: pd.DataFrame, cluster: Cluster) -> pd.DataFrame:
-    """Computing of all cells, then the optimizer's steps, as rows of training.
-
-    Cells that memory was not enough for have no times.
-    """
+    """Computing of all cells, then the optimizer's steps; without times where memory was full."""
     plain = [
         _row(str(name), int(size), cluster)
         for name, size in zip(cells.model, cells.micro_batch_size, strict=True)

@@ -12,9 +12,15 @@ from repro.predict.network.transfers import (
     message_s,
 )
 from repro.predict.parameters import Parameters
-from repro.predict.step.ends import EMBEDDING_FORWARD_SHARE, embedding_s, head_passes
 from repro.predict.step.kernels import Kernels
-from repro.predict.step.layers import LayerPasses, Pass, layer_passes
+from repro.predict.step.layers import (
+    EMBEDDING_FORWARD_SHARE,
+    LayerPasses,
+    Pass,
+    embedding_s,
+    head_passes,
+    layer_passes,
+)
 from repro.predict.step.memory import stage_parameters
 from repro.predict.workload import Array, Workload
 

@@ -158,10 +158,9 @@ def _syncs_s(w: Workload, machine: Machine, parameters: Parameters) -> tuple[Arr
     """Each stage's gradient sync, and how long it then waits until the last one has summed up its
     copy of the embeddings (stage, ...)."""
     reduce = "reduce_scatter" if w.distributed_optimizer > 0 else "all_reduce"
-    neighbours = np.ones(())
     gradients = np.array(
         [
-            data_parallel_s(reduce, size, w.data_parallel, neighbours, machine, parameters)
+            data_parallel_s(reduce, size, w.data_parallel, np.ones(()), machine, parameters)
             for size in parameters_by_stage(w) * w.gradient_bytes
         ]
     )
@@ -175,8 +174,7 @@ def _parameter_gather_s(w: Workload, machine: Machine, parameters: Parameters) -
     if w.distributed_optimizer == 0:
         return np.zeros(())
     size = 2 * parameters_by_stage(w).max()
-    alone = np.ones(())
-    return data_parallel_s("all_gather", size, w.data_parallel, alone, machine, parameters)
+    return data_parallel_s("all_gather", size, w.data_parallel, np.ones(()), machine, parameters)
 
 
 def _slowest_optimizer_s(w: Workload, kernels: Kernels) -> Array:

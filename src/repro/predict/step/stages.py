@@ -20,9 +20,13 @@ from repro.catalog.stages import (
 from repro.catalog.volumes import layer_parameters
 from repro.errors import ReproError
 from repro.predict.network.machine import Machine
-from repro.predict.step.ends import EMBEDDING_FORWARD_SHARE, embedding_s, head_passes
 from repro.predict.step.kernels import Kernels
-from repro.predict.step.layers import layer_passes
+from repro.predict.step.layers import (
+    EMBEDDING_FORWARD_SHARE,
+    embedding_s,
+    head_passes,
+    layer_passes,
+)
 from repro.predict.step.memory import (
     ADAM_BYTES,
     FRAMEWORK_BYTES,
