@@ -27,8 +27,9 @@ def _share_at_limit(results: xr.Dataset) -> xr.DataArray:
     return 100 * smallest(_data_share(results).drop_sel(model="bert-large"))
 
 
-def _share_falls_with_batch(results: xr.Dataset) -> xr.DataArray:
-    steps = _data_share(results).diff("global_batch_size")
+def _keeps_falling(values: xr.DataArray, dim: str) -> xr.DataArray:
+    """From each value along `dim` to the next, where there are both."""
+    steps = values.diff(dim)
     return everywhere((steps < 0) | steps.isnull())
 
 
@@ -47,16 +48,6 @@ def _pipeline_share(results: xr.Dataset) -> xr.DataArray:
     return timer_fraction(results).squeeze("protocol", drop=True)
 
 
-def _pipeline_share_rises_with_batch(results: xr.Dataset) -> xr.DataArray:
-    steps = _pipeline_share(results).diff("global_batch_size")
-    return everywhere((steps > 0) | steps.isnull())
-
-
-def _pipeline_share_falls_with_gpus(results: xr.Dataset) -> xr.DataArray:
-    steps = _pipeline_share(results).diff("gpus")
-    return everywhere((steps < 0) | steps.isnull())
-
-
 def _gpt2_large_is_out_of_memory(results: xr.Dataset) -> xr.DataArray:
     cell = {"model": "gpt2-large", "gpus": 8, "global_batch_size": 128}
     return everywhere(results["out_of_memory"].sel(cell) == 1)
@@ -70,19 +61,21 @@ def _pipeline_floor(batch: int) -> Quantity:
     )
 
 
-def _share_on_b(results: xr.Dataset) -> xr.DataArray:
-    return 100 * mean(communication_fraction(results).sel(gpus=16))
-
-
 TESTS: dict[tuple[str, ...], Quantity | Statement] = {
     ("C028", "C104"): Quantity(DATA_BATCHES, _share_at_limit, 50.0),
-    ("C029", "C105"): Statement(DATA_BATCHES, _share_falls_with_batch),
+    ("C029", "C105"): Statement(
+        DATA_BATCHES, lambda r: _keeps_falling(_data_share(r), "global_batch_size")
+    ),
     ("C106",): Statement(DATA_BATCHES, _bert_fits_most),
     ("C112",): Quantity(DATA_BATCHES, lambda r: _largest_batch(r).sel(model="gpt2-large"), None),
-    ("C107",): Statement(PIPELINE_BATCHES, _pipeline_share_rises_with_batch),
-    ("C108",): Statement(PIPELINE_BATCHES, _pipeline_share_falls_with_gpus),
+    ("C107",): Statement(
+        PIPELINE_BATCHES, lambda r: _keeps_falling(-_pipeline_share(r), "global_batch_size")
+    ),
+    ("C108",): Statement(PIPELINE_BATCHES, lambda r: _keeps_falling(_pipeline_share(r), "gpus")),
     ("C109",): _pipeline_floor(64),
     ("C110",): _pipeline_floor(128),
     ("C111",): Statement(PIPELINE_BATCHES, _gpt2_large_is_out_of_memory),
-    ("C043", "C113"): Quantity(CLUSTER_B, _share_on_b, 50.0),
+    ("C043", "C113"): Quantity(
+        CLUSTER_B, lambda r: 100 * mean(communication_fraction(r).sel(gpus=16)), 50.0
+    ),
 }

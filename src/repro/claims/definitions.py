@@ -63,6 +63,11 @@ def falls(values: xr.DataArray, dim: str, order: tuple[object, ...]) -> xr.DataA
     return everywhere(ordered.diff(dim) < 0)
 
 
+def is_highest(values: xr.DataArray, model: str) -> xr.DataArray:
+    """Whether a model's value is above that of each other one."""
+    return everywhere(values.sel(model=model, drop=True) > values.drop_sel(model=model))
+
+
 def times_ordered(results: xr.Dataset) -> xr.DataArray:
     """Whether TCP's iterations on 8 GPUs are longer than IPoIB's, and those than RDMA's."""
     time = iteration_time_s(results).sel(gpus=8).mean("model", skipna=False)

@@ -18,7 +18,7 @@ from repro.catalog.selection import select
 from repro.claims.definitions import Quantity
 from repro.claims.published import Claim, read_claims
 from repro.claims.quantities import TESTS
-from repro.predict.calibration.draws import slower
+from repro.predict.calibration.interval import slower
 from repro.predict.explore.experiments import predict_with
 from repro.predict.parameters import calibration
 from repro.predict.workload import Array
@@ -64,11 +64,12 @@ def explain() -> tuple[Fitted, list[Explained]]:
     """Fit the headline claims, and each of them from the others."""
     claims = {claim.id: claim for claim in read_claims() if claim.id in HEADLINES}
     start = [entry.effective_gbps for entry in read_protocols().values()] + [1.0, 1.0]
-    all_fitted, values = _fit(HEADLINES, claims, start)
+    all_fitted = _fit(HEADLINES, claims, start)
+    values = _values(all_fitted, HEADLINES)
     explained = []
     for left in tqdm(HEADLINES, desc="leave one out", unit="claim"):
         others = [claim for claim in HEADLINES if claim != left]
-        numbers, _ = _fit(others, claims, astuple(all_fitted))
+        numbers = _fit(others, claims, astuple(all_fitted))
         alone = float(_values(numbers, [left])[0])
         published = _published(claims[left])
         explained.append(
@@ -90,9 +91,7 @@ def _published(claim: Claim) -> float:
     return claim.value
 
 
-def _fit(
-    wanted: Sequence[str], claims: dict[str, Claim], start: Sequence[float]
-) -> tuple[Fitted, Array]:
+def _fit(wanted: Sequence[str], claims: dict[str, Claim], start: Sequence[float]) -> Fitted:
     published = np.log([_published(claims[claim]) for claim in wanted])
 
     def residuals(logarithms: Array) -> Array:
@@ -105,13 +104,12 @@ def _fit(
     limits = np.log([*_PORT_GBPS, np.inf, np.inf])
     first = np.minimum(np.log(start), limits - 1e-6)
     solution = least_squares(residuals, first, bounds=(-np.inf, limits), xtol=_TOLERANCE)
-    found = Fitted(*np.exp(solution.x).tolist())
-    return found, _values(found, HEADLINES)
+    return Fitted(*np.exp(solution.x).tolist())
 
 
 def _values(numbers: Fitted, wanted: Sequence[str]) -> Array:
     """The claims' quantities for five numbers."""
-    rates = (numbers.rdma_gbps, numbers.ipoib_gbps, numbers.tcp_gbps)
+    *rates, compute_factor, host_factor = astuple(numbers)
     protocols: dict[str, Protocol] = {
         name: entry.model_copy(update={"effective_gbps": rate})
         for (name, entry), rate in zip(read_protocols().items(), rates, strict=True)
@@ -120,7 +118,7 @@ def _values(numbers: Fitted, wanted: Sequence[str]) -> Array:
     for name in {_quantity(claim).experiment for claim in wanted}:
         selection = select(name, source="predicted")
         fitted = calibration(cluster(selection.experiment.cluster).calibration).parameters
-        changed = slower(fitted, numbers.compute_factor, numbers.host_factor)
+        changed = slower(fitted, compute_factor, host_factor)
         predicted[name] = predict_with(selection, protocols, changed)
     quantities = [_quantity(claim) for claim in wanted]
     return np.array([float(q.compute(predicted[q.experiment])) for q in quantities])

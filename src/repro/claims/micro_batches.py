@@ -13,9 +13,18 @@ from repro.claims.published import read_claims
 from repro.claims.quantities import TESTS
 from repro.claims.verdicts import judge_point
 
-# Of figure 5: gains of iterations and of both timers, the largest share, rising computing time, T5
-# with the largest share.
-CLAIMS = ("C034", "C035", "C099", "C097", "C100", "C098", "C041", "C096", "C101")
+# Claims of figure 5, by id.
+_TITLES = {
+    "C034": "iteration, IPoIB/RDMA",
+    "C035": "iteration, TCP/RDMA",
+    "C099": "forward receive, IPoIB/RDMA, up to",
+    "C097": "forward receive, TCP/RDMA, up to",
+    "C100": "embedding sync, IPoIB/RDMA, up to",
+    "C098": "embedding sync, TCP/RDMA, up to",
+    "C041": "both timers' share, %, up to",
+    "C096": "compute rises",
+    "C101": "T5-Large's share is largest",
+}
 _SWEPT = "micro_batch_size"
 
 
@@ -33,35 +42,22 @@ def consistency(results: xr.Dataset) -> pd.DataFrame:
         A row for the published values and one per policy that all models allow; a column per claim
         (a number in its unit, or whether an order holds) and the number of claims reproduced.
     """
-    claims = {claim.id: claim for claim in read_claims() if claim.id in CLAIMS}
+    claims = {claim.id: claim for claim in read_claims() if claim.id in _TITLES}
     published = {
         _title(name): "yes" if claims[name].value is None else f"{claims[name].value:g}"
-        for name in CLAIMS
+        for name in _TITLES
     }
     rows = {"published": {**published, "reproduced": ""}}
     for policy, chosen in _policies(results.squeeze("source", drop=True)).items():
         cells, reproduced = {}, 0
-        for name in CLAIMS:
+        for name in _TITLES:
             found = judge_point(claims[name], TESTS[name], chosen)
             assert found.value is not None
             whole = "yes" if found.value else "no"
             cells[_title(name)] = whole if claims[name].value is None else f"{found.value:.2f}"
             reproduced += found.verdict == "reproduced"
-        rows[policy] = {**cells, "reproduced": f"{reproduced} of {len(CLAIMS)}"}
+        rows[policy] = {**cells, "reproduced": f"{reproduced} of {len(_TITLES)}"}
     return pd.DataFrame.from_dict(rows, orient="index")
-
-
-_TITLES = {
-    "C034": "iteration, IPoIB/RDMA",
-    "C035": "iteration, TCP/RDMA",
-    "C099": "forward receive, IPoIB/RDMA, up to",
-    "C097": "forward receive, TCP/RDMA, up to",
-    "C100": "embedding sync, IPoIB/RDMA, up to",
-    "C098": "embedding sync, TCP/RDMA, up to",
-    "C041": "both timers' share, %, up to",
-    "C096": "compute rises",
-    "C101": "T5-Large's share is largest",
-}
 
 
 def _title(claim: str) -> str:

@@ -17,7 +17,7 @@ from repro.catalog.protocols import protocol
 from repro.catalog.volumes import FULL_ELEMENT_BYTES, gradient_bytes
 from repro.collectives.definitions import busbw_GBps
 from repro.paths import PUBLISHED
-from repro.predict.calibration.draws import draw_parameters
+from repro.predict.calibration.interval import draw_parameters
 from repro.predict.network.link_prediction import predict_collective
 from repro.predict.network.machine import Machine, machine
 from repro.predict.parameters import Parameters, calibration

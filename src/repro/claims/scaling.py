@@ -1,5 +1,7 @@
 """Tests of the claims about data parallelism on 2 to 8 GPUs: strong and weak scaling."""
 
+from collections.abc import Callable
+
 import xarray as xr
 
 from repro.claims.definitions import (
@@ -8,6 +10,8 @@ from repro.claims.definitions import (
     Statement,
     everywhere,
     falls,
+    is_highest,
+    largest,
     mean,
     times_ordered,
 )
@@ -22,6 +26,7 @@ from repro.results.metrics import (
     weak_efficiency,
 )
 
+Reduce = Callable[[xr.DataArray], xr.DataArray]
 STRONG, WEAK = "strong_scaling", "weak_scaling"
 
 
@@ -30,18 +35,13 @@ def _efficiency(phase: str, kind: str) -> Quantity:
     return Quantity(kind, lambda r: 100 * mean(law(phase_time_s(r, phase), 2, 8)), 100.0)
 
 
-def _share(experiment: str, protocol: str) -> Quantity:
-    return Quantity(experiment, lambda r: 100 * mean(_shares(r, protocol)), 50.0)
+def _share(experiment: str, protocol: str, of: Reduce = mean) -> Quantity:
+    """In percent, of all models together."""
 
+    def share(results: xr.Dataset) -> xr.DataArray:
+        return 100 * of(communication_fraction(results).sel(protocol=protocol, gpus=8))
 
-def _largest_share(experiment: str, protocol: str) -> Quantity:
-    return Quantity(
-        experiment, lambda r: 100 * _shares(r, protocol).max("model", skipna=False), 50.0
-    )
-
-
-def _shares(results: xr.Dataset, protocol: str) -> xr.DataArray:
-    return communication_fraction(results).sel(protocol=protocol, gpus=8)
+    return Quantity(experiment, share, 50.0)
 
 
 def _utilisation(results: xr.Dataset, gpus: int = 8) -> xr.DataArray:
@@ -49,39 +49,25 @@ def _utilisation(results: xr.Dataset, gpus: int = 8) -> xr.DataArray:
 
 
 def _lowest_rate(experiment: str, protocol: str) -> Quantity:
-    return Quantity(
-        experiment,
-        lambda r: _utilisation(r).sel(protocol=protocol).min("model", skipna=False),
-        None,
-    )
+    # Unlike `smallest`, NaN where a model is missing.
+    return Quantity(experiment, lambda r: -largest(-_utilisation(r).sel(protocol=protocol)), None)
 
 
 def _highest_rate(experiment: str, protocol: str) -> Quantity:
-    return Quantity(
-        experiment,
-        lambda r: _utilisation(r).sel(protocol=protocol).max("model", skipna=False),
-        None,
-    )
+    return Quantity(experiment, lambda r: largest(_utilisation(r).sel(protocol=protocol)), None)
 
 
 def _model_rate(experiment: str, model: str) -> Quantity:
     return Quantity(experiment, lambda r: mean(_utilisation(r).sel(model=model)), None)
 
 
-def _iteration_gain(protocol: str) -> Quantity:
-    return Quantity(
-        WEAK,
-        lambda r: mean(speed_up(iteration_time_s(r).sel(gpus=8), protocol, "rdma")),
-        1.0,
-    )
+def _gain(time: Statistic, protocol: str) -> Quantity:
+    """RDMA's gain over another protocol in weak scaling."""
+    return Quantity(WEAK, lambda r: mean(speed_up(time(r).sel(gpus=8), protocol, "rdma")), 1.0)
 
 
-def _sync_gain(protocol: str) -> Quantity:
-    return Quantity(
-        WEAK,
-        lambda r: mean(speed_up(phase_time_s(r, "gradient sync").sel(gpus=8), protocol, "rdma")),
-        1.0,
-    )
+def _sync_s(results: xr.Dataset) -> xr.DataArray:
+    return phase_time_s(results, "gradient sync")
 
 
 def _rate_gain(protocol: str) -> Quantity:
@@ -93,23 +79,22 @@ def _rate_gains(results: xr.Dataset) -> xr.DataArray:
 
 
 def _sync_growth(results: xr.Dataset) -> xr.DataArray:
-    sync = phase_time_s(results, "gradient sync")
+    sync = _sync_s(results)
     return mean(sync.sel(gpus=8) / sync.sel(gpus=2))
 
 
 def _sent_per_received(results: xr.Dataset) -> xr.DataArray:
-    rates = [utilisation_gbps(results, direction).sel(gpus=8) for direction in ("tx", "rx")]
-    return mean(rates[0] / rates[1])
+    sent, received = (utilisation_gbps(results, way).sel(gpus=8) for way in ("tx", "rx"))
+    return mean(sent / received)
+
+
+def _rdma_first(rates: xr.DataArray) -> xr.DataArray:
+    """Whether RDMA's mean over models is highest, and TCP's lowest."""
+    return falls(rates.mean("model", skipna=False), "protocol", ("rdma", "ipoib", "tcp"))
 
 
 def _rates_ordered(results: xr.Dataset) -> xr.DataArray:
-    rate = _utilisation(results).mean("model", skipna=False)
-    return falls(rate, "protocol", ("rdma", "ipoib", "tcp"))
-
-
-def _gains_ordered(results: xr.Dataset) -> xr.DataArray:
-    gain = _rate_gains(results).mean("model", skipna=False)
-    return falls(gain, "protocol", ("rdma", "ipoib", "tcp"))
+    return _rdma_first(_utilisation(results))
 
 
 def _compute_falls(phase: str) -> Statistic:
@@ -131,25 +116,24 @@ def _sync_is_largest(results: xr.Dataset) -> xr.DataArray:
 
 
 def _rate_highest_at_8(results: xr.Dataset) -> xr.DataArray:
-    means = [_utilisation(results, gpus).mean("model", skipna=False) for gpus in (8, 4)]
-    return everywhere(means[0] > means[1])
+    return falls(utilisation_gbps(results).mean("model", skipna=False), "gpus", (8, 4))
 
 
-def _rate_highest_of(model: str) -> Statistic:
-    def holds(results: xr.Dataset) -> xr.DataArray:
-        rate = _utilisation(results).mean("protocol", skipna=False)
-        return everywhere(rate.sel(model=model, drop=True) > rate.drop_sel(model=model))
+def _mean_rate(results: xr.Dataset) -> xr.DataArray:
+    return _utilisation(results).mean("protocol", skipna=False)
 
-    return holds
+
+def _rate_highest_of_gpt2_large(results: xr.Dataset) -> xr.DataArray:
+    return is_highest(_mean_rate(results), "gpt2-large")
 
 
 def _order_of_rates(results: xr.Dataset) -> xr.DataArray:
-    rate = _utilisation(results).mean("protocol", skipna=False)
-    return falls(rate, "model", ("gpt2-large", "bert-large", "t5-large", "gpt2-medium"))
+    order = ("gpt2-large", "bert-large", "t5-large", "gpt2-medium")
+    return falls(_mean_rate(results), "model", order)
 
 
 def _larger_models_sync_longer(results: xr.Dataset) -> xr.DataArray:
-    sync = phase_time_s(results, "gradient sync")
+    sync = _sync_s(results)
     larger = sync.sel(model=["gpt2-large", "t5-large"]).min("model", skipna=False)
     smaller = sync.sel(model=["gpt2-medium", "bert-large"]).max("model", skipna=False)
     return everywhere(larger > smaller)
@@ -176,15 +160,15 @@ TESTS: dict[tuple[str, ...], Quantity | Statement] = {
     ("C010", "C057"): _lowest_rate(STRONG, "tcp"),
     ("C011", "C058", "C038"): _highest_rate(STRONG, "tcp"),
     ("C012", "C068"): Statement(STRONG, _rates_ordered),
-    ("C013", "C042"): Statement(STRONG, _rate_highest_of("gpt2-large")),
+    ("C013", "C042"): Statement(STRONG, _rate_highest_of_gpt2_large),
     ("C014", "C061"): _model_rate(STRONG, "gpt2-large"),
     ("C015", "C070"): _efficiency("forward compute", WEAK),
     ("C016", "C071"): _efficiency("backward compute", WEAK),
-    ("C017", "C032", "C074", "C116"): _iteration_gain("ipoib"),
-    ("C018", "C033", "C075", "C117"): _iteration_gain("tcp"),
-    ("C019", "C077"): _largest_share(WEAK, "rdma"),
-    ("C020", "C078"): _largest_share(WEAK, "ipoib"),
-    ("C021", "C039", "C040", "C079"): _largest_share(WEAK, "tcp"),
+    ("C017", "C032", "C074", "C116"): _gain(iteration_time_s, "ipoib"),
+    ("C018", "C033", "C075", "C117"): _gain(iteration_time_s, "tcp"),
+    ("C019", "C077"): _share(WEAK, "rdma", largest),
+    ("C020", "C078"): _share(WEAK, "ipoib", largest),
+    ("C021", "C039", "C040", "C079"): _share(WEAK, "tcp", largest),
     ("C022", "C088"): _lowest_rate(WEAK, "rdma"),
     ("C023", "C089"): _highest_rate(WEAK, "rdma"),
     ("C024", "C090"): _lowest_rate(WEAK, "ipoib"),
@@ -203,16 +187,16 @@ TESTS: dict[tuple[str, ...], Quantity | Statement] = {
     ("C063",): _model_rate(STRONG, "bert-large"),
     ("C064",): _model_rate(STRONG, "t5-large"),
     ("C065",): Statement(STRONG, _order_of_rates),
-    ("C072",): _sync_gain("ipoib"),
-    ("C073",): _sync_gain("tcp"),
+    ("C072",): _gain(_sync_s, "ipoib"),
+    ("C073",): _gain(_sync_s, "tcp"),
     ("C076",): Statement(WEAK, _larger_models_sync_longer),
     ("C080",): Statement(WEAK, _compute_is_flat),
     ("C081",): Statement(WEAK, _sync_is_largest),
     ("C082",): _rate_gain("tcp"),
     ("C083",): _rate_gain("ipoib"),
     ("C084",): _rate_gain("rdma"),
-    ("C085",): Statement(WEAK, _gains_ordered),
+    ("C085",): Statement(WEAK, lambda r: _rdma_first(_rate_gains(r))),
     ("C086",): _model_rate(WEAK, "gpt2-large"),
-    ("C087",): Statement(WEAK, _rate_highest_of("gpt2-large")),
+    ("C087",): Statement(WEAK, _rate_highest_of_gpt2_large),
     ("C094",): Statement(WEAK, _rates_ordered),
 }

@@ -109,7 +109,11 @@ def _judge_all(claims: list[Claim], results: Mapping[str, xr.Dataset]) -> list[J
     # Several documents repeat a claim: what answers it is evaluated once.
     asked = dict.fromkeys(PREDICTIONS[claim.id] for claim in claims if claim.id in PREDICTIONS)
     evaluated = {prediction: prediction.evaluate() for prediction in asked}
-    inputs = _inputs()
+    inputs = {
+        claim: f"{entry.label}'s rate is computed from it"
+        for entry in read_protocols().values()
+        for claim in entry.input_claims
+    }
     judgements = []
     for claim in claims:
         at_full_scale, on_testbed, on_nodes = _SILENT, _UNTESTED, _UNTESTED
@@ -134,14 +138,6 @@ _SILENT = Finding(None, None, "not run", "the model says nothing about it")
 _UNTESTED = Finding(None, None, "not run", "no experiment answers it")
 
 
-def _inputs() -> dict[str, str]:
-    return {
-        claim: f"{entry.label}'s rate is computed from it"
-        for entry in read_protocols().values()
-        for claim in entry.input_claims
-    }
-
-
 def predicted_sample(name: str) -> Sample:
     """An experiment as predicted, with draws of the model's uncertain parameters."""
     # Some experiments are predicted for more than can be measured.
@@ -153,13 +149,6 @@ def predicted_sample(name: str) -> Sample:
 
 def _sample(name: str, dataset: xr.Dataset, source: str) -> Sample | str:
     """An experiment's measurements as its claims need them, or why they cannot answer."""
-    if reason := _why_not(name, dataset, source):
-        return reason
-    return draw_sample(dataset.sel(source=source, drop=True))
-
-
-def _why_not(name: str, dataset: xr.Dataset, source: str) -> str:
-    """Why an experiment's results cannot answer its claims; empty if they can."""
     if reasons := why_not_run(dataset):
         return reasons
     if source not in dataset["source"].values:
@@ -175,7 +164,7 @@ def _why_not(name: str, dataset: xr.Dataset, source: str) -> str:
         missing = [str(value) for value in wanted if value not in dataset[dim].values]
         if missing:
             return f"{name} was run without {dim} {', '.join(missing)}"
-    return ""
+    return draw_sample(dataset.sel(source=source, drop=True))
 
 
 def _find(
@@ -211,10 +200,9 @@ def judge_point(claim: Claim, test: Quantity | Statement, results: xr.Dataset) -
 def _evaluate(claim: Claim, predicted: Predicted, value: float, draws: Array) -> Finding:
     if claim.value is None:
         found = _of_statement(float(np.mean(draws)), bool(value))
-        return replace(found, reason=predicted.assumption)
-    tail = 100 * (1 - CONFIDENCE) / 2
-    low, high = np.percentile(draws, [tail, 100 - tail])
-    found = _of_number(claim, value, (float(low), float(high)), predicted.neutral)
+    else:
+        low, high = np.quantile(draws, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+        found = _of_number(claim, value, (float(low), float(high)), predicted.neutral)
     return replace(found, reason=predicted.assumption)
 
 

@@ -9,7 +9,6 @@ import xarray as xr
 from repro.figures.panels import (
     MODEL_COLOURS,
     model_labels,
-    model_names,
     not_run_here,
     option,
 )
@@ -85,10 +84,7 @@ def share_by_micro_batch(results: xr.Dataset) -> hv.Overlay:
     if not has_runs(results):
         return not_run_here(results)
     share = 100 * timer_fraction(results).isel(gpus=-1, protocol=0).squeeze("source", drop=True)
-    labels = model_labels()
-    frame = pd.DataFrame(
-        {labels[name]: share.sel(model=name).to_series() for name in model_names(results)}
-    )
+    frame = share.to_series().unstack("model", sort=False).rename(columns=model_labels())
     return frame.hvplot.line(
         color=list(MODEL_COLOURS[: len(frame.columns)]),
         logx=True,

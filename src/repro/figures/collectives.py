@@ -1,5 +1,7 @@
 """Bus bandwidth of collectives by size, at full scale."""
 
+from collections.abc import Iterator
+
 import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import pandas as pd
@@ -88,11 +90,9 @@ def _panel(elements: list[hv.Element], title: str, *, legend: bool) -> hv.Overla
 
 def _points(chosen: xr.Dataset, scale: float, how: str) -> list[hv.Element]:
     elements: list[hv.Element] = []
-    for name, label in protocol_labels(chosen).items():
-        frame = _frame(chosen.sel(protocol=name), scale)
+    for label, colour, frame in _by_protocol(chosen, scale):
         if frame.empty:
             continue
-        colour = PROTOCOL_COLOURS.get(label, _OTHER_COLOUR)
         elements += [
             hv.Curve(frame, "size", "busbw", label=f"{label}, {how}").opts(color=colour),
             hv.ErrorBars(frame, "size", ["busbw", "below", "above"]).opts(
@@ -107,9 +107,7 @@ def _points(chosen: xr.Dataset, scale: float, how: str) -> list[hv.Element]:
 
 def _bands(chosen: xr.Dataset, scale: float) -> list[hv.Element]:
     elements: list[hv.Element] = []
-    for name, label in protocol_labels(chosen).items():
-        frame = _frame(chosen.sel(protocol=name), scale)
-        colour = PROTOCOL_COLOURS.get(label, _OTHER_COLOUR)
+    for label, colour, frame in _by_protocol(chosen, scale):
         elements += [
             hv.Area(frame, "size", ["low", "high"]).opts(
                 alpha=0.12,
@@ -126,13 +124,11 @@ def _bands(chosen: xr.Dataset, scale: float) -> list[hv.Element]:
     return elements
 
 
-def _frame(chosen: xr.Dataset, scale: float) -> pd.DataFrame:
-    frame = pd.DataFrame(
-        {
-            "size": chosen["size_bytes"].values / scale,
-            "busbw": chosen[_BUSBW].values,
-            "low": chosen[f"{_BUSBW}_low"].values,
-            "high": chosen[f"{_BUSBW}_high"].values,
-        }
-    ).dropna()
-    return frame.assign(below=frame.busbw - frame.low, above=frame.high - frame.busbw)
+def _by_protocol(chosen: xr.Dataset, scale: float) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Each protocol's label, colour and bandwidths by size."""
+    columns = {"busbw": _BUSBW, "low": f"{_BUSBW}_low", "high": f"{_BUSBW}_high"}
+    for name, label in protocol_labels(chosen).items():
+        values = {key: chosen[column].sel(protocol=name).values for key, column in columns.items()}
+        frame = pd.DataFrame({"size": chosen["size_bytes"].values / scale, **values}).dropna()
+        frame = frame.assign(below=frame.busbw - frame.low, above=frame.high - frame.busbw)
+        yield label, PROTOCOL_COLOURS.get(label, _OTHER_COLOUR), frame

@@ -2,7 +2,6 @@
 
 import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
-import pandas as pd
 import xarray as xr
 
 from repro.figures.panels import HEIGHT, WIDTH, panels
@@ -26,13 +25,8 @@ def larger_scale(results: xr.Dataset) -> hv.Layout:
     labels = results["label"].values.tolist()
     drawn = []
     for number, (name, title) in enumerate(_SHOWN.items()):
-        percent = 100 * results[name]
-        frame = pd.DataFrame(
-            {
-                label: percent.sel(model=model).to_series()
-                for model, label in zip(results["model"].values, labels, strict=True)
-            }
-        )
+        frame = (100 * results[name]).to_series().unstack("model", sort=False)
+        frame.columns = labels
         drawn.append(
             frame.hvplot.line(
                 color=list(_COLOURS[: len(labels)]),

@@ -88,15 +88,11 @@ def _milliseconds(one: xr.Dataset) -> pd.DataFrame:
     """Phases by micro batch, of those that ran."""
     seconds = one["phase_time_s"].mean(["iteration", "rank"]) / one["time_scale"]
     chosen = 1e3 * seconds.sel(phase=list(_PHASE_COLOURS)) / one[_SIZE]
-    return pd.DataFrame(
-        {phase: chosen.sel(phase=phase).to_series() for phase in _PHASE_COLOURS}
-    ).dropna()
+    return chosen.to_series().unstack("phase", sort=False).dropna()
 
 
 def _gigabytes(taken: xr.DataArray) -> pd.DataFrame:
-    return pd.DataFrame(
-        {"tensors": taken.to_numpy() / 1e9}, index=pd.Index(taken[_SIZE].to_numpy(), name=_SIZE)
-    ).dropna()
+    return (taken / 1e9).to_series().to_frame("tensors").dropna()
 
 
 def _panels(

@@ -15,6 +15,7 @@ from repro.figures.panels import (
     model_names,
     not_run_here,
     option,
+    options,
     panels,
     protocol_labels,
     stacked_panels,
@@ -86,18 +87,12 @@ def node_utilisation(results: xr.Dataset) -> hv.Layout:
     """Mean rate received by each node's NIC over an iteration, a panel per model, most GPUs."""
     if not has_runs(results):
         return not_run_here(results)
-    chosen = results.isel(gpus=-1)
-    name = "rx_iteration_full_scale_gbps"
-    rates = chosen[name].mean("iteration").squeeze("source", drop=True)
+    rates = results["rx_iteration_full_scale_gbps"].isel(gpus=-1, source=0).mean("iteration")
     labels = protocol_labels(results)
     drawn = []
     for number, studied in enumerate(model_names(results)):
-        table = pd.DataFrame(
-            {
-                label: rates.sel(model=studied, protocol=protocol).to_series()
-                for protocol, label in labels.items()
-            }
-        ).dropna()
+        table = rates.sel(model=studied).to_series().unstack("protocol", sort=False).dropna()
+        table = table.rename(columns=labels)
         table.index = [f"node {int(node)}" for node in table.index]
         drawn.append(
             table.hvplot.bar(
@@ -125,26 +120,19 @@ def timeline(results: xr.Dataset) -> hv.core.Dimensioned:
     cell = results.isel(source=0, model=0, protocol=-1, gpus=-1)
     begin = cell["iteration_start_s"].isel(iteration=0)
     computing = cell["phase_time_s"].isel(iteration=0).sel(phase=list(_BEFORE_DRAIN)).sum("phase")
-    boxes = [
-        (
-            int(rank),
-            float(begin.sel(rank=rank)),
-            float((begin + computing).sel(rank=rank)),
-            "compute",
-        )
-        for rank in cell["rank"].values
-    ]
-    calls = _first_iteration(cell, "call")
-    boxes += zip(
-        calls["rank"], calls["start_s"], calls["end_s"], ["wait"] * len(calls), strict=True
-    )
+    computed = {"stage": cell["rank"], "start_s": begin, "end_s": begin + computing}
+    calls = _first_iteration(cell, "call").rename(columns={"rank": "stage"})
     messages = _first_iteration(cell, "message")
-    for end in ("sender", "receiver"):
-        kind = ["message"] * len(messages)
-        boxes += zip(messages[end], messages["start_s"], messages["end_s"], kind, strict=True)
+    boxes = [
+        pd.DataFrame(computed).assign(kind="compute"),
+        calls.assign(kind="wait"),
+        messages.assign(stage=messages["sender"], kind="message"),
+        messages.assign(stage=messages["receiver"], kind="message"),
+    ]
     scale, origin = 1e3 / float(cell["time_scale"]), float(begin.min())
-    table = pd.DataFrame(boxes, columns=["stage", "start", "end", "kind"])
-    table[["start", "end"]] = scale * (table[["start", "end"]] - origin)
+    table = pd.concat(boxes, ignore_index=True)
+    for end in ("start", "end"):
+        table[end] = scale * (table[f"{end}_s"] - origin)
     table["bottom"], table["top"] = table["stage"] - _LANE, table["stage"] + _LANE
     drawn = [
         hv.Rectangles(
@@ -157,10 +145,9 @@ def timeline(results: xr.Dataset) -> hv.core.Dimensioned:
     overlay = hv.Overlay(drawn).opts(
         title=f"{label}, {protocol}", xlabel="time, ms at full scale", ylabel="stage"
     )
-    if hv.Store.current_backend == "matplotlib":
-        size = {"fig_size": 300, "aspect": 2.6}
-    else:
-        size = {"width": 2 * WIDTH, "height": HEIGHT}
+    size = options(
+        matplotlib={"fig_size": 300, "aspect": 2.6}, bokeh={"width": 2 * WIDTH, "height": HEIGHT}
+    )
     return overlay.opts(legend_position="right", **size)
 
 

@@ -5,7 +5,6 @@ Times are full-scale equivalents: testbed seconds divided by the model's time sc
 
 import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
-import numpy as np
 import pandas as pd
 import xarray as xr
 
@@ -71,26 +70,23 @@ def _received_of(results: xr.Dataset, *, legend: bool) -> hv.Overlay:
     top = float(results["rx_full_scale_gbps"].isel(node=0).quantile(0.999))
     for lane, (protocol, label) in enumerate(labels.items(), start=1):
         run = results.sel(protocol=protocol)
+        rate = run["rx_full_scale_gbps"].isel(node=0)
+        smooth = rate.rolling(sample=_WINDOW, center=True, min_periods=1).mean()
         frame = pd.DataFrame(
             {
                 "time": run["nic_time_s"].values / scale,
-                "received": _smooth(run["rx_full_scale_gbps"].isel(node=0)),
+                "received": smooth.where(rate.notnull()).values,
                 "protocol": label,
             }
         )
         runs.append(frame.dropna())
         bottom = -_LANE * lane * top
         for name, start, end in zip(
-            run["span_name"].values, run["span_start_s"], run["span_end_s"], strict=True
+            *(run[f"span_{field}"].values for field in ("name", "start_s", "end_s")), strict=True
         ):
             if name in SPAN_COLOURS:
-                span = (
-                    float(start) / scale,
-                    bottom,
-                    float(end) / scale,
-                    bottom + 0.7 * _LANE * top,
-                )
-                lanes.append((*span, name))
+                box = (start / scale, bottom, end / scale, bottom + 0.7 * _LANE * top)
+                lanes.append((*box, name))
     # A lane's marks are too short to be seen on the time axis of the slowest run: all runs are
     # shown over the time of the middle one.
     ends = sorted(frame["time"].max() for frame in runs)
@@ -112,9 +108,3 @@ def _received_of(results: xr.Dataset, *, legend: bool) -> hv.Overlay:
         color=hv.dim("span").categorize(SPAN_COLOURS, default="white")
     )
     return curves * marks
-
-
-def _smooth(rate: xr.DataArray) -> np.ndarray:
-    return (
-        rate.rolling(sample=_WINDOW, center=True, min_periods=1).mean().where(rate.notnull()).values
-    )

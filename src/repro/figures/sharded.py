@@ -5,7 +5,6 @@ Times are full-scale equivalents: testbed seconds divided by the configuration's
 
 import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
-import pandas as pd
 import xarray as xr
 
 from repro.figures.panels import HEIGHT, WIDTH, model_labels, model_names, not_run_here, panels
@@ -67,13 +66,8 @@ def _lines(values: xr.DataArray, label: str, *, legend: str) -> hv.Layout:
     shown = values.isel(_FIRST, drop=True)
     drawn = []
     for number, name in enumerate(model_names(values)):
-        chosen = shown.sel(model=name, drop=True).transpose("gpus", "micro_batch_size")
-        frame = pd.DataFrame(
-            chosen.values,
-            index=[str(gpus) for gpus in chosen["gpus"].values],
-            columns=[str(size) for size in chosen["micro_batch_size"].values],
-        )
-        frame.index.name = "GPUs"
+        frame = shown.sel(model=name, drop=True).to_series().unstack("micro_batch_size", sort=False)
+        frame = frame.rename(index=str, columns=str).rename_axis("GPUs")
         drawn.append(
             frame.hvplot.line(
                 color=list(_BATCH_COLOURS[: len(frame.columns)]),

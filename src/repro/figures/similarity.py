@@ -2,7 +2,6 @@
 
 import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
-import pandas as pd
 import xarray as xr
 
 from repro.figures.panels import not_run_here, protocol_labels
@@ -22,12 +21,8 @@ def sensitivity(results: xr.Dataset) -> hv.Element:
     if not has_runs(results):
         return not_run_here(results)
     fraction = 100 * communication_fraction(results).squeeze(drop=True)
-    frame = pd.DataFrame(
-        {
-            label: fraction.sel(protocol=protocol).to_series()
-            for protocol, label in protocol_labels(results).items()
-        }
-    ).sort_index()
+    frame = fraction.to_series().unstack("protocol", sort=False).sort_index()
+    frame = frame.rename(columns=protocol_labels(results))
     return frame.hvplot.line(
         color=[PROTOCOL_COLOURS[label] for label in frame.columns],
         xlabel="MFU at full scale",

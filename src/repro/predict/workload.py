@@ -110,7 +110,7 @@ class Workload:
         }
         return replace(self, **raveled), arrays[0].shape
 
-    def rows(self, chosen: slice) -> "Workload":
+    def rows(self, chosen: slice | Array) -> "Workload":
         """Some rows of a flat workload."""
         rows: dict[str, Any] = {name: getattr(self, name)[chosen] for name in ARRAY_FIELDS}
         return replace(self, **rows)
@@ -169,11 +169,7 @@ def recompute_codes(names: ArrayLike) -> Array:
     unknown = sorted(set(np.unique(given).tolist()) - set(RECOMPUTE))
     if unknown:
         raise ReproError(f"unknown recompute {unknown[0]!r}; choose from: {', '.join(RECOMPUTE)}")
-    codes: Array = sum(
-        (index * (given == name).astype(float) for index, name in enumerate(RECOMPUTE)),
-        start=np.zeros(given.shape),
-    )
-    return codes
+    return np.select([given == name for name in RECOMPUTE], np.arange(float(len(RECOMPUTE))))
 
 
 @dataclass(frozen=True)
@@ -185,19 +181,11 @@ class _Rule:
     holds: Any
 
 
-_SIZES = (
-    "layers",
-    "hidden_size",
-    "ffn_hidden_size",
-    "attention_heads",
-    "sequence_length",
-    "vocabulary_size",
-    "global_batch_size",
-    "micro_batch_size",
-    "data_parallel",
-    "tensor_parallel",
-    "pipeline_parallel",
-    "virtual_stages",
+# Fields that count something.
+_SIZES = tuple(
+    name
+    for name in ARRAY_FIELDS[: ARRAY_FIELDS.index("recompute")]
+    if name != "decoder_sequence_length"
 )
 
 

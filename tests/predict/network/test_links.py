@@ -10,13 +10,13 @@ from repro.catalog.clusters import cluster
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
 from repro.paths import PUBLISHED
+from repro.predict.calibration.calibrating import fit_ring
 from repro.predict.calibration.link_fitting import (
     calibrate_links,
     errors_by_size,
     line_errors_by_size,
     write_links,
 )
-from repro.predict.calibration.rings import fit_ring
 from repro.predict.calibration.rows import read_collectives, read_rows
 from repro.predict.calibration.validation import best_constant_mape_pct
 from repro.predict.network.link_prediction import predict_collective
@@ -149,8 +149,8 @@ def test_a_fit_finds_a_known_network_despite_rows_that_are_far_off() -> None:
     ratio = predict_collective(between, found).time_s / predict_collective(between, truth).time_s
     assert ratio.to_numpy() == pytest.approx(1, abs=0.05)
     (network,) = found.networks
-    assert network.table[8, 2] == pytest.approx(90, rel=0.02)
-    assert network.table[16, 4] == pytest.approx(70, rel=0.02)
+    assert network.model.table[8, 2] == pytest.approx(90, rel=0.02)
+    assert network.model.table[16, 4] == pytest.approx(70, rel=0.02)
 
 
 def test_bus_bandwidth_of_each_rank_count_is_that_of_its_rings(
@@ -209,7 +209,7 @@ def test_the_calibration_in_the_repository_is_that_of_the_published_rows(
     kept = read_links(LINKS)
     assert {entry.gpu for entry in kept.networks} == {entry.gpu for entry in calibrated.networks}
     for old, new in zip(kept.networks, calibrated.networks, strict=True):
-        assert old.table == pytest.approx(new.table, rel=0.01)
+        assert old.model.table == pytest.approx(new.model.table, rel=0.01)
         for kind, residuals in new.residuals.items():
             assert old.residuals[kind].mape_pct == pytest.approx(residuals.mape_pct, rel=0.1)
 

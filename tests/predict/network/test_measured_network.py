@@ -9,8 +9,12 @@ from repro.catalog.clusters import Cluster, cluster
 from repro.catalog.phases import PHASES
 from repro.catalog.protocols import protocol
 from repro.errors import ReproError
-from repro.predict.calibration.draws import draw_parameters, without_columns
-from repro.predict.calibration.interval import DEVIATIONS, half_width
+from repro.predict.calibration.interval import (
+    DEVIATIONS,
+    draw_parameters,
+    half_width,
+    without_columns,
+)
 from repro.predict.network.link_prediction import predict_collective
 from repro.predict.network.links import TRANSFER, read_links
 from repro.predict.network.machine import machine
@@ -79,7 +83,7 @@ def test_the_fabrics_rate_is_the_measured_peak_between_nodes() -> None:
     fabric = machine(big_red(), CALIBRATED).levels[-1]
     (entry,) = [e for e in read_links().networks if e.network == big_red().network]
     assert fabric.measured
-    assert fabric.bytes_per_s == 1e9 * entry.table[8, 2]
+    assert fabric.bytes_per_s == 1e9 * entry.model.table[8, 2]
     # Of the port's nominal 12.5 GB/s.
     assert 0.7 < fabric.bytes_per_s / 12.5e9 < 0.85
 

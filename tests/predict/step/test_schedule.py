@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.catalog.phases import P2P_TIMERS
-from repro.predict.step.pipeline import Stages, bubble_s
+from repro.predict.step.iteration import Stages, bubble_s
 from repro.predict.step.schedule import Timeline, run_1f1b
 from repro.predict.workload import Array, Plan
 

@@ -1,20 +1,58 @@
 """Make a calibration from published measurements: fit, cross-validate, and write it down."""
 
-import json
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import yaml
+from scipy.optimize import least_squares
 
 from repro.atomic import replacing
 from repro.catalog.gpus import gpu_labelled
 from repro.errors import ReproError
 from repro.predict.calibration.fitting import PRIORS, cross_validate, fit
 from repro.predict.calibration.interval import ALONE, LEVEL, TENSOR_PARALLEL
-from repro.predict.calibration.rings import fit_ring
+from repro.predict.calibration.link_fitting import rounded
+from repro.predict.calibration.rows import cluster_like
 from repro.predict.parameters import Calibration, Parameters, Residuals
 from repro.predict.workload import Array
+
+# Messages from which on the transfer, not the latency, decides.
+_LARGE_BYTES = 64e6
+
+
+@dataclass(frozen=True)
+class Ring:
+    """busbw(n) = efficiency x nominal link rate x n / (n + ramp)."""
+
+    efficiency: float
+    ramp: float
+
+
+def fit_ring(rows: pd.DataFrame) -> Ring:
+    """Fit large all-reduces of A100 behind NVLink switches."""
+    chosen = rows[
+        (rows.gpu == "A100")
+        & (rows.collective == "all_reduce")
+        & (rows.nodes == 1)
+        & (rows.size_bytes >= _LARGE_BYTES)
+    ]
+    ranks = chosen.ranks.to_numpy(dtype=float)
+    size, time = chosen.size_bytes.to_numpy(dtype=float), chosen.time_us.to_numpy() * 1e-6
+    dgx = cluster_like("A100-SXM-80GB", 8, 1600.0)
+    nominal = dgx.topology.levels[-2].link_gbps * 1e9 / 8
+
+    def log_error(x: Array) -> Array:
+        efficiency, ramp, latency = np.exp(x)
+        bus = efficiency * nominal * ranks / (ranks + ramp)
+        predicted = 2 * (ranks - 1) / ranks * size / bus + latency
+        error: Array = np.log(predicted / time)
+        return error
+
+    found = np.exp(least_squares(log_error, np.log([0.8, 0.5, 5e-5])).x)
+    return Ring(float(found[0]), float(found[1]))
 
 
 def calibrate(training: pd.DataFrame, collectives: pd.DataFrame, source: str) -> Calibration:
@@ -71,21 +109,15 @@ def _residuals(errors: Array) -> Residuals:
 
 def write_calibration(value: Calibration, path: Path) -> None:
     """Write a calibration as YAML with numbers of four digits, atomically."""
-    content = value.model_dump(mode="json", exclude_defaults=True)
-    lines = ["# Written by `repro calibrate`; what each parameter is: repro.predict.parameters."]
-    lines += [f"{key}: {json.dumps(content[key])}" for key in ("source", "date", "gpu")]
-    lines += ["parameters:"]
-    lines += [f"  {name}: {_short(x)}" for name, x in content["parameters"].items()]
-    lines += ["residuals:"]
-    for name, entry in content["residuals"].items():
-        values = ", ".join(f"{key}: {_short(x)}" for key, x in entry.items())
-        lines += [f"  {name}: {{{values}}}"]
-    lines += [f"fitted: [{', '.join(content['fitted'])}]", "covariance:"]
-    lines += [f"  - [{', '.join(_short(x) for x in row)}]" for row in content["covariance"]]
+    content = rounded(value.model_dump(mode="json", exclude_defaults=True))
+    lines = "# Written by `repro calibrate`; what each parameter is: repro.predict.parameters.\n"
+    first = {name: content[name] for name in ("source", "date", "gpu", "parameters")}
+    rest = {name: content[name] for name in ("residuals", "fitted", "covariance")}
     with replacing(path) as temporary:
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _short(value: float) -> str:
-    """Four digits, in the form that all YAML readers take for a number."""
-    return f"{value:.3e}" if 0 < abs(value) < 1e-3 else f"{value:.4g}"
+        temporary.write_text(
+            lines
+            + yaml.safe_dump(first, sort_keys=False)
+            # A row of the covariance is a line.
+            + yaml.safe_dump(rest, sort_keys=False, default_flow_style=None, width=10**6),
+            encoding="utf-8",
+        )

@@ -1,4 +1,9 @@
-"""How sure a prediction is: what calibration leaves open, and what the model itself gets wrong."""
+"""How sure a prediction is: what calibration leaves open, and what the model itself gets wrong.
+
+As the half width of an interval, or as draws of the parameters.
+"""
+
+from typing import Any
 
 import numpy as np
 
@@ -18,12 +23,25 @@ _STEP = 0.01
 # (Korthikanti et al., 2023) and 54.09 s (Narayanan et al., 2021); sustained clocks differ too.
 _TRANSFER = 0.15
 
+_DRAWS = 300
+
+# What computing takes its time from: the GPU, and the host.
+_RATES = (
+    "gemm_efficiency",
+    "attention_gemm_efficiency",
+    "logits_gemm_efficiency",
+    "logits_gemm_efficiency_alone",
+    "memory_efficiency",
+)
+_HOST = (
+    "host_layer_s",
+    "host_unfused_softmax_s",
+    "host_micro_batch_s",
+    "host_iteration_s",
+    "host_optimizer_layer_s",
+)
+
 ALONE, TENSOR_PARALLEL = "without tensor parallelism", "with tensor parallelism"
-
-
-def regime(w: Workload) -> Array:
-    """Name of the regime whose residuals hold for each row of a flat workload."""
-    return np.where(w.tensor_parallel > 1, TENSOR_PARALLEL, ALONE)
 
 
 def transfer_half_width(calibrated: Calibration, cluster: Cluster) -> float:
@@ -45,11 +63,9 @@ def half_width(
     Array
         x, for an interval from time / e^x to time e^x.
     """
-    regimes = regime(w)
-    quantile = np.zeros(regimes.shape)
+    parallel, alone = (calibrated.residuals[name].half_width for name in (TENSOR_PARALLEL, ALONE))
+    quantile = np.where(w.tensor_parallel > 1, parallel, alone)
     transfer = transfer_half_width(calibrated, cluster)
-    for name, residuals in calibrated.residuals.items():
-        quantile = np.where(regimes == name, residuals.half_width, quantile)
 
     def logarithm(parameters: Parameters) -> Array:
         return np.log(iteration_times_s(w, machine(cluster, parameters, protocol), parameters))
@@ -70,3 +86,37 @@ def half_width(
     network = slope_of("network_error", _STEP) if cluster.network is not None else 0.0
     width: Array = np.sqrt(quantile**2 + transfer**2 + network**2 + DEVIATIONS**2 * variance)
     return width
+
+
+def draw_parameters(calibrated: Calibration, cluster: Cluster) -> Parameters:
+    """Parameters with a column of values each, drawn from their distribution.
+
+    Their covariance, and one factor on all computing by the cross-validated residuals, wider on a
+    GPU that was not calibrated. Where the cluster names a measured network, one error of all
+    collectives there.
+    """
+    generator = np.random.default_rng(0)
+    centre = np.log([getattr(calibrated.parameters, name) for name in calibrated.fitted])
+    drawn = np.exp(generator.multivariate_normal(centre, calibrated.covariance, size=_DRAWS))
+    values = {name: drawn[:, [index]] for index, name in enumerate(calibrated.fitted)}
+    half_width = np.hypot(
+        calibrated.residuals[ALONE].half_width, transfer_half_width(calibrated, cluster)
+    )
+    factor = np.exp(half_width / DEVIATIONS * generator.standard_normal((_DRAWS, 1)))
+    if cluster.network is not None:
+        values["network_error"] = generator.standard_normal((_DRAWS, 1)) / DEVIATIONS
+    return slower(calibrated.parameters.model_copy(update=values), factor, factor)
+
+
+def without_columns(parameters: Parameters) -> Parameters:
+    """Drawn parameters as plain rows of values, for a plan whose fields have no axis."""
+    drawn = {name: np.ravel(value) for name, value in parameters if np.ndim(value)}
+    return parameters.model_copy(update=drawn)
+
+
+def slower(parameters: Parameters, gpu: Any, host: Any) -> Parameters:
+    """Parameters with which the GPU takes `gpu` times as long and the host `host` times."""
+    changed = {name: getattr(parameters, name) / gpu for name in _RATES}
+    changed["kernel_s"] = parameters.kernel_s * gpu
+    changed |= {name: getattr(parameters, name) * host for name in _HOST}
+    return parameters.model_copy(update=changed)

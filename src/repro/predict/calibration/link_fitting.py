@@ -43,13 +43,9 @@ _FEW = 8
 _ANY_GBPS = Prior(50.0, 1.5)
 
 
-def _names(rows: pd.DataFrame) -> tuple[str, str]:
-    return str(rows.gpu.iloc[0]), str(rows.network.iloc[0])
-
-
 def _fit(rows: pd.DataFrame) -> NetworkModel:
     """The most probable costs and peaks of one network, by least squares over logarithms."""
-    gpu, network = _names(rows)
+    gpu, network = str(rows.gpu.iloc[0]), str(rows.network.iloc[0])
     cases, measured = as_cases(rows), rows.time_us.to_numpy(dtype=float) * 1e-6
     costs = cost_priors(int(rows.nodes.max()))
     peaks = [peak_prior(gpu, network, nodes) or _ANY_GBPS for _, nodes in cases.cells]
@@ -134,16 +130,8 @@ def calibrate_links(rows: pd.DataFrame, source: str) -> LinkCalibration:
 
 
 def _errors(rows: pd.DataFrame, fit: NetworkModel) -> pd.DataFrame:
-    """ln(predicted / measured) of a network's rows, each by fits that have not seen it.
-
-    Held out are in turn: each size of each log (collective, ranks, nodes), each (ranks, nodes), and
-    the whole network.
-
-    Returns
-    -------
-    DataFrame
-        error, kind, and the weight that makes all networks count alike in each kind.
-    """
+    """ln(predicted / measured) of rows by fits that have not seen their size of their log, their
+    (ranks, nodes) or the network; their kind, and weights by which all networks count alike."""
     _, transfer = fit.time_s(as_cases(rows))
     by_size = pd.DataFrame(
         {"error": errors_by_size(rows), "kind": np.where(transfer, TRANSFER, STARTUP)}
@@ -238,16 +226,16 @@ def write_links(value: LinkCalibration, path: Path) -> None:
         "# |ln(predicted / measured)|.\n"
     )
     content = yaml.safe_dump(
-        _short(value.model_dump(mode="json")), sort_keys=False, default_flow_style=None, width=100
+        rounded(value.model_dump(mode="json")), sort_keys=False, default_flow_style=None, width=100
     )
     with replacing(path) as temporary:
         temporary.write_text(lines + content, encoding="utf-8")
 
 
-def _short(value: Any) -> Any:
+def rounded(value: Any) -> Any:
     """The same with numbers of four digits."""
     if isinstance(value, dict):
-        return {key: _short(item) for key, item in value.items()}
+        return {key: rounded(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_short(item) for item in value]
+        return [rounded(item) for item in value]
     return float(f"{value:.4g}") if isinstance(value, float) else value

@@ -6,7 +6,7 @@ no parameters: the memory model is compared as it is.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from repro.catalog.gpus import Gpu
 from repro.catalog.models import model
 from repro.errors import ReproError
 from repro.predict.calibration.fitting import Fit, fit, predicted_times_s
-from repro.predict.calibration.rows import training_rows
+from repro.predict.calibration.rows import TrainingRows, training_rows
 from repro.predict.parameters import Parameters, calibration
 from repro.predict.step.memory import FRAMEWORK_BYTES, memory
 from repro.predict.workload import Array
@@ -147,21 +147,16 @@ def summary(compared: Comparison) -> pd.DataFrame:
         "forward + backward, transferred": "transferred_error_pct",
         "peak memory": "memory_error_pct",
     }
-    ran = compared.cells[compared.cells.half != OUT_OF_MEMORY]
-    return pd.DataFrame(
-        [
-            {
-                "quantity": quantity,
-                "half": half,
-                "cells": len(errors),
-                "median_pct": errors.median(),
-                "largest_pct": errors.max(),
-            }
-            for quantity, column in quantities.items()
-            for half in (FITTED, HELD_OUT)
-            for errors in (ran.loc[ran.half == half, column].abs(),)
-        ]
-    ).set_index(["quantity", "half"])
+    rows = {
+        (quantity, half): compared.cells.loc[compared.cells.half == half, column].abs()
+        for quantity, column in quantities.items()
+        for half in (FITTED, HELD_OUT)
+    }
+    table = pd.DataFrame(
+        [(len(errors), errors.median(), errors.max()) for errors in rows.values()],
+        columns=["cells", "median_pct", "largest_pct"],
+    )
+    return table.set_index(pd.MultiIndex.from_tuples(list(rows), names=["quantity", "half"]))
 
 
 def memory_limits(compared: Comparison) -> pd.DataFrame:
@@ -206,10 +201,6 @@ def fitted_parameters(compared: Comparison) -> pd.DataFrame:
     )
 
 
-def _computing_s(results: xr.Dataset) -> xr.DataArray:
-    return phase_time_s(results, "forward compute", "backward compute")
-
-
 def _measured_cells(measured: xr.Dataset) -> pd.DataFrame:
     """A row per configuration of one GPU that was tried; an empty `half` where it ran."""
     if "iteration_time_s" not in measured or 1 not in measured["gpus"]:
@@ -230,7 +221,9 @@ def _of_model(one: xr.Dataset, name: str) -> Iterator[dict[str, object]]:
             continue
         # Other configurations may have had more iterations.
         cell = cell.dropna("iteration", how="all", subset=["iteration_time_s"])
-        computing = estimate(draw_sample(cell), _computing_s)
+        computing = estimate(
+            draw_sample(cell), lambda r: phase_time_s(r, "forward compute", "backward compute")
+        )
         yield {
             **row,
             "measured_s": computing.value,
@@ -258,10 +251,7 @@ def _with_halves(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _calibration_rows(cells: pd.DataFrame, cluster: Cluster) -> pd.DataFrame:
-    """Computing of all cells, then the optimizer's steps, as rows of training.
-
-    Cells that memory was not enough for have no times.
-    """
+    """Computing of all cells, then the optimizer's steps; without times where memory was full."""
     plain = [
         _row(str(name), int(size), cluster)
         for name, size in zip(cells.model, cells.micro_batch_size, strict=True)
@@ -310,9 +300,10 @@ def _with_predictions(
     cells: pd.DataFrame, rows: pd.DataFrame, fitted: Parameters, before: Parameters, gpu: Gpu
 ) -> pd.DataFrame:
     ran = (cells.half != OUT_OF_MEMORY).to_numpy()
-    computing, optimizer = np.split(_times_s(rows, fitted), 2)
-    transferred, _ = np.split(_times_s(rows, before), 2)
-    peak = _peak_bytes(rows)[: len(cells)]
+    times = _by_row(rows, lambda part: predicted_times_s(part, fitted))
+    computing, optimizer = np.split(times, 2)
+    transferred = _by_row(rows, lambda part: predicted_times_s(part, before))[: len(cells)]
+    peak = _by_row(rows, lambda part: memory(part.workload).total)[: len(cells)]
     predicted = cells.assign(
         # A configuration that does not run has no time.
         predicted_s=np.where(ran, computing, np.nan),
@@ -328,18 +319,12 @@ def _with_predictions(
     )
 
 
-def _times_s(rows: pd.DataFrame, parameters: Parameters) -> Array:
-    times = np.empty(len(rows))
+def _by_row(rows: pd.DataFrame, predict: Callable[[TrainingRows], Array]) -> Array:
+    """What is predicted of rows of training, in their order."""
+    values = np.empty(len(rows))
     for part in training_rows(rows):
-        times[part.index] = predicted_times_s(part, parameters)
-    return times
-
-
-def _peak_bytes(rows: pd.DataFrame) -> Array:
-    peaks = np.empty(len(rows))
-    for part in training_rows(rows):
-        peaks[part.index] = memory(part.workload).total
-    return peaks
+        values[part.index] = predict(part)
+    return values
 
 
 def tensor_bytes(gpu: Gpu) -> float:

@@ -20,7 +20,7 @@ from repro.predict.network.link_prediction import predict_collective
 from repro.predict.network.machine import machine
 from repro.predict.parameters import calibration
 from repro.predict.step.quantities import iteration_times_s
-from repro.predict.workload import ARRAY_FIELDS, Array, Workload, from_columns
+from repro.predict.workload import Array
 
 _LOG = logging.getLogger(__name__)
 
@@ -95,8 +95,9 @@ def _validate_collectives(rows: pd.DataFrame) -> list[CollectivesScore]:
     A network that was never measured and whose name gives no rate is left out, and named in the
     log.
     """
-    networks = rows.groupby(["gpu", "network"], dropna=False)
-    held_out = pd.concat([_held_out(group) for _, group in networks])
+    networks = [group for _, group in rows.groupby(["gpu", "network"], dropna=False)]
+    by_model = pd.concat([errors_by_size(group) for group in networks])
+    by_line = pd.concat([line_errors_by_size(group) for group in networks])
     scores = []
     for name, group in rows.groupby(_sets(rows), sort=False):
         try:
@@ -104,12 +105,11 @@ def _validate_collectives(rows: pd.DataFrame) -> list[CollectivesScore]:
         except ReproError as error:
             _LOG.warning("left out: %s", error)
             continue
-        errors = held_out.loc[group.index]
         scores.append(
             CollectivesScore(
                 **asdict(score),
-                cross_validated_pct=_mean_error_pct(errors.model),
-                line_mape_pct=_mean_error_pct(errors.line),
+                cross_validated_pct=_mean_error_pct(by_model.loc[group.index]),
+                line_mape_pct=_mean_error_pct(by_line.loc[group.index]),
             )
         )
     if not scores:
@@ -126,11 +126,6 @@ def _sets(rows: pd.DataFrame) -> pd.Series:
     return sets
 
 
-def _held_out(rows: pd.DataFrame) -> pd.DataFrame:
-    """ln(predicted / measured) of a network's rows by the cost model and by lines."""
-    return pd.DataFrame({"model": errors_by_size(rows), "line": line_errors_by_size(rows)})
-
-
 def _mean_error_pct(log_errors: pd.Series) -> float | None:
     """Of the rows that have one; None where none has."""
     known = log_errors.dropna()
@@ -141,7 +136,7 @@ def _predict_set(rows: pd.DataFrame) -> pd.DataFrame:
     many = rows.iloc[np.resize(np.arange(len(rows)), _TIMED_ROWS)]
     start = time.perf_counter()
     predict_collective(many)
-    rate = len(many) / (time.perf_counter() - start)
+    rate = _TIMED_ROWS / (time.perf_counter() - start)
     work = bus_factor(str(rows.collective.iloc[0]), rows.ranks.to_numpy()) * rows.size_bytes
     return predict_collective(rows).assign(work=work, rate=rate)
 
@@ -151,10 +146,10 @@ def _predict(part: TrainingRows) -> pd.DataFrame:
     calibrated = calibration(part.cluster.calibration)
     device = machine(part.cluster, calibrated.parameters)
     run = part.workload
-    many = _repeated(run, _TIMED_ROWS)
+    many = run.rows(np.resize(np.arange(len(part.index)), _TIMED_ROWS))
     start = time.perf_counter()
     iteration_times_s(many, device, calibrated.parameters)
-    rate = len(many.layers) / (time.perf_counter() - start)
+    rate = _TIMED_ROWS / (time.perf_counter() - start)
     flops = training_flops(run.family, run, run.global_batch_size)
     return pd.DataFrame(
         {
@@ -165,11 +160,6 @@ def _predict(part: TrainingRows) -> pd.DataFrame:
         },
         index=part.index,
     )
-
-
-def _repeated(w: Workload, rows: int) -> Workload:
-    columns = {name: np.resize(getattr(w, name), rows) for name in ARRAY_FIELDS}
-    return from_columns(w.family, **columns)
 
 
 def _score(name: str, predicted: pd.DataFrame, measured: pd.Series) -> Score:

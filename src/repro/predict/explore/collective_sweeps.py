@@ -3,6 +3,7 @@
 Both have the variables of `repro.results.collectives.bandwidths`, at full scale.
 """
 
+from itertools import product
 from typing import cast
 
 import numpy as np
@@ -40,20 +41,14 @@ def predict_sweep(selection: SweepSelection, rate_scale: float = 1.0) -> xr.Data
     """
     sizes = np.array(selection.profile.sizes_bytes)
     parts = []
-    for name in selection.protocols:
-        for gpus in selection.gpus:
-            for collective in selection.collectives:
-                expected = expected_busbw(
-                    selection.cluster_name,
-                    collective,
-                    sizes / rate_scale,
-                    gpus,
-                    _own(selection, name),
-                )
-                busbw = {end: expected[column].to_numpy() for end, column in _ENDS.items()}
-                parts.append(
-                    _dataset("predicted", name, gpus, collective, sizes, busbw, 1 / rate_scale)
-                )
+    for name, gpus, collective in product(
+        selection.protocols, selection.gpus, selection.collectives
+    ):
+        expected = expected_busbw(
+            selection.cluster_name, collective, sizes / rate_scale, gpus, _own(selection, name)
+        )
+        busbw = {end: expected[column].to_numpy() for end, column in _ENDS.items()}
+        parts.append(_dataset("predicted", name, gpus, collective, sizes, busbw, 1 / rate_scale))
     return merge(parts)
 
 
@@ -78,7 +73,7 @@ def published_sweep(selection: SweepSelection) -> xr.Dataset:
         collective, gpus = cast(tuple[str, int], key)
         sizes, seconds = group.size_bytes.to_numpy(), 1e-6 * group.time_us.to_numpy()
         busbw = busbw_GBps(collective, gpus, sizes, seconds)
-        chosen = {"": busbw, "_low": busbw, "_high": busbw}
+        chosen = dict.fromkeys(_ENDS, busbw)
         parts.append(_dataset("paper", selection.protocols[0], gpus, collective, sizes, chosen))
     return merge(parts)
 

@@ -6,11 +6,10 @@ which the last are draws of parameters (a single one without any).
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from repro.catalog.experiments import Batch
 from repro.catalog.models import Model
 from repro.catalog.phases import PHASES
 from repro.catalog.selection import Selection
@@ -64,43 +63,42 @@ _DATA_PARALLEL = {
 
 @dataclass(frozen=True)
 class Configuration:
-    """Numbers of GPUs, pipeline stages and sequences; `value` is that of what is swept."""
+    """A number of GPUs and how they are used; `value` is that of what is swept."""
 
     gpus: int
     value: int | None
-    stages: int
-    batch: Batch
-
-    @property
-    def replicas(self) -> int:
-        """Pipelines, or GPUs of data parallelism."""
-        return self.gpus // self.stages
+    plan: Plan
 
 
 def configurations(selection: Selection, model: str) -> list[Configuration]:
     """Those of one model whose batch divides."""
-    return [
-        Configuration(gpus, value, selection.experiment.stages(gpus), batch)
-        for gpus in selection.gpus
-        for value, batch in selection.batches(model, gpus).items()
-    ]
+    chosen = selection.experiment
+    found = []
+    for gpus in selection.gpus:
+        stages = chosen.stages(gpus)
+        for value, batch in selection.batches(model, gpus).items():
+            plan = Plan(
+                global_batch_size=batch.global_batch_size,
+                micro_batch_size=batch.micro_batch_size,
+                # Pipelines, or GPUs of data parallelism.
+                data_parallel=gpus // stages,
+                pipeline_parallel=stages,
+                distributed_optimizer=chosen.distributed_optimizer,
+            )
+            found.append(Configuration(gpus, value, plan))
+    return found
 
 
 def predict_data_parallel(
-    studied: Model,
-    asked: Sequence[Configuration],
-    machine: Machine,
-    parameters: Parameters,
-    distributed_optimizer: bool,
+    studied: Model, asked: Sequence[Configuration], machine: Machine, parameters: Parameters
 ) -> Iterator[tuple[Configuration, dict[str, Array]]]:
     """Data parallelism; one rank and one node stand for all."""
-    plan = Plan(
-        global_batch_size=np.array([one.batch.global_batch_size for one in asked]),
-        micro_batch_size=np.array([one.batch.micro_batch_size for one in asked]),
-        data_parallel=np.array([one.replicas for one in asked]),
-        distributed_optimizer=distributed_optimizer,
-    )
-    rows, _ = workload(studied.family, studied.full_size(pipeline=False), plan).flat()
+    columns = {
+        field.name: np.array([getattr(one.plan, field.name) for one in asked])
+        for field in fields(Plan)
+    }
+    shape = studied.full_size(pipeline=False)
+    rows, _ = workload(studied.family, shape, Plan(**columns)).flat()
     predicted = quantities(rows, machine, parameters)
     time = np.atleast_2d(predicted["iteration_time_s"])
     phases = np.zeros((len(PHASES), *time.shape))
@@ -110,40 +108,28 @@ def predict_data_parallel(
     rate = np.broadcast_to(predicted["fabric_gbps"], time.shape)
     memory = sum((predicted[part] for part in MEMORY), np.array(FRAMEWORK_BYTES))
     for row, one in enumerate(asked):
-        yield (
-            one,
-            {
-                "iteration_time_s": time[None, :, row],
-                "phase_time_s": phases[None, :, :, row],
-                "rx_iteration_full_scale_gbps": rate[None, :, row],
-                "tx_iteration_full_scale_gbps": rate[None, :, row],
-                "memory_bytes": memory[[row]],
-            },
-        )
+        found = {
+            "iteration_time_s": time[None, :, row],
+            "phase_time_s": phases[None, :, :, row],
+            "rx_iteration_full_scale_gbps": rate[None, :, row],
+            "tx_iteration_full_scale_gbps": rate[None, :, row],
+            "memory_bytes": memory[[row]],
+        }
+        yield one, found
 
 
 def predict_pipelines(
-    studied: Model,
-    asked: Sequence[Configuration],
-    machine: Machine,
-    parameters: Parameters,
-    distributed_optimizer: bool,
+    studied: Model, asked: Sequence[Configuration], machine: Machine, parameters: Parameters
 ) -> Iterator[tuple[Configuration, dict[str, Array]]]:
     """Pipelines, every rank and node of each run; what does not divide into stages is left out."""
     shape = studied.full_size(pipeline=True)
     for one in asked:
-        plan = Plan(
-            global_batch_size=one.batch.global_batch_size,
-            micro_batch_size=one.batch.micro_batch_size,
-            data_parallel=one.replicas,
-            pipeline_parallel=one.stages,
-            distributed_optimizer=distributed_optimizer,
-        )
+        w = workload(studied.family, shape, one.plan)
         try:
-            found = predict_pipeline(workload(studied.family, shape, plan), machine, parameters)
+            found = predict_pipeline(w, machine, parameters)
         except ReproError:
             continue
-        yield one, _quantities(found, one.replicas)
+        yield one, _quantities(found, int(w.data_parallel))
 
 
 def _quantities(found: PipelineIteration, replicas: int) -> dict[str, Array]:
@@ -155,15 +141,11 @@ def _quantities(found: PipelineIteration, replicas: int) -> dict[str, Array]:
         "p2p_wire_s": found.timeline.wire_s,
         "p2p_bytes_sent": found.sent_bytes,
     }
-    by_node = {"rx": found.nic_received_bytes, "tx": found.nic_sent_bytes}
-    computed = {
-        **{name: np.repeat(values, replicas, axis=0) for name, values in by_stage.items()},
-        **{
-            f"{way}_iteration_full_scale_gbps": 8e-9 * np.multiply.outer(carried, 1 / found.time_s)
-            for way, carried in by_node.items()
-        },
-        "memory_bytes": np.array(found.memory_bytes),
-    }
+    computed = {name: np.repeat(values, replicas, axis=0) for name, values in by_stage.items()}
+    for way, carried in (("rx", found.nic_received_bytes), ("tx", found.nic_sent_bytes)):
+        rate = 8e-9 * np.multiply.outer(carried, 1 / found.time_s)
+        computed[f"{way}_iteration_full_scale_gbps"] = rate
+    computed["memory_bytes"] = np.array(found.memory_bytes)
     return {
         name: values if values.ndim == len(QUANTITIES[name].dims) else values[..., None]
         for name, values in computed.items()

@@ -14,7 +14,7 @@ import xarray as xr
 from scipy.optimize import least_squares
 
 from repro.catalog.experiments import experiment
-from repro.catalog.models import Model, model
+from repro.catalog.models import model
 from repro.catalog.volumes import BACKWARD_PER_FORWARD, forward_flops, ring_all_reduce_bytes
 from repro.predict.workload import Array
 
@@ -129,6 +129,10 @@ def configurations(results: Mapping[str, xr.Dataset]) -> pd.DataFrame:
             studied, transport, gpus = where
             at = {"model": studied, "protocol": transport, "gpus": gpus}
             kind = model(studied)
+            links = measured["link_set_gbps"].sel(at)
+            if gpus == _CALIBRATED_RANKS:
+                # They share a node; more use the fabric.
+                links = links.sel(level="node")
             by_phase = {str(key): float(v) for key, v in phases.sel(at).to_series().items()}
             rows.append(
                 {
@@ -136,26 +140,16 @@ def configurations(results: Mapping[str, xr.Dataset]) -> pd.DataFrame:
                     **at,
                     **by_phase,
                     "measured_s": float(times.sel(at)),
-                    "layers": _layers(kind),
+                    # A decoder layer of t5 counts twice for its second attention.
+                    "layers": kind.testbed.layers * (3 if kind.family == "t5" else 1),
                     "forward_flops": entry.batch(studied, int(gpus)).micro_batch_size
                     * forward_flops(kind.family, kind.testbed),
                     "parameters": float(measured["parameters"].sel(at)),
                     "gradient_bytes": float(measured["gradient_bytes"].sel(at)),
-                    "link_gbps": _slowest_link_gbps(measured["link_set_gbps"].sel(at), int(gpus)),
+                    "link_gbps": float(links.min()),
                 }
             )
     return pd.DataFrame(rows)
-
-
-def _layers(kind: Model) -> int:
-    """Attention and MLP blocks; a decoder layer of t5 counts twice for its second attention."""
-    return kind.testbed.layers * (3 if kind.family == "t5" else 1)
-
-
-def _slowest_link_gbps(levels: xr.DataArray, gpus: int) -> float:
-    """Two ranks share a node; more use the fabric."""
-    chosen = levels.sel(level=["node"]) if gpus == _CALIBRATED_RANKS else levels
-    return float(chosen.min())
 
 
 def _wire_s(rows: pd.DataFrame) -> pd.Series:

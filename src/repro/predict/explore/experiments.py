@@ -1,6 +1,6 @@
 """Experiments predicted at full scale, in the schema of the measured ones.
 
-Intervals come from draws of the model's uncertain parameters (`repro.predict.calibration.draws`).
+Intervals come from draws of uncertain parameters (`repro.predict.calibration.interval`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from repro.catalog.models import model
 from repro.catalog.phases import P2P_TIMERS, PHASES
 from repro.catalog.protocols import Protocol, protocol
 from repro.catalog.selection import Selection
-from repro.predict.calibration.draws import draw_parameters, without_columns
+from repro.predict.calibration.interval import draw_parameters, without_columns
 from repro.predict.explore.configurations import (
     QUANTITIES,
     configurations,
@@ -48,24 +48,21 @@ def predict_experiment(selection: Selection) -> xr.Dataset:
         A name is unknown.
     """
     entry = cluster(selection.experiment.cluster)
-    fitted = calibration(entry.calibration).parameters
-    predicted = predict_with(selection, _protocols(selection), fitted)
-    return predicted.expand_dims(source=["predicted"])
+    return _predict(selection, calibration(entry.calibration).parameters)
 
 
 def draw_experiment(selection: Selection) -> xr.Dataset:
     """The same with a dimension `resample`: predictions with parameters drawn from their
     distribution, to take intervals of any quantity from."""
     entry = cluster(selection.experiment.cluster)
-    drawn = draw_parameters(calibration(entry.calibration), entry)
-    predicted = predict_with(selection, _protocols(selection), drawn)
-    return predicted.expand_dims(source=["predicted"])
+    return _predict(selection, draw_parameters(calibration(entry.calibration), entry))
 
 
-def _protocols(selection: Selection) -> dict[str, Protocol | None]:
-    """By name; None where a cluster has the rate of its fabric only."""
+def _predict(selection: Selection, parameters: Parameters) -> xr.Dataset:
+    """With the selection's protocols; where a cluster has none, with its fabric's rate."""
     known = cluster(selection.experiment.cluster).protocols
-    return {name: protocol(name) if name in known else None for name in selection.protocols}
+    protocols = {name: protocol(name) if name in known else None for name in selection.protocols}
+    return predict_with(selection, protocols, parameters).expand_dims(source=["predicted"])
 
 
 def predict_with(
@@ -119,9 +116,7 @@ def _fill(
     predict = predict_pipelines if chosen.pipeline else predict_data_parallel
     for (i, name), (j, one) in product(enumerate(selection.models), enumerate(machines.values())):
         asked = configurations(selection, name)
-        for configuration, found in predict(
-            model(name), asked, one, parameters, chosen.distributed_optimizer
-        ):
+        for configuration, found in predict(model(name), asked, one, parameters):
             k = selection.gpus.index(configuration.gpus)
             place = (i, j, k, values.index(configuration.value))
             for variable, array in arrays.items():

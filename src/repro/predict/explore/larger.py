@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import xarray as xr
@@ -14,14 +15,12 @@ from repro.catalog.phases import PHASES
 from repro.catalog.reading import Entry, read_yaml
 from repro.errors import ReproError
 from repro.paths import PARAMS
-from repro.predict.calibration.draws import draw_parameters, without_columns
-from repro.predict.calibration.interval import LEVEL
+from repro.predict.calibration.interval import LEVEL, draw_parameters, without_columns
 from repro.predict.network.machine import machine
 from repro.predict.parameters import Parameters, calibration
-from repro.predict.step.memory import FRAMEWORK_BYTES
 from repro.predict.step.pipeline_iteration import predict_pipeline
-from repro.predict.step.stages import check_stages, memory_by_stage_bytes
-from repro.predict.workload import Array, Plan, Workload, workload
+from repro.predict.step.stages import check_stages, fullest_gpu_bytes
+from repro.predict.workload import Plan, Workload, workload
 
 # What the paper trained on cluster B, and trains on here first.
 _PAPERS = "gpt2-large"
@@ -133,13 +132,18 @@ def predict_larger(study: LargerModels | None = None) -> xr.Dataset:
     labels = [model(_PAPERS).label, *(larger.label for larger in study.models.values())]
     where = (len(shapes), len(study.gpus))
     arrays = {name: np.full(where, np.nan) for name in _VARIABLES}
+    preferred = [
+        Split(stages, micro_batch_size, study.micro_batches)
+        for stages, micro_batch_size in product(study.pipeline_parallel, study.micro_batch_size)
+    ]
     for row, (name, shape) in enumerate(shapes.items()):
-        splits = [_papers_split()] if name == _PAPERS else list(_splits(study))
+        splits = [_papers_split()] if name == _PAPERS else preferred
         for column, found in _scaling(shape, splits, study, entry):
             for variable, value in found.items():
                 arrays[variable][row, column] = value
         times = arrays["iteration_time_s"][row]
-        arrays["weak_scaling_efficiency"][row] = _first(times) / times
+        if known := times[~np.isnan(times)].tolist():
+            arrays["weak_scaling_efficiency"][row] = known[0] / times
     return xr.Dataset(
         {
             name: (("model", "gpus"), arrays[name], {"long_name": long_name, "units": units})
@@ -157,13 +161,6 @@ def _papers_split() -> Split:
     return Split(stages=1, micro_batch_size=micro_batch_size, micro_batches=1)
 
 
-def _splits(study: LargerModels) -> Iterator[Split]:
-    """In the order of preference."""
-    for stages in study.pipeline_parallel:
-        for micro_batch_size in study.micro_batch_size:
-            yield Split(stages, micro_batch_size, study.micro_batches)
-
-
 def _scaling(
     shape: Shape, splits: list[Split], study: LargerModels, entry: Cluster
 ) -> Iterator[tuple[int, dict[str, float]]]:
@@ -176,14 +173,10 @@ def _scaling(
         # Once a split fits, the model keeps it: more GPUs only shard the optimizer further.
         for split in [chosen] if chosen else splits:
             w = split.workload(shape, gpus)
-            if w is not None and _memory_bytes(w) <= limit:
+            if w is not None and fullest_gpu_bytes(w) <= limit:
                 chosen = split
                 yield column, _quantities(w, entry, calibrated.parameters, drawn)
                 break
-
-
-def _memory_bytes(w: Workload) -> float:
-    return float(memory_by_stage_bytes(w).max()) + FRAMEWORK_BYTES
 
 
 def _quantities(
@@ -192,8 +185,7 @@ def _quantities(
     one = predict_pipeline(w, machine(entry, parameters), parameters)
     time = float(one.time_s)
     times = predict_pipeline(w, machine(entry, drawn), drawn).time_s
-    tail = 100 * (1 - LEVEL) / 2
-    low, high = np.percentile(times, [tail, 100 - tail])
+    low, high = np.quantile(times, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     waits = one.phases_s[:, [PHASES.index(phase) for phase in _COMMUNICATION]].sum(axis=1)
     return {
         "iteration_time_s": time,
@@ -206,12 +198,6 @@ def _quantities(
         "global_batch_size": float(w.global_batch_size),
         "memory_bytes": one.memory_bytes,
     }
-
-
-def _first(values: Array) -> float:
-    """The first value that is not NaN; NaN if there is none."""
-    known = values[~np.isnan(values)]
-    return float(known[0]) if known.size else np.nan
 
 
 def _assumptions(study: LargerModels) -> str:

@@ -60,10 +60,18 @@ def predict(
     >>> predict(gpt.family, gpt.full, plan, machine(a100, p), p).iteration_time_s.dims
     ('gpus',)
     """
-    given = [_array(field.name, getattr(plan, field.name)) for field in fields(plan)]
+    names = [field.name for field in fields(Plan)]
+
+    def evaluate(*values: Array) -> Array:
+        """All quantities on a new last axis."""
+        flat, form = workload(family, shape, Plan(**dict(zip(names, values, strict=True)))).flat()
+        found = quantities(flat, machine, parameters)
+        stacked = np.stack([found[name] for name in _QUANTITIES], axis=-1)
+        return stacked.reshape(*form, len(_QUANTITIES))
+
     computed = xr.apply_ufunc(
-        lambda *values: _evaluate(family, shape, machine, parameters, values),
-        *given,
+        evaluate,
+        *(_array(name, getattr(plan, name)) for name in names),
         output_core_dims=[["quantity"]],
         dask="parallelized",
         output_dtypes=[float],
@@ -96,18 +104,3 @@ def _stack(computed: xr.DataArray, names: tuple[str, ...], dim: str) -> xr.DataA
     labels = [name.replace("_", " ") for name in names]
     chosen = computed.sel(quantity=list(names)).rename(quantity=dim)
     return chosen.assign_coords({dim: labels})
-
-
-def _evaluate(
-    family: Family,
-    shape: Shape,
-    machine: Machine,
-    parameters: Parameters,
-    values: tuple[Array, ...],
-) -> Array:
-    """All quantities on a new last axis."""
-    names = [field.name for field in fields(Plan)]
-    flat, form = workload(family, shape, Plan(**dict(zip(names, values, strict=True)))).flat()
-    computed = quantities(flat, machine, parameters)
-    stacked = np.stack([computed[name] for name in _QUANTITIES], axis=-1)
-    return stacked.reshape(*form, len(_QUANTITIES))

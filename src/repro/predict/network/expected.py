@@ -18,7 +18,11 @@ from repro.catalog.reading import choose
 from repro.collectives.definitions import bus_factor, busbw_GBps
 from repro.errors import ReproError
 from repro.predict.network.busbw_limits import Group, Limit, group_on, limits
-from repro.predict.network.link_prediction import predict_collective
+from repro.predict.network.link_prediction import (
+    MeasuredNetwork,
+    measured_network,
+    predict_collective,
+)
 from repro.predict.network.links import (
     FABRIC_EFFICIENCY,
     NEW_NETWORK,
@@ -28,7 +32,6 @@ from repro.predict.network.links import (
     cost_priors,
     read_links,
 )
-from repro.predict.network.measured_network import MeasuredNetwork, measured_network
 from repro.predict.workload import Array
 
 LATENCY, STARTUP, TRANSFER = "latency", "start-up", "transfer"
@@ -144,18 +147,23 @@ class _Setting:
         )
         network = self._network(group)
         if network is None:
-            parts, half_width = _by_links(rows, limit, self.protocol)
+            parts = _by_links(rows, limit, self.protocol)
+            half_width: Array | float = read_links().residuals[NEW_NETWORK].half_width
             basis = "rates of links"
         else:
-            parts, half_width = _by_network(rows, network)
+            named = rows.assign(gpu=network.model.gpu, network=network.model.network)
+            parts = network.model.parts_s(as_cases(rows))
+            half_width = predict_collective(named).half_width.to_numpy()
             basis = f"collectives of {network.model.gpu}, {network.model.network}"
+        typical, width = _busbw_GBps(rows, parts), np.exp(half_width)
         # Nothing is expected above a link's nominal rate but where it was measured.
-        busbw = _busbw(rows, parts, half_width)
-        ceiling = np.maximum(limit.ceiling_GBps, busbw.typical_GBps)
+        ceiling = np.maximum(limit.ceiling_GBps, typical)
         shares = np.stack(np.broadcast_arrays(parts.latency, parts.startup, parts.transfer))
         regime = np.array(REGIMES)[shares.argmax(axis=0)]
-        return pd.concat([rows, busbw], axis=1).assign(
-            high_GBps=np.minimum(busbw.high_GBps, ceiling),
+        return rows.assign(
+            low_GBps=typical / width,
+            typical_GBps=typical,
+            high_GBps=np.minimum(typical * width, ceiling),
             regime=regime,
             limit=[limit.link if name == TRANSFER else f"{name}, not a link" for name in regime],
             ceiling_GBps=limit.ceiling_GBps,
@@ -216,8 +224,7 @@ class _Setting:
             name = f"{fabric.link}, crossed by every hop of the ring,"
             candidates.append((name, shared, self.protocol))
         for name, limit, transport in candidates:
-            parts, _ = _by_links(expected, limit, transport)
-            yield name, _link_bytes(expected) / parts.time_s * 1e-9
+            yield name, _busbw_GBps(expected, _by_links(expected, limit, transport))
 
     def _remark(
         self,
@@ -255,14 +262,7 @@ class _Setting:
         return f"{size}; about what {name} gives ({typical:.3g} GB/s)"
 
 
-def _by_network(rows: pd.DataFrame, network: MeasuredNetwork) -> tuple[Parts, Array]:
-    """Times by a measured network's model, and half widths of their 90 % intervals."""
-    named = rows.assign(gpu=network.model.gpu, network=network.model.network)
-    half_width = predict_collective(named).half_width.to_numpy()
-    return network.model.parts_s(as_cases(rows)), half_width
-
-
-def _by_links(rows: pd.DataFrame, limit: Limit, protocol: Protocol | None) -> tuple[Parts, Array]:
+def _by_links(rows: pd.DataFrame, limit: Limit, protocol: Protocol | None) -> Parts:
     """Times by a link's rate and what collectives of unknown networks cost beside it."""
     nodes = int(rows.nodes.iloc[0])
     costs = {name: prior.median for name, prior in cost_priors(nodes).items()}
@@ -271,8 +271,7 @@ def _by_links(rows: pd.DataFrame, limit: Limit, protocol: Protocol | None) -> tu
         costs["hop_s"] = max(costs["hop_s"], protocol.latency_us * 1e-6)
     cases = as_cases(rows)
     transfer = _link_bytes(rows) / (1e9 * limit.typical_GBps)
-    parts = cases.parts_s(cases.link_bytes / transfer, Costs(**costs))
-    return parts, np.full(len(rows), read_links().residuals[NEW_NETWORK].half_width)
+    return cases.parts_s(cases.link_bytes / transfer, Costs(**costs))
 
 
 def _link_bytes(rows: pd.DataFrame) -> Array:
@@ -282,10 +281,5 @@ def _link_bytes(rows: pd.DataFrame) -> Array:
     return link_bytes
 
 
-def _busbw(rows: pd.DataFrame, parts: Parts, half_width: Array) -> pd.DataFrame:
-    """The 90 % interval of bus bandwidths, and its middle."""
-    typical = _link_bytes(rows) / parts.time_s * 1e-9
-    width = np.exp(half_width)
-    return pd.DataFrame(
-        {"low_GBps": typical / width, "typical_GBps": typical, "high_GBps": typical * width}
-    )
+def _busbw_GBps(rows: pd.DataFrame, parts: Parts) -> Array:
+    return _link_bytes(rows) / parts.time_s * 1e-9

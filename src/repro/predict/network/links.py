@@ -102,9 +102,10 @@ class NetworkCalibration(Entry):
     residuals: dict[str, Residuals]
 
     @property
-    def table(self) -> dict[Cell, float]:
-        """Peak bus bandwidth in GB/s by (ranks, nodes)."""
-        return {(peak.ranks, peak.nodes): peak.busbw_GBps for peak in self.peaks}
+    def model(self) -> "NetworkModel":
+        """What it predicts with."""
+        table = {(peak.ranks, peak.nodes): peak.busbw_GBps for peak in self.peaks}
+        return NetworkModel(self.gpu, self.network, self.costs, table)
 
 
 class LinkCalibration(Entry):

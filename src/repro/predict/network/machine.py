@@ -1,11 +1,11 @@
 """A cluster as the performance model sees it: one GPU, and levels of links with their rates."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from repro.catalog.clusters import Cluster
 from repro.catalog.gpus import Gpu
 from repro.catalog.protocols import Protocol
-from repro.predict.network.measured_network import MeasuredNetwork, measured_network
+from repro.predict.network.link_prediction import MeasuredNetwork, measured_network
 from repro.predict.parameters import Parameters
 
 _BYTES_PER_GBIT = 1e9 / 8
@@ -72,20 +72,14 @@ def machine(cluster: Cluster, parameters: Parameters, protocol: Protocol | None 
     top = cluster.topology.levels[-1]
     for level in cluster.topology.levels:
         rate = level.link_gbps * _BYTES_PER_GBIT
-        if level is not top:
-            links = Links(level.name, vertex_gpus, rate * parameters.collective_efficiency)
-        elif measured is not None:
-            links = Links(level.name, vertex_gpus, measured, measured=True)
-        elif protocol is None:
-            links = Links(level.name, vertex_gpus, rate * parameters.fabric_efficiency)
-        else:
-            links = Links(
-                level.name,
-                vertex_gpus,
-                protocol.effective_gbps * _BYTES_PER_GBIT,
-                protocol.latency_us * 1e-6,
-                measured=True,
-            )
+        links = Links(level.name, vertex_gpus, rate * parameters.collective_efficiency)
+        if level is top and measured is not None:
+            links = replace(links, bytes_per_s=measured, measured=True)
+        elif level is top and protocol is not None:
+            rate, latency_s = protocol.effective_gbps * _BYTES_PER_GBIT, 1e-6 * protocol.latency_us
+            links = replace(links, bytes_per_s=rate, latency_s=latency_s, measured=True)
+        elif level is top:
+            links = replace(links, bytes_per_s=rate * parameters.fabric_efficiency)
         levels.append(links)
         vertex_gpus *= level.members
     return Machine(cluster.device, tuple(levels), cluster.fabric_ring_sharing, network)

@@ -63,18 +63,16 @@ def all_reduce_s(
     size_bytes: Array, ranks: Array, stride: Array, machine: Machine, parameters: Parameters
 ) -> Array:
     """Ring all-reduce of S bytes: 2 (n-1)/n S over the bus bandwidth, and latency."""
-    return 2 * _half_transfer_s(size_bytes, ranks, stride, machine, parameters) + ring_latency_s(
-        ranks, stride, machine, parameters
-    )
+    return half_all_reduce_s(2 * size_bytes, ranks, stride, machine, parameters)
 
 
 def half_all_reduce_s(
     size_bytes: Array, ranks: Array, stride: Array, machine: Machine, parameters: Parameters
 ) -> Array:
     """Ring reduce-scatter or all-gather of S bytes in all: (n-1)/n S over the bus bandwidth."""
-    return _half_transfer_s(size_bytes, ranks, stride, machine, parameters) + ring_latency_s(
-        ranks, stride, machine, parameters
-    )
+    moved = (ranks - 1) / ranks * size_bytes
+    transfer = moved / ring_bytes_per_s(ranks, stride, machine, parameters)
+    return transfer + ring_latency_s(ranks, stride, machine, parameters)
 
 
 def data_parallel_s(
@@ -98,14 +96,6 @@ def data_parallel_s(
     error = np.asarray(parameters.network_error)
     measured = machine.network.time_s(collective, size_bytes, ranks, nodes, error)
     return np.where((stride == 1) & ~np.isnan(measured), measured, generic)
-
-
-def _half_transfer_s(
-    size_bytes: Array, ranks: Array, stride: Array, machine: Machine, parameters: Parameters
-) -> Array:
-    """The bytes of one way round a ring over its bus bandwidth."""
-    moved = (ranks - 1) / ranks * size_bytes
-    return moved / ring_bytes_per_s(ranks, stride, machine, parameters)
 
 
 def message_s(size_bytes: Array, stride: Array, machine: Machine) -> Array:

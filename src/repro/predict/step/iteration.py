@@ -12,11 +12,16 @@ from repro.predict.network.transfers import (
     message_s,
 )
 from repro.predict.parameters import Parameters
-from repro.predict.step.ends import EMBEDDING_FORWARD_SHARE, embedding_s, head_passes
 from repro.predict.step.kernels import Kernels
-from repro.predict.step.layers import LayerPasses, Pass, layer_passes
+from repro.predict.step.layers import (
+    EMBEDDING_FORWARD_SHARE,
+    LayerPasses,
+    Pass,
+    embedding_s,
+    head_passes,
+    layer_passes,
+)
 from repro.predict.step.memory import stage_parameters
-from repro.predict.step.pipeline import Stages, bubble_s
 from repro.predict.workload import Array, Workload
 
 # Bytes per parameter that mixed-precision Adam moves: fp16 gradient to fp32 (6), its norm (4),
@@ -101,6 +106,34 @@ def predict_phases(w: Workload, machine: Machine, parameters: Parameters) -> Pha
     )
 
 
+@dataclass(frozen=True)
+class Stages:
+    """One micro batch's forward and backward pass on each kind of stage, in seconds.
+
+    The first stage has the embedding beside its layers, the last one the logits; all others are
+    `middle` ones. `receive` is what a stage waits for messages, both ways and for all its chunks.
+    Without pipeline parallelism the only stage has both and waits for nobody.
+    """
+
+    first: Array
+    middle: Array
+    last: Array
+    receive: Array
+
+
+def bubble_s(w: Workload, stages: Stages) -> Array:
+    """What the last stage waits in an iteration, beside its messages.
+
+    Every other stage once, before the first micro batch arrives and after the last one's gradients
+    have left, which interleaving divides by the number of chunks (Narayanan et al., SC 2021,
+    section 2.2.2); then the difference to the slowest stage for each further micro batch.
+    """
+    p, v, m = w.pipeline_parallel, w.virtual_stages, w.micro_batches
+    others = (p - 1) * (stages.middle + stages.receive) + stages.first - stages.middle
+    slowest = np.maximum(stages.first, stages.last)
+    return np.where(p > 1, others / v + (m - 1) * (slowest - stages.last), 0.0)
+
+
 def _exposed_sync_s(
     w: Workload, layers: LayerPasses, machine: Machine, parameters: Parameters
 ) -> Array:
@@ -140,12 +173,6 @@ def optimizer_s(
     return traffic + kernels.parameters.host_optimizer_layer_s * layers
 
 
-def _receive_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
-    """Each chunk waits for one message on its way up and one on its way down."""
-    hops = 2 * w.virtual_stages * _hop_s(w, machine, parameters)
-    return np.where(w.pipeline_parallel > 1, hops, 0.0)
-
-
 def gradient_wire_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
     """How long gradients are on the wire, hidden or not: a reduce-scatter where the optimizer is
     sharded, otherwise an all-reduce."""
@@ -176,18 +203,18 @@ def _stage_passes(w: Workload, machine: Machine, kernels: Kernels) -> LayerPasse
     return LayerPasses(*stage)
 
 
-def _hop_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
-    """A micro batch's activations to the next stage: each tensor-parallel rank sends its part and
-    gathers the others' (Narayanan et al., SC 2021, section 4.1)."""
+def _receive_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
+    """Each chunk waits for one message on its way up and one on its way down.
+
+    That is a micro batch's activations to the next stage: each tensor-parallel rank sends its part
+    and gathers the others' (Narayanan et al., SC 2021, section 4.1).
+    """
     t = w.tensor_parallel
     size = 2 * w.tokens * w.hidden_size
     sent = message_s(size / t, t * w.data_parallel, machine)
-    gathered = np.where(
-        w.sequence_parallel > 0,
-        0.0,
-        half_all_reduce_s(size, t, np.ones_like(t), machine, parameters),
-    )
-    return parameters.hop_s + sent + gathered
+    gather = half_all_reduce_s(size, t, np.ones_like(t), machine, parameters)
+    hop = parameters.hop_s + sent + np.where(w.sequence_parallel > 0, 0.0, gather)
+    return np.where(w.pipeline_parallel > 1, 2 * w.virtual_stages * hop, 0.0)
 
 
 def _total(one: Pass) -> Array:

@@ -1,4 +1,4 @@
-"""One transformer layer's passes over one micro batch: what the GPU does, and the host."""
+"""Passes over one micro batch: a layer's, by GPU and host, and those of a model's two ends."""
 
 from dataclasses import dataclass
 
@@ -24,6 +24,15 @@ _SCORE_FORWARD, _SCORE_BACKWARD = 9, 11
 _SOFTMAX_BATCH = 4
 # Share of a layer's launches that belong to the attention core.
 _CORE_SHARE = 0.3
+
+# The ends: the embedding, the logits and the loss.
+# Bytes per logit that the loss moves on its way (fp16 to fp32, maximum, difference, exponential,
+# sum, quotient) and back.
+_LOSS_FORWARD, _LOSS_BACKWARD = 40, 20
+# Bytes per element of the embedding: gather, positions, dropout; and their gradients.
+_EMBEDDING_BYTES = 24
+# The gather is a third of the embedding's traffic, its two gradients are the rest.
+EMBEDDING_FORWARD_SHARE = 1 / 3
 
 
 @dataclass(frozen=True)
@@ -147,3 +156,25 @@ def _core_s(w: Workload, kernels: Kernels, cores: list[tuple[Array, Array]]) -> 
 def _pass(gpu: Array, collectives: Array, host: Array) -> Pass:
     computing = np.maximum(gpu, host)
     return Pass(computing, np.maximum(gpu + collectives, host) - computing)
+
+
+def embedding_s(tokens: Array, hidden_size: Array, kernels: Kernels) -> Array:
+    """One micro batch's embedding and its gradients."""
+    return kernels.traffic_s(_EMBEDDING_BYTES * tokens * hidden_size)
+
+
+def head_passes(w: Workload, machine: Machine, kernels: Kernels) -> tuple[Pass, Pass]:
+    """Logits and loss of one micro batch: forward and backward."""
+    t, h, p = w.tensor_parallel, w.hidden_size, kernels.parameters
+    logits = w.tokens * w.vocabulary_size / t
+    efficiency = np.where(t > 1, p.logits_gemm_efficiency, p.logits_gemm_efficiency_alone)
+    product = 2 * logits * h / (kernels.gpu.peak_flops * efficiency)
+    # BERT's masked-token head has a dense layer and a norm before the logits.
+    dense = kernels.gemm_s(w.tokens, h, h) if w.family == "bert" else np.zeros_like(h)
+    # Three reductions of one number per token: its largest logit, its target's, the sum.
+    latency = 3 * all_reduce_s(4 * w.tokens, t, np.ones_like(t), machine, p)
+    gathered = all_reduce_s(2 * w.tokens * h, t, np.ones_like(t), machine, p)
+    return (
+        Pass(product + dense + kernels.traffic_s(_LOSS_FORWARD * logits), latency),
+        Pass(2 * product + 2 * dense + kernels.traffic_s(_LOSS_BACKWARD * logits), gathered),
+    )

@@ -18,12 +18,11 @@ from repro.predict.network.transfers import data_parallel_s
 from repro.predict.parameters import Parameters
 from repro.predict.step.iteration import optimizer_s
 from repro.predict.step.kernels import Kernels
-from repro.predict.step.memory import FRAMEWORK_BYTES
 from repro.predict.step.schedule import Timeline, run_1f1b
 from repro.predict.step.stages import (
     check_stages,
     embedding_stages,
-    memory_by_stage_bytes,
+    fullest_gpu_bytes,
     message_bytes,
     parameters_by_stage,
     stage_layers,
@@ -108,14 +107,16 @@ def predict_pipeline(w: Workload, machine: Machine, parameters: Parameters) -> P
     }
     everywhere = [np.broadcast_to(phases[name], timeline.end_s.shape) for name in PHASES]
     sent, received = _nic_bytes(w, machine)
+    per_boundary = w.micro_batches * message_bytes(w)
     return PipelineIteration(
         time_s=np.sum(everywhere, axis=0)[0],
         phases_s=np.stack(everywhere, axis=1),
         timeline=timeline,
-        sent_bytes=_sent_bytes(w),
+        # Forward to the next stage and back to the previous one.
+        sent_bytes=np.append(per_boundary, 0.0) + np.append(0.0, per_boundary),
         nic_sent_bytes=sent,
         nic_received_bytes=received,
-        memory_bytes=float(memory_by_stage_bytes(w).max()) + FRAMEWORK_BYTES,
+        memory_bytes=fullest_gpu_bytes(w),
     )
 
 
@@ -143,11 +144,6 @@ def _messages_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
     return np.array(np.broadcast_arrays(*times)) if times else np.zeros((0,))
 
 
-def _gradient_bytes(w: Workload) -> Array:
-    size: Array = parameters_by_stage(w) * w.gradient_bytes
-    return size
-
-
 def _copies(w: Workload) -> Array:
     """Ranks that hold copies of the same word embeddings (copy, replica)."""
     return np.array([_ranks(w, stage) for stage in embedding_stages(w)])
@@ -162,11 +158,10 @@ def _syncs_s(w: Workload, machine: Machine, parameters: Parameters) -> tuple[Arr
     """Each stage's gradient sync, and how long it then waits until the last one has summed up its
     copy of the embeddings (stage, ...)."""
     reduce = "reduce_scatter" if w.distributed_optimizer > 0 else "all_reduce"
-    neighbours = np.ones(())
     gradients = np.array(
         [
-            data_parallel_s(reduce, size, w.data_parallel, neighbours, machine, parameters)
-            for size in _gradient_bytes(w)
+            data_parallel_s(reduce, size, w.data_parallel, np.ones(()), machine, parameters)
+            for size in parameters_by_stage(w) * w.gradient_bytes
         ]
     )
     table = placed_all_reduce_s(_table_bytes(w), _copies(w), machine, parameters)
@@ -179,8 +174,7 @@ def _parameter_gather_s(w: Workload, machine: Machine, parameters: Parameters) -
     if w.distributed_optimizer == 0:
         return np.zeros(())
     size = 2 * parameters_by_stage(w).max()
-    alone = np.ones(())
-    return data_parallel_s("all_gather", size, w.data_parallel, alone, machine, parameters)
+    return data_parallel_s("all_gather", size, w.data_parallel, np.ones(()), machine, parameters)
 
 
 def _slowest_optimizer_s(w: Workload, kernels: Kernels) -> Array:
@@ -192,13 +186,6 @@ def _slowest_optimizer_s(w: Workload, kernels: Kernels) -> Array:
     ]
     slowest: Array = np.array(steps).max(axis=0)
     return slowest
-
-
-def _sent_bytes(w: Workload) -> Array:
-    """Each rank's messages forward to the next stage and back to the previous one."""
-    per_boundary = w.micro_batches * message_bytes(w)
-    sent: Array = np.append(per_boundary, 0.0) + np.append(0.0, per_boundary)
-    return sent
 
 
 def _nic_bytes(w: Workload, machine: Machine) -> tuple[Array, Array]:

@@ -17,8 +17,6 @@ MEMORY = tuple(field.name for field in fields(Memory))
 # Rows evaluated at a time: some fifty arrays of this length stay in a second-level cache.
 _BLOCK = 8192
 
-Evaluate = Callable[[Workload], dict[str, Array]]
-
 
 def iteration_times_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
     """Iteration times only, of a flat workload, in seconds; the fastest way through a sweep."""
@@ -42,7 +40,7 @@ def quantities(w: Workload, machine: Machine, parameters: Parameters) -> dict[st
     return in_blocks(w, lambda rows: _quantities(rows, machine, parameters))
 
 
-def in_blocks(w: Workload, evaluate: Evaluate) -> dict[str, Array]:
+def in_blocks(w: Workload, evaluate: Callable[[Workload], dict[str, Array]]) -> dict[str, Array]:
     """Evaluate a flat workload block by block and join the results."""
     rows = max(w.layers.shape[0], 1)
     blocks = [evaluate(w.rows(slice(at, at + _BLOCK))) for at in range(0, rows, _BLOCK)]

@@ -20,11 +20,16 @@ from repro.catalog.stages import (
 from repro.catalog.volumes import layer_parameters
 from repro.errors import ReproError
 from repro.predict.network.machine import Machine
-from repro.predict.step.ends import EMBEDDING_FORWARD_SHARE, embedding_s, head_passes
 from repro.predict.step.kernels import Kernels
-from repro.predict.step.layers import layer_passes
+from repro.predict.step.layers import (
+    EMBEDDING_FORWARD_SHARE,
+    embedding_s,
+    head_passes,
+    layer_passes,
+)
 from repro.predict.step.memory import (
     ADAM_BYTES,
+    FRAMEWORK_BYTES,
     GRADIENT_BYTES,
     MASTER_BYTES,
     WEIGHT_BYTES,
@@ -148,6 +153,11 @@ def memory_by_stage_bytes(w: Workload) -> Array:
     states = WEIGHT_BYTES + GRADIENT_BYTES + (MASTER_BYTES + ADAM_BYTES) / shards
     held: Array = states * parameters_by_stage(w) + activations
     return held
+
+
+def fullest_gpu_bytes(w: Workload) -> float:
+    """GPU memory of the stage that takes most, with the framework's own."""
+    return float(memory_by_stage_bytes(w).max()) + FRAMEWORK_BYTES
 
 
 def _embedded_tokens(w: Workload) -> dict[int, Array]:
