@@ -31,7 +31,6 @@ from repro.errors import ReproError
 from repro.observe.messages import pair_messages
 from repro.train.groups import join_groups
 from repro.train.records import RankRecord, TrainingRun
-from repro.train.run import train
 from repro.train.training import set_up
 
 _ITERATIONS = 3
@@ -180,7 +179,7 @@ def test_bf16_sends_two_bytes_an_element(
     pool: RankPool, family: Family, enwiki: Path, tmp_path: Path
 ) -> None:
     run = replace(staged_run(family, enwiki, stages=4), precision="bf16")
-    ranks = pool.run(train, run, tmp_path, ranks=4, stages=4, family=family)
+    ranks = pool.run(train_recorded, run, tmp_path, ranks=4, stages=4, family=family)
     tokens = [SEQUENCE, SEQUENCE, SEQUENCE + (DECODER_SEQUENCE if family == "t5" else 0)]
     for rank, positions in enumerate(tokens):
         sizes = {end.size_bytes for end in ranks[rank].messages if end.peer == rank + 1}

@@ -37,8 +37,8 @@ class Profile(Entry):
     """How much of an experiment is run, and how often.
 
     `values` are those of what the experiment sweeps, ascending. `warmup` iterations are dropped at
-    least, `iterations` recorded at least and `most_iterations` at most, until half of the 95 %
-    interval of their mean is `half_interval` of it. A checkpoint is written every `save_every` and
+    least. Exactly `iterations` are recorded; or, with `most_iterations`, so many at least and that
+    many at most, until half of the 95 % interval of their mean is `half_interval` of it. A checkpoint is written every `save_every` and
     a validation of `validation_batches` batches run every `validate_every` recorded iterations (0:
     never).
     """
@@ -48,7 +48,7 @@ class Profile(Entry):
     values: tuple[PositiveInt, ...] = ()
     warmup: PositiveInt
     iterations: PositiveInt
-    most_iterations: PositiveInt
+    most_iterations: PositiveInt | None = None
     half_interval: PositiveFloat = 0.02
     save_every: NonNegativeInt = 0
     validate_every: NonNegativeInt = 0

@@ -61,7 +61,7 @@ def measure_compute(cluster_name: str, profile_name: str, corpus: Path, split: s
     if not ability.works:
         return not_run({"testbed": ability.found})
     ranks = most_gpus(cluster_name)
-    alone = Profile(models=(), gpus=(1,), warmup=1, iterations=3, most_iterations=3)
+    alone = Profile(models=(), gpus=(1,), warmup=1, iterations=3)
     cases = [
         (pipeline, name, micro_batch)
         for pipeline, name in _trained(cluster_name, profile_name)

@@ -11,7 +11,7 @@ from typing import Any
 
 from megatron.core.timers import TimerBase, Timers
 
-from repro.observe.waiting import main_thread_waited_s, stolen_s, waited_s
+from repro.observe.other_work import stolen_s
 
 # What a GPU computes.
 _PASSES = ("forward-compute", "backward-compute", "optimizer")
@@ -20,29 +20,23 @@ _PASSES = ("forward-compute", "backward-compute", "optimizer")
 class Pace:
     """Holds passes back until their CPU time is over at the pace of `cores` cores.
 
-    `late_s` is how much later than that they were over, all together, and `waited_s` how long they
-    waited for a core, which delays them only as far as they are late.
+    `late_s` is how much later than that they were over, all together.
     """
 
     def __init__(self, cores: float) -> None:
         self._cores = cores
-        self._wall_s = self._cpu_s = self._waited_s = 0.0
-        self.late_s = self.waited_s = 0.0
+        self._wall_s = self._cpu_s = self.late_s = 0.0
 
     def begin(self) -> None:
         """A pass begins."""
-        self._waited_s = main_thread_waited_s()
         self._wall_s, self._cpu_s = time.monotonic(), time.process_time()
 
     def end(self) -> tuple[float, float]:
         """A pass has been computed: wait, and return the seconds it took and its CPU time."""
         cpu_s = time.process_time() - self._cpu_s
         early_s = self._wall_s + cpu_s / self._cores - time.monotonic()
-        self.waited_s += main_thread_waited_s() - self._waited_s
-        if early_s < 0:
-            self.late_s -= early_s
-        else:
-            time.sleep(early_s)
+        self.late_s += max(0.0, -early_s)
+        time.sleep(max(0.0, early_s))
         return time.monotonic() - self._wall_s, cpu_s
 
 
@@ -93,12 +87,9 @@ class _PacedTimer(TimerBase):  # type: ignore[misc]
 
 
 def lacked_so_far_s(timers: Timers) -> float:
-    """What this rank has waited for the machine beyond its pace; 0 on a GPU.
+    """What the machine has kept from this rank beyond its pace; 0 on a GPU.
 
-    By how much passes were late, what its threads waited for a core outside of passes, and what a
-    virtual machine's host took.
+    By how much passes were late, and what a virtual machine's host took. Between passes nothing is
+    paced: there ranks wait for cores that they themselves keep busy with their traffic.
     """
-    if not isinstance(timers, PacedTimers):
-        return 0.0
-    pace = timers.pace
-    return pace.late_s + waited_s() - pace.waited_s + stolen_s()
+    return timers.pace.late_s + stolen_s() if isinstance(timers, PacedTimers) else 0.0

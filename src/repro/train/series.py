@@ -13,13 +13,13 @@ from repro.catalog.phases import P2P_TIMERS, PHASES
 from repro.errors import ReproError
 from repro.observe.messages import MessageEnd
 from repro.observe.precision import half_width
-from repro.observe.waiting import busiest_other
+from repro.observe.other_work import busiest_other
 from repro.train.records import RankRecord, Report, Span, TrainingRun
 from repro.train.training import Training
 
-# An iteration in which a rank waited for the machine for more than this share of it says nothing
-# of the network. Ranks of an idle machine wait for each other's traffic, up to a few percent.
-MOST_LACKED = 0.1
+# An iteration in which the machine kept more than this share of it from a rank is longer by as much,
+# over any network. Ranks of an idle machine lack nothing.
+MOST_LACKED = 0.03
 # Until then other work is waited for.
 PATIENCE_S = 600.0
 _COMPUTE = ("forward compute", "backward compute")

@@ -1,32 +1,10 @@
-"""What a process lacked: time in which it waited for a core, or the machine for its host."""
+"""Who else uses this machine: the host of a virtual one, and other processes."""
 
 import os
 import time
 from pathlib import Path
 
-_TASKS = Path("/proc/self/task")
 _LOOK_S = 0.5
-
-
-def waited_s() -> float:
-    """Seconds in which threads of this process were ready to run and had no core so far.
-
-    A container's limit on CPU time counts. 0 where the kernel keeps no account of it.
-    """
-    return sum(map(_waited_s, _TASKS.glob("*/schedstat")))
-
-
-def main_thread_waited_s() -> float:
-    """The main thread's part of it."""
-    return _waited_s(Path("/proc/self/schedstat"))
-
-
-def _waited_s(schedstat: Path) -> float:
-    try:
-        return int(schedstat.read_text().split()[1]) * 1e-9
-    except (OSError, IndexError):
-        # No such account, or a thread that ended meanwhile.
-        return 0.0
 
 
 def stolen_s() -> float:
