@@ -38,9 +38,9 @@ class Profile(Entry):
 
     `values` are those of what the experiment sweeps, ascending. `warmup` iterations are dropped at
     least. Exactly `iterations` are recorded; or, with `most_iterations`, so many at least and that
-    many at most, until half of the 95 % interval of their mean is `half_interval` of it. A checkpoint is written every `save_every` and
-    a validation of `validation_batches` batches run every `validate_every` recorded iterations (0:
-    never).
+    many at most, until half of the 95 % interval of their mean is `half_interval` of it. A
+    checkpoint is written every `save_every` and a validation of `validation_batches` batches run
+    every `validate_every` recorded iterations (0: never).
     """
 
     models: tuple[str, ...]

@@ -12,7 +12,6 @@ repeat, rank
 What was not measured is NaN. `docs/quantities.md` defines every variable.
 """
 
-import json
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from repro.collectives.traffic import received_bytes
 from repro.observe.nic import FloatArray
 from repro.observe.precision import CONFIDENCE, half_width
 from repro.results.outcome import Outcome
+from repro.results.schema import said
 
 _CASE = ("layout", "collective", "in_place", "size_bytes")
 _WHERE = ("source", "protocol", "gpus")
@@ -86,10 +86,8 @@ def sweep_dataset(
             "level": list(rates),
         },
     )
-    if outcome.ran_on:
-        dataset = dataset.assign_attrs(ran_on=json.dumps(outcome.ran_on))
     where = {"source": source, "protocol": protocol, "gpus": gpus}
-    return dataset.assign_coords(where).expand_dims(list(where))
+    return dataset.assign_attrs(said(outcome)).assign_coords(where).expand_dims(list(where))
 
 
 def bandwidths(results: xr.Dataset) -> xr.Dataset:

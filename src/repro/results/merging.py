@@ -1,6 +1,7 @@
 """Join datasets of the schema, values and attributes."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from typing import get_args
 
@@ -49,6 +50,11 @@ def _merged_attributes(datasets: Sequence[xr.Dataset]) -> dict[str, object]:
         if described:
             entries = [entry for part in described for entry in json.loads(part)]
             attributes[name] = json.dumps(entries)
+    spent: Counter[str] = Counter()
+    for dataset in datasets:
+        spent.update(json.loads(dataset.attrs.get("spent_s", "{}")))
+    if spent:
+        attributes["spent_s"] = json.dumps({what: round(s, 3) for what, s in spent.items()})
     reasons = [json.loads(dataset.attrs.get("not_run", "{}")) for dataset in datasets]
     if any("not_run" in dataset.attrs for dataset in datasets):
         attributes["not_run"] = json.dumps(

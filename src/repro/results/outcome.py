@@ -31,6 +31,9 @@ class Outcome:
     `fabric_latency_s` is what was added: 0 where the kernel lacks netem. `links` are checked on
     the testbed only, as is `speed`. All times are on rank 0's clock.
 
+    `spent_s` is where the time went: starting ranks and checking links count for the first of what
+    takes turns.
+
     Of real nodes only: `adapters`, one entry per node; `needed_bytes`, what each node's ranks had
     to send to other nodes at least while iterations were recorded; `ran_on`, what computed and
     communicated.
@@ -45,6 +48,7 @@ class Outcome:
     adapters: tuple[NodeAdapters, ...] = ()
     needed_bytes: tuple[float, ...] = ()
     ran_on: Mapping[str, object] = field(default_factory=dict)
+    spent_s: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -118,9 +118,17 @@ def configuration_dataset(
         for dim in ("iteration", "node", "sample", "span", "message", "call")
         if dim in dataset.dims
     }
+    return cell.place(dataset.assign_coords(counted).assign_attrs(said(outcome)), source)
+
+
+def said(outcome: Outcome) -> dict[str, str]:
+    """What an outcome says beside its measurements, as attributes."""
+    found: dict[str, str] = {}
     if outcome.ran_on:
-        dataset = dataset.assign_attrs(ran_on=json.dumps(outcome.ran_on))
-    return cell.place(dataset.assign_coords(counted), source)
+        found["ran_on"] = json.dumps(outcome.ran_on)
+    if outcome.spent_s:
+        found["spent_s"] = json.dumps({k: round(v, 3) for k, v in outcome.spent_s.items()})
+    return found
 
 
 _Variable = tuple[tuple[str, ...], object, str, str]

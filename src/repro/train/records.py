@@ -122,6 +122,8 @@ class RankRecord:
         This rank's moments of Adam.
     warmup
         Iterations that were dropped before the first one.
+    before_s
+        What setting up and warming up took.
     lacked_share
         Of each iteration of an emulated GPU, what the rank that lacked most waited for the machine.
     discarded
@@ -146,6 +148,7 @@ class RankRecord:
     pipeline_rank: int = 0
     adam_state_bytes: int = 0
     warmup: int = 0
+    before_s: dict[str, float] = field(default_factory=dict)
     lacked_share: tuple[float, ...] = ()
     discarded: int = 0
     ended_precise: bool = False

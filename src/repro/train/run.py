@@ -67,8 +67,10 @@ def train(
         # What an earlier run left in it, this one would use without counting it.
         parallel_state.get_global_memory_buffer().buffer.clear()
         turns = turns or Turns()
+        began = time.monotonic()
         held = begin_peak()
         state = set_up(run, scratch, cores)
+        set_up_s = time.monotonic() - began
         look: Callable[[], None] = (
             (lambda: None)
             if memory_bytes is None
@@ -84,6 +86,7 @@ def train(
         watch = Watch(one, report, series, run)
         emulated = cores is not None
         warmup = watch.warm_up(run.warmup, _MOST_WARMUP if emulated else run.warmup, _STEADY)
+        before_s = {"set-up": set_up_s, "warm-up": time.monotonic() - began - set_up_s}
         going = list(range(turns.count))
         while going:
             for turn in going:
@@ -92,7 +95,7 @@ def train(
                 _between(state, series[turn])
             going = [turn for turn in going if not series[turn].ended(run)]
         taken = peak_bytes() - held
-        return tuple(one.record(state, warmup, taken) for one in series)
+        return tuple(one.record(state, warmup, before_s, taken) for one in series)
 
 
 def _one(state: Training) -> Iteration:

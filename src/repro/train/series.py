@@ -12,13 +12,13 @@ from megatron.core import parallel_state
 from repro.catalog.phases import P2P_TIMERS, PHASES
 from repro.errors import ReproError
 from repro.observe.messages import MessageEnd
-from repro.observe.precision import half_width
 from repro.observe.other_work import busiest_other
+from repro.observe.precision import half_width
 from repro.train.records import RankRecord, Report, Span, TrainingRun
 from repro.train.training import Training
 
-# An iteration in which the machine kept more than this share of it from a rank is longer by as much,
-# over any network. Ranks of an idle machine lack nothing.
+# An iteration in which the machine kept more than this share of it from a rank is longer by as
+# much, over any network. Ranks of an idle machine lack nothing.
 MOST_LACKED = 0.03
 # Until then other work is waited for.
 PATIENCE_S = 600.0
@@ -79,7 +79,9 @@ class Series:
             and half_width(shares) <= run.half_interval
         )
 
-    def record(self, state: Training, warmup: int, peak_memory_bytes: int) -> RankRecord:
+    def record(
+        self, state: Training, warmup: int, before_s: dict[str, float], peak_memory_bytes: int
+    ) -> RankRecord:
         """All of it, and what the rank held."""
         done = self.iterations
         weights = list(state.module.parameters())
@@ -109,6 +111,7 @@ class Series:
                 for name in ("exp_avg", "exp_avg_sq")
             ),
             warmup=warmup,
+            before_s=before_s,
             lacked_share=tuple(one.lacked_share for one in self.of_all_ranks),
             discarded=self.discarded,
             ended_precise=self.precise(state.run),

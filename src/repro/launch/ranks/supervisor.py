@@ -39,7 +39,7 @@ from repro.launch.messages import (
 )
 from repro.launch.ranks.rank import Place, serve
 from repro.observe.nic import sample_counters
-from repro.observe.turns import own_clocks
+from repro.observe.turns import OwnClock, own_clocks
 from repro.results.outcome import Outcome, OutOfMemory
 from repro.testbed.links import (
     UPLINK,
@@ -59,7 +59,7 @@ _FIRST_PORT = 29500
 _LOG_LINES = 5
 _LAST_WORDS_S = 1.0
 # One rank and all of them take turns in the check of their speed, as a machine's speed drifts.
-_TURNS = 8
+_TURNS = 4
 
 
 class _UserGone(Exception):
@@ -79,7 +79,9 @@ class _Ranks:
 
     def __init__(self, site: Site, network: Network | None, logs: Path):
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["repro.train.run", "repro.train.groups"])
+        context.set_forkserver_preload(
+            ["repro.train.uncompiled", "repro.train.run", "repro.train.groups"]
+        )
         self._topology, self._cores = site.topology, site.cores
         self._logs = [logs / f"rank{rank}.log" for rank in range(site.ranks)]
         self.pipes: list[Connection] = []
@@ -213,9 +215,11 @@ def supervise(user: Connection) -> None:
         if site.topology is not None:
             network = stack.enter_context(build_network(site.topology))
         os.environ.update(_environment(network is not None))
+        began = time.monotonic()
         ranks = _Ranks(site, network, scratch)
         stack.callback(lambda: ranks.bury())
         speed = _verify_speed(site, ranks, user)
+        starting_s = time.monotonic() - began
         user.send(Ready())
         port, previous = _FIRST_PORT, None
         verified: dict[tuple[str, float, int], LinkCheck] = {}
@@ -233,12 +237,16 @@ def supervise(user: Connection) -> None:
                 if fresh and first.memory_bytes and isinstance(first.run, TrainingRun):
                     carry_out((replace(first, run=_smallest(first.run), memory_bytes=()),))
                 found = carry_out(orders)
+                found[0].spent_s["starting ranks"] = starting_s
+                starting_s = 0.0
                 user.send([replace(outcome, speed=speed) for outcome in found])
             except _RankOutOfMemory as error:
+                began = time.monotonic()
                 ranks.bury()
                 ranks, previous = _Ranks(site, network, scratch), None
                 # Ranks that are still starting would disturb the next check of the links.
                 speed = _verify_speed(site, ranks, user)
+                starting_s = time.monotonic() - began
                 user.send(error.found)
 
 
@@ -281,6 +289,7 @@ def _carry_out(
             latencies_s[turn] = set_fabric_latency(network, orders[turn].fabric_latency_s)
         begun.append((turn, time.monotonic()))
 
+    started = time.monotonic()
     if network is not None:
         nodes = network.nodes[: network.topology.node_of(count - 1) + 1]
         # Those of the first turn last, so that they are in force.
@@ -288,6 +297,7 @@ def _carry_out(
             set_links(turn)
             rates = orders[turn].rates_gbps
             checks[turn] = verify_links(network, rates, count, verified)
+    checking_s = time.monotonic() - started
     address = network.addresses[0] if network else "127.0.0.1"
     with sample_counters(lambda: [read_uplink_bytes(node) for node in nodes]) as nics:
         begun[:] = [(0, time.monotonic())]
@@ -305,9 +315,24 @@ def _carry_out(
             checks[turn],
             latencies_s[turn],
             tuple(one for one in found if isinstance(one, SweepRecord)),
+            spent_s=_spent_s(clocks[turn], found, 0.0 if turn else checking_s),
         )
         for turn, found in enumerate(by_turn)
     ]
+
+
+def _spent_s(clock: OwnClock, found: Sequence[Any], checking_s: float) -> dict[str, float]:
+    """Where the time of one turn's measurement went, as rank 0 has it."""
+    whole_s = sum(end - start for start, end in clock.windows_s)
+    known_s: dict[str, float] = {}
+    if isinstance(record := found[0], RankRecord):
+        known_s = {
+            **(record.before_s if checking_s else {}),
+            "recorded iterations": sum(record.iteration_time_s),
+            "validations and checkpoints": sum(one.end_s - one.start_s for one in record.spans),
+        }
+    rest_s = whole_s - sum(known_s.values())
+    return {"checking links": checking_s, **known_s, "between iterations": rest_s}
 
 
 def _verify_speed(site: Site, ranks: _Ranks, user: Connection) -> SpeedCheck | None:
