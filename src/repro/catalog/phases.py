@@ -38,3 +38,5 @@ MESSAGE_PHASES = {
     "backward receive": ("backward-recv", "forward-send-backward-recv"),
     "send": ("forward-send", "backward-send"),
 }
+# What the papers' timers show as communication: waiting for stragglers, and the wire.
+COMMUNICATION = ("straggler wait", "gradient sync", "parameter all-gather")

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
+from repro.catalog.phases import COMMUNICATION
 from repro.observe.precision import CONFIDENCE
 
-COMMUNICATION = ("straggler wait", "gradient sync", "parameter all-gather")
 _RESAMPLES = 1000
 
 # A scalar of a dataset; with the dimension `resample`, one of each resample.

@@ -4,28 +4,35 @@ An emulated GPU has a share of a core. What it computes in a pass takes it the C
 needs, at whatever moment the machine gives it; the pass is then held back until that CPU time would
 be over at the share's pace. So a pass takes as long on one rank as on many, as long as the ranks'
 shares leave some of the machine free.
+
+The CPU time of the same pass varies by a tenth, with the machine's caches and clocks. A GPU's does
+not: once a run is warm, every pass of a kind takes what it took then.
 """
 
+import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from megatron.core.timers import TimerBase, Timers
 
-from repro.observe.other_work import stolen_s
-
 # What a GPU computes.
-_PASSES = ("forward-compute", "backward-compute", "optimizer")
+PASSES = ("forward-compute", "backward-compute", "optimizer")
 
 
 class Pace:
     """Holds passes back until their CPU time is over at the pace of `cores` cores.
 
-    `late_s` is how much later than that they were over, all together.
+    `taken_s` are the times of passes at that pace. With `hold_s` every pass takes that long
+    instead; `late_s` is how much later passes were over, all together.
     """
 
     def __init__(self, cores: float) -> None:
         self._cores = cores
         self._wall_s = self._cpu_s = self.late_s = 0.0
+        self.taken_s: list[float] = []
+        self.hold_s: float | None = None
 
     def begin(self) -> None:
         """A pass begins."""
@@ -34,7 +41,9 @@ class Pace:
     def end(self) -> tuple[float, float]:
         """A pass has been computed: wait, and return the seconds it took and its CPU time."""
         cpu_s = time.process_time() - self._cpu_s
-        early_s = self._wall_s + cpu_s / self._cores - time.monotonic()
+        self.taken_s.append(cpu_s / self._cores)
+        pass_s = self.taken_s[-1] if self.hold_s is None else self.hold_s
+        early_s = self._wall_s + pass_s - time.monotonic()
         self.late_s += max(0.0, -early_s)
         time.sleep(max(0.0, early_s))
         return time.monotonic() - self._wall_s, cpu_s
@@ -53,16 +62,15 @@ class PacedTimers(Timers):  # type: ignore[misc]
 
     def __init__(self, cores: float, log_level: int, log_option: str) -> None:
         super().__init__(log_level, log_option)
-        # Passes come one after another, so they share a pace.
-        self.pace = Pace(cores)
+        self.paces = {name: Pace(cores) for name in PASSES}
         self._paced: dict[str, _PacedTimer] = {}
 
     def __call__(self, name: str, log_level: int | None = None) -> Any:
         """The timer of a name."""
         timer = super().__call__(name, log_level)
-        if name not in _PASSES:
+        if name not in PASSES:
             return timer
-        return self._paced.setdefault(name, _PacedTimer(timer, self.pace))
+        return self._paced.setdefault(name, _PacedTimer(timer, self.paces[name]))
 
 
 class _PacedTimer(TimerBase):  # type: ignore[misc]
@@ -87,9 +95,26 @@ class _PacedTimer(TimerBase):  # type: ignore[misc]
 
 
 def lacked_so_far_s(timers: Timers) -> float:
-    """What the machine has kept from this rank beyond its pace; 0 on a GPU.
+    """By how much passes were late, because the machine was kept from this rank; 0 on a GPU.
 
-    By how much passes were late, and what a virtual machine's host took. Between passes nothing is
-    paced: there ranks wait for cores that they themselves keep busy with their traffic.
+    Between passes nothing is paced: there ranks wait for cores that they themselves keep busy with
+    their traffic.
     """
-    return timers.pace.late_s + stolen_s() if isinstance(timers, PacedTimers) else 0.0
+    if not isinstance(timers, PacedTimers):
+        return 0.0
+    return sum(pace.late_s for pace in timers.paces.values())
+
+
+def pass_times_s(timers: PacedTimers) -> list[float]:
+    """The median pass of each of `PASSES` since the last call, at the pace; NaN without any."""
+    found = []
+    for pace in timers.paces.values():
+        found.append(float(np.median(pace.taken_s)) if pace.taken_s else math.nan)
+        pace.taken_s.clear()
+    return found
+
+
+def hold_passes(timers: PacedTimers, times_s: Sequence[float]) -> None:
+    """From now on let each of `PASSES` take that long, on this rank."""
+    for pace, time_s in zip(timers.paces.values(), times_s, strict=True):
+        pace.hold_s = time_s

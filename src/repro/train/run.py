@@ -27,9 +27,6 @@ from repro.train.steps import Batch, forward_step
 from repro.train.t5_stage import t5_shapes
 from repro.train.training import Training, set_up
 
-# Computing is steady when it takes as long as in the iteration before, to this share.
-_STEADY, _MOST_WARMUP = 0.15, 10
-
 
 def device_scope() -> AbstractContextManager[None]:
     """The scope in which Megatron-Core runs on this machine's device: nothing on a GPU."""
@@ -84,8 +81,7 @@ def train(
 
         series = [Series() for _ in range(turns.count)]
         watch = Watch(one, report, series, run)
-        emulated = cores is not None
-        warmup = watch.warm_up(run.warmup, _MOST_WARMUP if emulated else run.warmup, _STEADY)
+        warmup = watch.warm_up(state.timers)
         before_s = {"set-up": set_up_s, "warm-up": time.monotonic() - began - set_up_s}
         going = list(range(turns.count))
         while going:

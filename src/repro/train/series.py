@@ -8,12 +8,15 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
+from megatron.core.timers import Timers
 
-from repro.catalog.phases import P2P_TIMERS, PHASES
+from repro.catalog.phases import COMMUNICATION, P2P_TIMERS, PHASES
 from repro.errors import ReproError
 from repro.observe.messages import MessageEnd
+from repro.observe.nic import FloatArray
 from repro.observe.other_work import busiest_other
 from repro.observe.precision import half_width
+from repro.train.pacing import PASSES, PacedTimers, hold_passes, pass_times_s
 from repro.train.records import RankRecord, Report, Span, TrainingRun
 from repro.train.training import Training
 
@@ -22,8 +25,8 @@ from repro.train.training import Training
 MOST_LACKED = 0.03
 # Until then other work is waited for.
 PATIENCE_S = 600.0
-_COMPUTE = ("forward compute", "backward compute")
-_COMMUNICATION = ("straggler wait", "gradient sync", "parameter all-gather")
+# Computing is steady when it takes as long as in the iteration before, to this share.
+_STEADY, _LEAST_WARMUP, _MOST_WARMUP = 0.15, 3, 10
 
 
 @dataclass(frozen=True)
@@ -38,19 +41,19 @@ class Iteration:
     loss: float
     lacked_share: float
 
-    def spent_s(self, phases: Sequence[str]) -> float:
-        """Time in some phases together."""
-        return sum(self.phase_time_s[phase] for phase in phases)
+    @property
+    def communication_s(self) -> float:
+        """Time of the phases that the papers' timers show as communication."""
+        return sum(self.phase_time_s[phase] for phase in COMMUNICATION)
 
 
 @dataclass(frozen=True)
 class _OfAllRanks:
-    """An iteration's mean time and share of communication over ranks, its slowest computing, and
-    the most that a rank lacked; `waited_s` is how long undisturbed iterations have been wanting."""
+    """An iteration's mean time and share of communication over ranks, and the most that a rank
+    lacked; `waited_s` is how long an undisturbed iteration has been waited for."""
 
     time_s: float
     communication: float
-    compute_s: float
     lacked_share: float
     waited_s: float
 
@@ -132,25 +135,29 @@ class Watch:
         done = sum(min(len(one.iterations), self.run.iterations) for one in self.series)
         self.report(done, words)
 
-    def warm_up(self, least: int, most: int, steady: float) -> int:
+    def warm_up(self, timers: Timers) -> int:
         """Iterate until computing takes as long as the time before; the number of iterations.
 
-        Parameters
-        ----------
-        least, most
-            Iterations.
-        steady
-            How much two times may differ.
+        From then on passes of an emulated GPU take as long as they did then on the ranks of the
+        same stage. GPUs iterate as often as they are asked to.
         """
         self.say("warming up")
-        before, done = 0.0, 0
-        while done < most:
-            compute_s = _agreed(self.one(), 0.0).compute_s
+        if not isinstance(timers, PacedTimers):
+            for _ in range(self.run.warmup):
+                self.one()
+            return self.run.warmup
+        before_s, done = np.full(len(PASSES), np.inf), 0
+        while True:
+            self.one()
             done += 1
-            if done >= least and abs(compute_s - before) <= steady * compute_s:
-                break
-            before = compute_s
-        return done
+            now_s = _of_stage(pass_times_s(timers))
+            change = _on_all_ranks([float(np.abs(now_s / before_s - 1).max())]).max()
+            if done >= max(self.run.warmup, _LEAST_WARMUP) and (
+                change <= _STEADY or done >= _MOST_WARMUP
+            ):
+                hold_passes(timers, np.minimum(now_s, before_s).tolist())
+                return done
+            before_s = now_s
 
     def record(self, into: Series) -> None:
         """Iterate until one iteration was not disturbed, and record it.
@@ -182,21 +189,28 @@ class Watch:
         self.say()
 
 
+def _of_stage(own_s: list[float]) -> FloatArray:
+    """The median over the ranks of this one's pipeline stage."""
+    stage = parallel_state.get_pipeline_model_parallel_rank()
+    table = _on_all_ranks([float(stage), *own_s])
+    found: FloatArray = np.median(table[table[:, 0] == stage, 1:], axis=0)
+    return found
+
+
 def _agreed(found: Iteration, waited_s: float) -> _OfAllRanks:
     """What all ranks' views of an iteration come to, the same on every rank."""
-    compute_s, communication_s = found.spent_s(_COMPUTE), found.spent_s(_COMMUNICATION)
-    own = [found.time_s, communication_s, compute_s, found.lacked_share, waited_s]
+    own = [found.time_s, found.communication_s, found.lacked_share, waited_s]
+    table = _on_all_ranks(own)
+    time_s, communication_s = table[:, :2].mean(axis=0).tolist()
+    lacked, waited = table[:, 2:].max(axis=0).tolist()
+    return _OfAllRanks(time_s, communication_s / time_s, lacked, waited)
+
+
+def _on_all_ranks(own: list[float]) -> FloatArray:
+    """A row of numbers of each rank."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     mine = torch.tensor(own, dtype=torch.float64, device=device)
-    all_ranks = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(all_ranks, mine)
-    table = torch.stack(all_ranks).cpu().numpy()
-    time_s, communication_s = table[:, :2].mean(axis=0)
-    slowest_s, lacked, waited = table[:, 2:].max(axis=0)
-    return _OfAllRanks(
-        float(time_s),
-        float(communication_s / time_s),
-        float(slowest_s),
-        float(lacked),
-        float(waited),
-    )
+    rows = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(rows, mine)
+    table: FloatArray = torch.stack(rows).cpu().numpy()
+    return table
