@@ -18,7 +18,6 @@ def _repro(*arguments: str) -> "subprocess.CompletedProcess[str]":
     ("arguments", "message"),
     [
         (("corpus", "dataset", "rnn"), "rnn"),
-        (("merge", "medium_scaling"), "medium_scaling"),
     ],
 )
 def test_bad_input_is_one_line(arguments: tuple[str, ...], message: str) -> None:

@@ -115,18 +115,6 @@ def resolve(
 
 
 @app.command()
-def merge(experiment: str) -> None:
-    """Join an experiment's measured protocols into results/EXPERIMENT.nc."""
-    from repro.catalog.experiments import experiment as read_experiment
-    from repro.results.merging import merge as merge_datasets
-    from repro.results.store import read_dataset, write_dataset
-
-    protocols = read_experiment(experiment).protocols
-    parts = [read_dataset(RESULTS / "measured" / f"{experiment}-{p}.nc") for p in protocols]
-    write_dataset(merge_datasets(parts), RESULTS / f"{experiment}.nc")
-
-
-@app.command()
 def figures() -> None:
     """Draw every figure as SVG and PNG into results/figures/, and write the metrics."""
     from repro.figures.every import draw_every_figure

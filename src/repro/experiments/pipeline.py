@@ -8,13 +8,11 @@ from pathlib import Path
 
 from repro.atomic import replace_text
 from repro.catalog.collectives import read_collectives_sweep, select_sweep
-from repro.catalog.experiments import EXPERIMENTS, experiment
+from repro.catalog.experiments import EXPERIMENTS
 from repro.catalog.selection import select
 from repro.experiments.obtain import resolve, resolve_sensitivity
 from repro.experiments.resolved import Resolved
 
-# Measured protocol by protocol, so that another rate of one measures only that one again.
-BY_PROTOCOL = ("strong_scaling", "weak_scaling")
 # Measured over fewer protocols than it is predicted for.
 _PROTOCOL = {"micro_batches": "rdma"}
 
@@ -27,27 +25,15 @@ def write_resolved(profile: str, folder: Path) -> list[Path]:
     ReproError
         The computing times were not measured, or not on this machine.
     """
-    stages = [
-        *((f"{name}-{protocol}", name, protocol) for name in BY_PROTOCOL for protocol in _of(name)),
-        *(
-            (name, name, _PROTOCOL.get(name, "all"))
-            for name in EXPERIMENTS
-            if name not in BY_PROTOCOL
-        ),
-    ]
     found: dict[str, list[Resolved]] = {
-        stage: [resolve(select(name, protocol=protocol, profile=profile))]
-        for stage, name, protocol in stages
+        name: [resolve(select(name, protocol=_PROTOCOL.get(name, "all"), profile=profile))]
+        for name in EXPERIMENTS
     }
     for cluster in read_collectives_sweep().clusters:
         found[f"collectives-{cluster}"] = [resolve(select_sweep(cluster, profile=profile))]
     one = select("weak_scaling", models="bert-large", gpus=8, profile=profile)
     found["sensitivity"] = list(resolve_sensitivity(one).values())
     return [_write(folder / f"{stage}.json", parts) for stage, parts in found.items()]
-
-
-def _of(name: str) -> tuple[str, ...]:
-    return experiment(name).protocols
 
 
 def _write(path: Path, parts: list[Resolved]) -> Path:
