@@ -1,4 +1,5 @@
-# make repro   the whole pipeline: install, measure, report (PYTHON=python3.11 chooses the interpreter)
+# make repro   the whole pipeline: install, measure, report (PYTHON=python3.11 chooses the interpreter,
+#              PROFILE=thorough measures more, PROFILE=ci hardly anything)
 # make test    the same environment, then the tests
 PYTHON ?= python3
 BIN := .venv/bin
@@ -7,7 +8,8 @@ LOCK := $(shell command -v flock > /dev/null && echo flock Makefile)
 
 .PHONY: repro test
 repro: .venv/installed
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/dvc repro
+	$(BIN)/repro claims
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/repro pipeline $(PROFILE)
 	$(BIN)/repro claims
 	@echo "report: $(CURDIR)/results/report.html"
 

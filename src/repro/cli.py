@@ -108,10 +108,38 @@ def resolve(
     profile: Annotated[str, typer.Option(help="Of every experiment.")] = "default",
 ) -> None:
     """Fix every number of what the pipeline measures, a file a stage in results/resolved/."""
-    from repro.experiments.pipeline import write_resolved
+    from repro.experiments.write_resolved import write_resolved
 
     for path in write_resolved(profile, RESULTS / "resolved"):
         typer.echo(path)
+
+
+@app.command()
+def pipeline(
+    profile: Annotated[
+        str | None, typer.Argument(help="default, thorough or ci; by default as the last time.")
+    ] = None,
+) -> None:
+    """Run all that has changed: `dvc repro`, with what runs and how long the rest will take."""
+    from repro.pipeline import run_pipeline
+
+    sys.exit(run_pipeline(profile))
+
+
+@app.command("first-look")
+def first_look(
+    profile: Annotated[str, typer.Option(help="Of weak scaling.")] = "default",
+) -> None:
+    """Measure one model over three protocols, and draw where its time goes."""
+    from repro.catalog.selection import select
+    from repro.experiments.obtain import obtain
+    from repro.figures.disk import save_figure
+    from repro.figures.scaling import breakdown
+
+    selection = select("weak_scaling", models="bert-large", gpus=8, profile=profile)
+    results = obtain(selection, "results/first_look/first_look.nc")
+    if results.data_vars:
+        save_figure(lambda: breakdown(results), RESULTS / "first_look" / "breakdown")
 
 
 @app.command()

@@ -62,7 +62,7 @@ def test_some_of_each(gpus: object) -> None:
             {"collectives": "all_reduce,gossip"},
             f"unknown collective 'gossip'; choose from: {', '.join(COLLECTIVES)}",
         ),
-        ({"profile": "huge"}, "unknown profile 'huge'; choose from: default, ci"),
+        ({"profile": "huge"}, "unknown profile 'huge'; choose from: default, thorough, ci"),
         (
             {"source": "dream"},
             "unknown source 'dream'; choose from: paper, predicted, testbed, cluster",

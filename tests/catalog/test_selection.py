@@ -43,7 +43,7 @@ def test_real_nodes_have_more_protocols() -> None:
         ({"protocol": "quic"}, "unknown protocol 'quic'; choose from: rdma, ipoib, tcp, all"),
         ({"models": "gpt5"}, "unknown model 'gpt5'; choose from: gpt2-medium"),
         ({"gpus": 3}, "unknown number of GPUs '3'; choose from: 2, 4, 8"),
-        ({"profile": "huge"}, "unknown profile 'huge'; choose from: default, ci"),
+        ({"profile": "huge"}, "unknown profile 'huge'; choose from: default, thorough, ci"),
         ({"source": "dream"}, "unknown source 'dream'; choose from: paper, predicted, testbed"),
     ],
 )

@@ -1,6 +1,7 @@
 """An experiment as a whole: resuming, and a machine that cannot run it."""
 
 import json
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -47,20 +48,21 @@ def computing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class _FakeSession:
-    """Counts what it is asked to train, and stops the user after a while."""
+    """Counts what it is asked to train, and stops the user after so many configurations."""
 
     def __init__(self, until: int = 100, most_sequences: int = 1000):
         self.trained: list[Order] = []
         self._until = until
         self._most_sequences = most_sequences
 
-    def run(self, order: Order, report: object) -> Outcome | OutOfMemory:
-        if len(self.trained) == self._until:
+    def take_turns(self, orders: Sequence[Order], report: object) -> list[Outcome] | OutOfMemory:
+        if self._until == 0:
             raise KeyboardInterrupt
-        self.trained.append(order)
-        if order.run.micro_batch_size > self._most_sequences:
+        self._until -= 1
+        self.trained += orders
+        if orders[0].run.micro_batch_size > self._most_sequences:
             return OutOfMemory(0, "no room")
-        return None  # type: ignore[return-value]
+        return [None for _ in orders]  # type: ignore[misc]
 
 
 def _measure(
@@ -90,11 +92,12 @@ def test_an_interrupted_experiment_repeats_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     selection = select("weak_scaling", models="gpt2-medium", protocol="all")
-    first, second = _FakeSession(until=4), _FakeSession()
+    first, second = _FakeSession(until=2), _FakeSession()
     with pytest.raises(KeyboardInterrupt):
         _measure(selection, tmp_path, first, monkeypatch)
     dataset = _measure(selection, tmp_path, second, monkeypatch)
-    assert (len(first.trained), len(second.trained)) == (4, 5)
+    # Three protocols take turns on each of 2, 4 and 8 GPUs.
+    assert (len(first.trained), len(second.trained)) == (6, 3)
     assert not any(order in first.trained for order in second.trained)
     assert dataset["iteration_time_s"].notnull().any(["iteration", "rank"]).all()
 
@@ -112,7 +115,7 @@ def test_another_parameter_is_another_configuration(
 def test_another_machine_is_another_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    selection = select("weak_scaling", models="gpt2-medium", protocol="all", gpus=8)
+    selection = select("weak_scaling", models="gpt2-medium", protocol="all")
     sessions = [_FakeSession(until=2), _FakeSession(until=2), _FakeSession(until=2)]
     for session, cores in zip(sessions, (0.2, 0.2, 0.1), strict=True):
         monkeypatch.setattr(on_testbed, "emulated_gpu", lambda _, cores=cores: {"cores": cores})
@@ -121,7 +124,7 @@ def test_another_machine_is_another_configuration(
         except KeyboardInterrupt:
             continue
         tmp_path.joinpath("out.nc").unlink(missing_ok=True)
-    assert [len(session.trained) for session in sessions] == [2, 1, 2]
+    assert [len(session.trained) for session in sessions] == [6, 3, 6]
 
 
 def test_computing_times_of_another_machine_are_refused(

@@ -12,18 +12,19 @@ from repro.collectives.definitions import PLACES, bus_factor
 from repro.collectives.records import CollectiveSweep, SweepRecord, Timing
 from repro.collectives.traffic import received_bytes
 from repro.observe.nic import NicSeries
+from repro.observe.precision import CONFIDENCE
 from repro.results.collectives import (
     bandwidth_table,
     bandwidths,
     bus_factors,
     layout_table,
+    median_interval,
     median_ranks,
     sweep_dataset,
     wire_share,
     wire_table,
 )
 from repro.results.merging import merge
-from repro.results.metrics import CONFIDENCE
 from repro.results.outcome import Outcome
 from repro.testbed.verify import LinkCheck
 
@@ -190,6 +191,15 @@ def test_the_interval_of_the_median_is_the_narrowest_that_covers(
 def test_of_too_few_repeats_it_is_the_whole_range(samples: int) -> None:
     assert median_ranks(samples) == (0, samples - 1)
     assert _coverage(samples, 0, samples - 1) < CONFIDENCE
+
+
+def test_of_few_repeats_it_is_students_of_their_logarithms() -> None:
+    samples = np.array([1.0, np.nan, 1.1, 1.21])
+    # Logarithms are ln 1.1 apart, t(2) is 4.303.
+    factor = 1.1 ** (4.303 / math.sqrt(3))
+    assert median_interval(samples) == pytest.approx((1.1 / factor, 1.1 * factor), rel=1e-4)
+    assert median_interval(np.array([2.0, 2.0, 2.0])) == (2.0, 2.0)
+    assert np.isnan(median_interval(np.array([np.nan]))).all()
 
 
 def test_the_interval_covers_medians_of_a_skewed_distribution() -> None:

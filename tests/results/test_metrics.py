@@ -82,6 +82,22 @@ def test_resamples_are_means_of_drawn_iterations(made_up_results: xr.Dataset) ->
     assert means.var() == pytest.approx(np.var(np.arange(count)) / count, rel=0.15)
 
 
+def test_iterations_that_were_not_recorded_are_not_drawn(made_up_results: xr.Dataset) -> None:
+    """A configuration that ended early has the intervals that it has by itself."""
+    recorded = 4
+    early = {"gpus": 2, "protocol": "tcp", "model": "t5-large", "source": "testbed"}
+    results = made_up_results.copy(deep=True)
+    varied = results["iteration_time_s"] * 0 + results["iteration"]
+    results["iteration_time_s"] = varied.where(
+        ~((varied["iteration"] >= recorded) & (varied["gpus"] == 2) & (varied["protocol"] == "tcp"))
+    )
+    joint = resample(results)["iteration_time_s"].sel(early).isel(rank=0).squeeze().values
+    alone = results.isel(iteration=slice(recorded))
+    own = resample(alone)["iteration_time_s"].sel(early).isel(rank=0).squeeze().values
+    np.testing.assert_allclose(joint, own)
+    assert joint.mean() == pytest.approx((recorded - 1) / 2, abs=0.1)
+
+
 def test_support_is_the_share_of_resamples_in_which_a_statement_holds(
     made_up_results: xr.Dataset,
 ) -> None:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from repro.train.pacing import PacedTimers
+from repro.train.pacing import PacedTimers, hold_passes, lacked_so_far_s, pass_times_s
 
 pytestmark = pytest.mark.usefixtures("cuda_means_cpu")
 
@@ -41,3 +41,27 @@ def test_messages_are_not_paced() -> None:
     _compute(0.002)
     timers("forward-recv").stop()
     assert timers("forward-recv").elapsed() < 1.0, "paced, it would take 2 s"
+
+
+def test_once_held_every_pass_takes_as_long() -> None:
+    timers = PacedTimers(0.5, log_level=2, log_option="minmax")
+    forward = timers("forward-compute", log_level=2)
+    hold_passes(timers, [0.05, 0.0, 0.0])
+    for cpu_s in (0.001, 0.01):
+        forward.start()
+        _compute(cpu_s)
+        forward.stop()
+        assert forward.elapsed() >= 0.99 * 0.05
+    assert pass_times_s(timers)[0] == pytest.approx(0.011, rel=0.5), "not the CPU time's median"
+    assert lacked_so_far_s(timers) <= max(0.0, forward.elapsed())
+
+
+def test_a_late_pass_lacked_what_it_was_late() -> None:
+    timers = PacedTimers(0.5, log_level=2, log_option="minmax")
+    backward = timers("backward-compute", log_level=2)
+    hold_passes(timers, [0.0, 0.02, 0.0])
+    backward.start()
+    # Whatever keeps the rank from its core: here it sleeps.
+    time.sleep(0.1)
+    backward.stop()
+    assert lacked_so_far_s(timers) == pytest.approx(backward.elapsed() - 0.02, abs=0.01)

@@ -132,8 +132,9 @@ def _plan(
     similarities = _similarities(selection, entry, computing, factor)
     for gpus in selection.gpus:
         for name in selection.models:
-            for transport in selection.protocols:
-                for value, batch in selection.batches(name, gpus).items():
+            for value, batch in selection.batches(name, gpus).items():
+                # Side by side, so that they take turns.
+                for transport in selection.protocols:
                     cell = Cell(name, transport, gpus, chosen.sweep, value)
                     similarity = similarities[name, _compared(selection, batch)]
                     planned.append(

@@ -32,7 +32,7 @@ def test_within_a_node_nothing_is_sent() -> None:
 
 
 def test_a_sweep_needs_its_all_reduces_over_all_ranks() -> None:
-    sweep = CollectiveSweep(("all_reduce", "broadcast"), (8,), ("world",), 2, "fp32", 1, 3, 1.0)
+    sweep = CollectiveSweep(("all_reduce", "broadcast"), (8,), ("world",), 2, "fp32", 1, 3, 3, 1.0)
     timing = Timing("world", "all_reduce", False, 1000, 1000, 5, (0.1, 0.1, 0.1), 0.0, 0.0)
     others = (replace(timing, layout="node"), replace(timing, collective="broadcast"))
     record = SweepRecord(0, {"world": 4}, (timing, replace(timing, in_place=True), *others))

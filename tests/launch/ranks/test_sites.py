@@ -23,6 +23,7 @@ from repro.launch.messages import Failure, Order, Site
 from repro.launch.ranks.rank import last_words
 from repro.launch.ranks.sites import open_site
 from repro.results.outcome import Outcome, OutOfMemory
+from repro.results.schema import iteration_spans
 from repro.testbed.ownership import GLOB
 from repro.testbed.speed import cores_per_rank
 
@@ -114,6 +115,31 @@ def test_checkpoints_and_validations_share_the_counters_clock(outcome: Outcome) 
     record = outcome.records[0]
     assert record.spans[0].start_s >= record.start_s[1] + record.iteration_time_s[1]
     assert record.spans[1].end_s <= record.start_s[2]
+
+
+def test_turns_share_a_run_but_neither_links_nor_bytes(enwiki: Path) -> None:
+    run = small_run("gpt", enwiki, iterations=3)
+    rates = (0.1, 0.02)
+    orders = [Order(run, 4, {"node": 0.5, "fabric": rate}) for rate in rates]
+    with open_site(_site()) as session:
+        found = session.take_turns(orders)
+    assert isinstance(found, list)
+    syncs = []
+    for rate, outcome in zip(rates, found, strict=True):
+        record = outcome.records[0]
+        expected = ring_all_reduce_bytes(record.gradient_bytes, 4)
+        starts, ends = iteration_spans(outcome.records)
+        for way in ("received", "sent"):
+            carried = outcome.nics.at(way, ends) - outcome.nics.at(way, starts)
+            assert carried == pytest.approx(expected, rel=0.04)
+        syncs.append(float(np.median(record.phase_time_s["gradient sync"])))
+        assert syncs[-1] > 0.93 * 8 * expected / (rate * 1e9)
+        assert [check.set_gbps for check in outcome.links] == [0.5, rate]
+    assert syncs[1] / syncs[0] == pytest.approx(rates[0] / rates[1], rel=0.3)
+    # One model that is trained on, by whoever's turn it is.
+    assert len({loss for outcome in found for loss in outcome.records[0].loss}) == 6
+    assert found[0].spent_s["starting ranks"] > 0
+    assert "starting ranks" not in found[1].spent_s
 
 
 def test_one_rank_out_of_memory_is_an_answer_and_the_session_goes_on(enwiki: Path) -> None:

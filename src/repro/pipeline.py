@@ -1,0 +1,140 @@
+"""Run the whole pipeline: what runs, how much is done, how long the rest will take, what to look
+at."""
+
+import json
+import re
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from repro.atomic import replace_text
+from repro.errors import ReproError
+from repro.paths import PARAMS, RESULTS, ROOT
+
+_TIMES = RESULTS / "stage_times.json"
+_PROFILE = PARAMS / "pipeline.yaml"
+_RUNNING = re.compile(r"Running stage '(.+)':")
+_UNCHANGED = re.compile(r"Stage '(.+)' didn't change")
+# What a reader would open, of what a stage leaves.
+_SHOWN = (".ipynb", ".png", ".html", ".nc")
+_SHORTEST_SHOWN_S = 2.0
+_FIRST = "first_look"
+
+
+def run_pipeline(profile: str | None) -> int:
+    """Run `dvc repro` and tell how it goes; its exit status.
+
+    Parameters
+    ----------
+    profile
+        How thoroughly to measure, written into `params/pipeline.yaml`; None: as it says.
+
+    Raises
+    ------
+    ReproError
+        There is no DVC, or no pipeline.
+    """
+    if profile is not None:
+        text = _PROFILE.read_text(encoding="utf-8")
+        replace_text(_PROFILE, re.sub(r"(?m)^profile: .*$", f"profile: {profile}", text))
+    chosen = yaml.safe_load(_PROFILE.read_text(encoding="utf-8"))["profile"]
+    known = json.loads(_TIMES.read_text(encoding="utf-8")) if _TIMES.exists() else {}
+    course = _Course(_stages(), known.get(chosen, {}))
+    try:
+        return _follow(course)
+    finally:
+        replace_text(_TIMES, json.dumps({**known, chosen: course.times_s}, indent=1) + "\n")
+
+
+@dataclass
+class _Course:
+    """How far the stages are; `times_s` is what each took, the last time it ran."""
+
+    outputs: dict[str, list[str]]
+    times_s: dict[str, float]
+    left: set[str] = field(init=False)
+    began: float = field(default_factory=time.monotonic)
+    stage: str = ""
+    stage_began: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.left = set(self.outputs)
+
+    def begin(self, stage: str) -> str:
+        """A stage begins; what to say of it."""
+        self.stage, self.stage_began = stage, time.monotonic()
+        done = len(self.outputs) - len(self.left) + 1
+        gone = f"{_duration(time.monotonic() - self.began)} gone"
+        if unknown := self.left - set(self.times_s):
+            rest = f"no earlier run tells how long {len(unknown)} of the rest take"
+        else:
+            rest = f"about {_duration(sum(self.times_s[name] for name in self.left))} left"
+        self.left.discard(stage)
+        return f"[{done}/{len(self.outputs)}] {stage}: {gone}, {rest}"
+
+    def end(self) -> str:
+        """The stage that runs has ended; what to say of it."""
+        taken_s = time.monotonic() - self.stage_began
+        self.times_s[self.stage] = round(taken_s, 1)
+        shown = [path for path in self.outputs[self.stage] if path.endswith(_SHOWN)]
+        if taken_s < _SHORTEST_SHOWN_S or not shown:
+            return ""
+        return f"{self.stage} took {_duration(taken_s)}; look at {', '.join(shown)}"
+
+
+def _follow(course: _Course) -> int:
+    """Run DVC, and say more where it begins and ends a stage."""
+    # What needs little else goes first, so that there is something to look at.
+    command = ["dvc", "repro", *sorted(course.outputs, key=lambda name: name != _FIRST)]
+    try:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    except FileNotFoundError:
+        raise ReproError("dvc is not on the PATH; activate the environment") from None
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            began, unchanged = _RUNNING.search(line), _UNCHANGED.search(line)
+            if (began or unchanged) and course.stage:
+                _say(course.end())
+                course.stage = ""
+            if began:
+                _say(course.begin(began[1]))
+            elif unchanged:
+                course.left.discard(unchanged[1])
+            else:
+                print(line, end="", flush=True)
+        status = process.wait()
+    except KeyboardInterrupt:
+        # DVC has it too, and ends the stage in its own way.
+        return process.wait() or 130
+    if course.stage and status == 0:
+        _say(course.end())
+    return status
+
+
+def _say(words: str) -> None:
+    if words:
+        print(words, flush=True)
+
+
+def _stages() -> dict[str, list[str]]:
+    """The outputs of every stage, in the order of the file."""
+    from dvc.repo import Repo
+
+    with Repo(str(ROOT)) as repo:
+        stages = [stage for stage in repo.index.stages if stage.cmd]
+        return {
+            stage.addressing: [_relative(Path(out.fs_path)) for out in stage.outs]
+            for stage in stages
+        }
+
+
+def _relative(path: Path) -> str:
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"

@@ -1,0 +1,75 @@
+"""What the pipeline tells of itself while DVC runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from repro import pipeline
+
+_DVC = """#!/bin/sh
+echo "$@" > called
+echo "Stage 'dump' didn't change, skipping"
+echo "Running stage 'first_look':"
+echo "> a command"
+sleep {sleep}
+echo "Running stage 'report':"
+exit {status}
+"""
+_STAGES = {
+    "dump": ["data/enwiki/dump.xml.bz2"],
+    "first_look": ["results/first_look/breakdown.png"],
+    "report": ["results/report.html"],
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project whose DVC is a script."""
+    profile = tmp_path / "pipeline.yaml"
+    profile.write_text("# How thoroughly.\nprofile: default\n")
+    monkeypatch.setattr(pipeline, "ROOT", tmp_path)
+    monkeypatch.setattr(pipeline, "_PROFILE", profile)
+    monkeypatch.setattr(pipeline, "_TIMES", tmp_path / "stage_times.json")
+    monkeypatch.setattr(pipeline, "_SHORTEST_SHOWN_S", 0.05)
+    monkeypatch.setattr(pipeline, "_stages", lambda: _STAGES)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return tmp_path
+
+
+def _install(project: Path, sleep: float = 0.1, status: int = 0) -> None:
+    script = project / "dvc"
+    script.write_text(_DVC.format(sleep=sleep, status=status))
+    script.chmod(0o700)
+
+
+def test_it_says_what_runs_how_long_and_what_to_look_at(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _install(project)
+    assert pipeline.run_pipeline(None) == 0
+    first = capsys.readouterr().out
+    assert "[2/3] first_look: 0 s gone, no earlier run tells how long 2 of the rest take" in first
+    assert "look at results/first_look/breakdown.png" in first
+    assert "> a command" in first
+    (project / "stage_times.json").write_text(
+        json.dumps({"default": {"first_look": 100.0, "report": 200.0}, "ci": {"report": 1.0}})
+    )
+    assert pipeline.run_pipeline(None) == 0
+    second = capsys.readouterr().out
+    assert "[2/3] first_look: 0 s gone, about 5.0 min left" in second
+    assert "about 3.3 min left" in second
+    times = json.loads((project / "stage_times.json").read_text())
+    assert times["ci"] == {"report": 1.0}
+    assert times["default"]["first_look"] < 100.0
+    # The first look goes first, whatever the file's order.
+    assert (project / "called").read_text().split()[:2] == ["repro", "first_look"]
+
+
+def test_a_profile_is_chosen_by_one_word_and_a_failure_is_passed_on(project: Path) -> None:
+    _install(project, status=7)
+    assert pipeline.run_pipeline("ci") == 7
+    text = (project / "pipeline.yaml").read_text()
+    assert text == "# How thoroughly.\nprofile: ci\n"
+    # A stage that failed took no time worth knowing.
+    assert "report" not in json.loads((project / "stage_times.json").read_text())["ci"]

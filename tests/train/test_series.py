@@ -1,0 +1,79 @@
+"""Which iterations are recorded, and when there are enough of them."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from made_up import small_run
+
+from repro.catalog.phases import P2P_TIMERS, PHASES
+from repro.errors import ReproError
+from repro.train import series as recording
+from repro.train.records import TrainingRun
+from repro.train.series import Iteration, Series, Watch
+
+
+def _iteration(time_s: float = 1.0, lacked_share: float = 0.0) -> Iteration:
+    phases = dict.fromkeys(PHASES, 0.0) | {"gradient sync": time_s / 2}
+    return Iteration(0.0, time_s, phases, dict.fromkeys(P2P_TIMERS, 0.0), (), 7.0, lacked_share)
+
+
+def _watch(run: TrainingRun, found: Iterator[Iteration]) -> tuple[Watch, list[str]]:
+    said: list[str] = []
+    return Watch(lambda: next(found), lambda _, words: said.append(words), [Series()], run), said
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> TrainingRun:
+    return replace(small_run("gpt", tmp_path, iterations=3), most_iterations=6)
+
+
+@pytest.mark.parametrize(
+    ("times_s", "count", "precise"),
+    [
+        ([1.0, 1.0, 1.0, 1.0], 3, True),
+        # The first is far off: after six the interval is still 8 % wide.
+        ([1.2, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], 6, False),
+        # t(3) = 3.18: of four, s is 0.96 % and the interval 1.5 %; of three it is 2.4 % or more.
+        ([1.0, 1.0175, 1.0, 1.0175, 1.0], 4, True),
+    ],
+)
+def test_it_ends_when_the_mean_is_known(
+    one_rank: None, run: TrainingRun, times_s: list[float], count: int, precise: bool
+) -> None:
+    watch, _ = _watch(run, map(_iteration, times_s))
+    (series,) = watch.series
+    while not series.ended(run):
+        watch.record(series)
+    assert len(series.iterations) == count
+    assert series.precise(run) == precise
+
+
+def test_without_a_most_it_is_the_number_asked_for(one_rank: None, run: TrainingRun) -> None:
+    exactly = replace(run, most_iterations=None)
+    watch, _ = _watch(exactly, map(_iteration, [1.0, 2.0, 3.0, 4.0]))
+    (series,) = watch.series
+    while not series.ended(exactly):
+        watch.record(series)
+    assert [one.time_s for one in series.iterations] == [1.0, 2.0, 3.0]
+
+
+def test_a_disturbed_iteration_is_repeated_and_counted(one_rank: None, run: TrainingRun) -> None:
+    found = [_iteration(3.0, 0.5), _iteration(2.0, 0.2), _iteration(1.0, 0.01)]
+    watch, said = _watch(run, iter(found))
+    (series,) = watch.series
+    watch.record(series)
+    assert series.iterations == [found[-1]]
+    assert series.discarded == 2
+    assert [words for words in said if "waiting, the machine is busy: " in words]
+
+
+def test_a_load_that_never_ends_is_an_error_after_a_while(
+    one_rank: None, run: TrainingRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "PATIENCE_S", 0.0)
+    endless: Callable[[], Iteration] = lambda: _iteration(1.0, 0.5)  # noqa: E731
+    watch, _ = _watch(run, iter(endless, None))
+    with pytest.raises(ReproError, match=r"they lacked 50% of an iteration, 3% is .* run again"):
+        watch.record(watch.series[0])
