@@ -1,6 +1,6 @@
 # make repro   the whole pipeline: install, measure, report (PYTHON=python3.11 chooses the interpreter,
 #              PROFILE=thorough measures more, PROFILE=ci hardly anything)
-# make test    the same environment, then the tests
+# make test    the same environment, then the tests: what measures runs alone
 PYTHON ?= python3
 BIN := .venv/bin
 # Two of them at once install one after the other, where there is flock (util-linux).
@@ -14,7 +14,8 @@ repro: .venv/installed
 	@echo "report: $(CURDIR)/results/report.html"
 
 test: .venv/installed
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not testbed"
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -m testbed
 
 .venv/installed: pyproject.toml constraints.txt
 	@echo "installing into .venv: it takes 2 GB of disk, and 6 GB where torch brings CUDA's libraries"

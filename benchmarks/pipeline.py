@@ -1,12 +1,14 @@
-"""How long the whole pipeline takes, and how much memory its processes use at most.
+"""How long the whole pipeline takes and where the time goes, and how much memory it uses at most.
 
-Clones the committed project into a temporary folder, runs `dvc repro` there with this environment
-and samples the memory of all its processes. Nothing else should run meanwhile.
+Clones the committed project into a temporary folder, runs `repro pipeline` there with this
+environment and samples the memory of all its processes. Nothing else should run meanwhile. The table
+has a row for each stage, and for those that measure what their seconds went into.
 
     python benchmarks/pipeline.py default   # budgets: 15 minutes, 8 GiB
     python benchmarks/pipeline.py ci        # budgets: 4 minutes, 8 GiB
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -15,11 +17,15 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import pandas as pd
+import xarray as xr
+
 from repro.paths import ROOT
 
 _BUDGET_MINUTES = {"default": 15, "ci": 4}
 _BUDGET_GIB = 8
 _SAMPLE_S = 2.0
+_RUN = "from repro.cli import main; main()"
 
 
 def _tree(pid: int) -> list[int]:
@@ -43,6 +49,20 @@ def _memory_bytes(pid: int) -> int:
     return total
 
 
+def _table(results: Path, profile: str) -> pd.DataFrame:
+    """Seconds of every stage, and of the measuring ones what they went into."""
+    stages = json.loads((results / "stage_times.json").read_text())[profile]
+    table = pd.DataFrame({"stage": pd.Series(stages)})
+    for name in stages:
+        path = results / f"{name.removeprefix('experiment@').replace('@', '-')}.nc"
+        if path.exists():
+            with xr.open_dataset(path) as dataset:
+                spent = json.loads(dataset.attrs.get("spent_s", "{}"))
+            for activity, seconds in spent.items():
+                table.loc[name, activity] = seconds
+    return pd.concat([table, table.sum().to_frame("sum").T]).round(1)
+
+
 def main() -> None:
     """Run the profile named on the command line and print time and memory beside the budgets."""
     profile = sys.argv[1] if len(sys.argv) > 1 else "default"
@@ -50,18 +70,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         clone = Path(folder) / "repro"
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
-        parameters = clone / "params" / "pipeline.yaml"
-        text = parameters.read_text().replace("profile: default", f"profile: {profile}")
-        parameters.write_text(text)
         environment = {**os.environ, "PATH": path, "PYTHONPATH": str(clone / "src")}
         start = time.monotonic()
-        process = subprocess.Popen(["dvc", "repro"], cwd=clone, env=environment)
+        process = subprocess.Popen(
+            [sys.executable, "-c", _RUN, "pipeline", profile], cwd=clone, env=environment
+        )
         peak = 0
         while process.poll() is None:
             with suppress(OSError):
                 peak = max(peak, _memory_bytes(process.pid))
             time.sleep(_SAMPLE_S)
         minutes = (time.monotonic() - start) / 60
+        table = _table(clone / "results", profile)
+    print(table.to_string(na_rep=""))
     print(f"exit status {process.returncode}")
     print(f"{minutes:.1f} minutes, budget {_BUDGET_MINUTES[profile]}")
     print(f"{peak / 2**30:.2f} GiB at most, budget {_BUDGET_GIB}")
