@@ -1,8 +1,8 @@
 """How long the whole pipeline takes and where the time goes, and how much memory it uses at most.
 
 Clones the committed project into a temporary folder, runs `repro pipeline` there with this
-environment and samples the memory of all its processes. Nothing else should run meanwhile. The table
-has a row for each stage, and for those that measure what their seconds went into.
+environment and samples the memory of all its processes. Nothing else should run meanwhile. A
+table has a row for each stage, and for those that measure what their seconds went into.
 
     python benchmarks/pipeline.py default   # budgets: 15 minutes, 8 GiB
     python benchmarks/pipeline.py ci        # budgets: 4 minutes, 8 GiB

@@ -51,7 +51,7 @@ def _namespaces() -> str:
 
 def _computing() -> str:
     share = cores_per_rank(_SCALING_RANKS)
-    found = f"{usable_cores()} cores, {_SCALING_RANKS} emulated GPUs get {share:g} each"
+    found = f"{usable_cores():g} cores, {_SCALING_RANKS} emulated GPUs get {share:g} each"
     return _line(True, "computing", found)
 
 

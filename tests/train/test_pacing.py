@@ -52,7 +52,8 @@ def test_once_held_every_pass_takes_as_long() -> None:
         _compute(cpu_s)
         forward.stop()
         assert forward.elapsed() >= 0.99 * 0.05
-    assert pass_times_s(timers)[0] == pytest.approx(0.011, rel=0.5), "not the CPU time's median"
+    # At the pace, or as long as the machine made them wait.
+    assert pass_times_s(timers)[0] >= 0.99 * (0.001 + 0.01) / 2 / 0.5
     assert lacked_so_far_s(timers) <= max(0.0, forward.elapsed())
 
 

@@ -38,11 +38,26 @@ def provenance(parameters: Mapping[str, object]) -> str:
     return json.dumps([entry], default=str)
 
 
-def usable_cores() -> int:
-    """Cores this process may run on."""
+def usable_cores(cgroups: Path = Path("/sys/fs/cgroup")) -> float:
+    """Cores that this process may use: those it may run on, or what a container is allowed."""
     # macOS has no affinity.
     affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
+    cores = float(len(affinity(0)) if affinity else os.cpu_count() or 1)
+    memberships = Path("/proc/self/cgroup")
+    own = memberships.read_text() if memberships.exists() else ""
+    unified = [line[3:].lstrip("/") for line in own.splitlines() if line.startswith("0::")]
+    for name in unified:
+        folder = cgroups / name
+        for part in (folder, *(parent for parent in folder.parents if cgroups in parent.parents)):
+            cores = min(cores, _allowed(part / "cpu.max"))
+    # In a container its own group is the root of what it sees.
+    return min(cores, _allowed(cgroups / "cpu.max"))
+
+
+def _allowed(cpu_max: Path) -> float:
+    """Cores by a group's quota; infinite without one."""
+    quota, _, period = (cpu_max.read_text() if cpu_max.exists() else "max").partition(" ")
+    return float("inf") if quota.strip() == "max" else int(quota) / int(period)
 
 
 def computing_machine() -> dict[str, object]:

@@ -24,8 +24,8 @@ PASSES = ("forward-compute", "backward-compute", "optimizer")
 class Pace:
     """Holds passes back until their CPU time is over at the pace of `cores` cores.
 
-    `taken_s` are the times of passes at that pace. With `hold_s` every pass takes that long
-    instead; `late_s` is how much later passes were over, all together.
+    `taken_s` are the times that passes took. With `hold_s` every pass takes that long instead;
+    `late_s` is how much later passes were over, all together.
     """
 
     def __init__(self, cores: float) -> None:
@@ -40,10 +40,10 @@ class Pace:
 
     def end(self) -> tuple[float, float]:
         """A pass has been computed: wait, and return the seconds it took and its CPU time."""
-        cpu_s = time.process_time() - self._cpu_s
-        self.taken_s.append(cpu_s / self._cores)
-        pass_s = self.taken_s[-1] if self.hold_s is None else self.hold_s
-        early_s = self._wall_s + pass_s - time.monotonic()
+        cpu_s, wall_s = time.process_time() - self._cpu_s, time.monotonic() - self._wall_s
+        # On a machine that is always slower than its cores promise, a GPU is as slow, all the time.
+        self.taken_s.append(max(cpu_s / self._cores, wall_s))
+        early_s = (cpu_s / self._cores if self.hold_s is None else self.hold_s) - wall_s
         self.late_s += max(0.0, -early_s)
         time.sleep(max(0.0, early_s))
         return time.monotonic() - self._wall_s, cpu_s
@@ -106,7 +106,7 @@ def lacked_so_far_s(timers: Timers) -> float:
 
 
 def pass_times_s(timers: PacedTimers) -> list[float]:
-    """The median pass of each of `PASSES` since the last call, at the pace; NaN without any."""
+    """The median pass of each of `PASSES` since the last call; NaN without any."""
     found = []
     for pace in timers.paces.values():
         found.append(float(np.median(pace.taken_s)) if pace.taken_s else math.nan)

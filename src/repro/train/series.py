@@ -22,7 +22,7 @@ from repro.train.training import Training
 
 # An iteration in which the machine kept more than this share of it from a rank is longer by as
 # much, over any network. Ranks of an idle machine lack nothing.
-MOST_LACKED = 0.03
+MOST_LACKED = 0.1
 # Until then other work is waited for.
 PATIENCE_S = 600.0
 # Computing is steady when it takes as long as in the iteration before, to this share.
