@@ -28,7 +28,7 @@ from repro.testbed.speed import cores_per_rank
 # between them or on the line through the last two.
 _MICRO_BATCHES = (1, 4, 16)
 # Cases take turns, because a machine's speed drifts over seconds with what else runs on it.
-_ROUNDS = 2
+_ROUNDS = 3
 _LAYOUTS = {False: "data", True: "pipeline"}
 
 
@@ -61,7 +61,8 @@ def measure_compute(cluster_name: str, profile_name: str, corpus: Path, split: s
     if not ability.works:
         return not_run({"testbed": ability.found})
     ranks = most_gpus(cluster_name)
-    alone = Profile(models=(), gpus=(1,), warmup=1, iterations=3)
+    # Once warm, an emulated GPU takes as long for every iteration.
+    alone = Profile(models=(), gpus=(1,), warmup=1, iterations=1)
     cases = [
         (pipeline, name, micro_batch)
         for pipeline, name in _trained(cluster_name, profile_name)
