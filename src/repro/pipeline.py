@@ -44,7 +44,8 @@ def run_pipeline(profile: str | None) -> int:
     known = json.loads(_TIMES.read_text(encoding="utf-8")) if _TIMES.exists() else {}
     course = _Course(_stages(), known.get(chosen, {}))
     try:
-        return _follow(course)
+        # What needs little else goes first, so that there is something to look at.
+        return _follow(course, [_FIRST]) or _follow(course, [])
     finally:
         replace_text(_TIMES, json.dumps({**known, chosen: course.times_s}, indent=1) + "\n")
 
@@ -85,10 +86,9 @@ class _Course:
         return f"{self.stage} took {_duration(taken_s)}; look at {', '.join(shown)}"
 
 
-def _follow(course: _Course) -> int:
+def _follow(course: _Course, targets: list[str]) -> int:
     """Run DVC, and say more where it begins and ends a stage."""
-    # What needs little else goes first, so that there is something to look at.
-    command = ["dvc", "repro", *sorted(course.outputs, key=lambda name: name != _FIRST)]
+    command = ["dvc", "repro", *targets]
     try:
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     except FileNotFoundError:
@@ -112,6 +112,7 @@ def _follow(course: _Course) -> int:
         return process.wait() or 130
     if course.stage and status == 0:
         _say(course.end())
+    course.stage = ""
     return status
 
 
