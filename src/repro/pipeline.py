@@ -18,8 +18,8 @@ _TIMES = RESULTS / "stage_times.json"
 _PROFILE = PARAMS / "pipeline.yaml"
 _RUNNING = re.compile(r"Running stage '(.+)':")
 _UNCHANGED = re.compile(r"Stage '(.+)' didn't change")
-# What a reader would open, of what a stage leaves.
-_SHOWN = (".ipynb", ".png", ".html", ".nc")
+# What a reader would open, of what a stage leaves; without a suffix it is a folder.
+_SHOWN = ("", ".ipynb", ".png", ".html", ".nc")
 _SHORTEST_SHOWN_S = 2.0
 _FIRST = "first_look"
 
@@ -80,7 +80,7 @@ class _Course:
         """The stage that runs has ended; what to say of it."""
         taken_s = time.monotonic() - self.stage_began
         self.times_s[self.stage] = round(taken_s, 1)
-        shown = [path for path in self.outputs[self.stage] if path.endswith(_SHOWN)]
+        shown = [path for path in self.outputs[self.stage] if Path(path).suffix in _SHOWN]
         if taken_s < _SHORTEST_SHOWN_S or not shown:
             return ""
         return f"{self.stage} took {_duration(taken_s)}; look at {', '.join(shown)}"

@@ -25,8 +25,9 @@ from repro.train.training import Training
 MOST_LACKED = 0.1
 # Until then other work is waited for.
 PATIENCE_S = 600.0
-# Computing is steady when it takes as long as in the iteration before, to this share.
-_STEADY, _LEAST_WARMUP, _MOST_WARMUP = 0.15, 3, 10
+# Computing is steady when it takes as long as in the iteration before, to this share, and there
+# were so many passes.
+_STEADY, _LEAST_PASSES, _MOST_WARMUP = 0.15, 3, 10
 
 
 @dataclass(frozen=True)
@@ -152,9 +153,8 @@ class Watch:
             done += 1
             now_s = _of_stage(pass_times_s(timers))
             change = _on_all_ranks([float(np.abs(now_s / before_s - 1).max())]).max()
-            if done >= max(self.run.warmup, _LEAST_WARMUP) and (
-                change <= _STEADY or done >= _MOST_WARMUP
-            ):
+            enough = done >= self.run.warmup and done * self.run.microbatches >= _LEAST_PASSES
+            if enough and (change <= _STEADY or done >= _MOST_WARMUP):
                 hold_passes(timers, np.minimum(now_s, before_s).tolist())
                 return done
             before_s = now_s
