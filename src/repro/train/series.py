@@ -155,7 +155,7 @@ class Watch:
             change = _on_all_ranks([float(np.abs(now_s / before_s - 1).max())]).max()
             enough = done >= self.run.warmup and done * self.run.microbatches >= _LEAST_PASSES
             if enough and (change <= _STEADY or done >= _MOST_WARMUP):
-                hold_passes(timers, np.minimum(now_s, before_s).tolist())
+                hold_passes(timers, ((now_s + before_s) / 2).tolist())
                 return done
             before_s = now_s
 
