@@ -14,8 +14,8 @@ repro: .venv/installed
 	@echo "report: $(CURDIR)/results/report.html"
 
 test: .venv/installed
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not testbed"
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -m testbed
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not (testbed or alone)"
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -m "testbed or alone"
 
 .venv/installed: pyproject.toml constraints.txt
 	@echo "installing into .venv: it takes 2 GB of disk, and 6 GB where torch brings CUDA's libraries"

@@ -16,6 +16,9 @@ from repro.observe.clocks import measure_offset
 _ROUNDING_S = 1e-6
 
 
+pytestmark = pytest.mark.alone
+
+
 @pytest.fixture(scope="module")
 def pool() -> Iterator[RankPool]:
     ranks = RankPool()

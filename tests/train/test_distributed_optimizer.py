@@ -95,6 +95,7 @@ def test_it_trains_as_the_optimizer_of_each_replica_does(
             assert min(record.phase_time_s["other"]) >= 0
 
 
+@pytest.mark.alone
 def test_reduce_scatter_and_all_gather_move_what_an_all_reduce_moves(
     pool: RankPool, enwiki: Path, tmp_path: Path
 ) -> None:

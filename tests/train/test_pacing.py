@@ -6,7 +6,7 @@ import pytest
 
 from repro.train.pacing import PacedTimers, hold_passes, lacked_so_far_s, pass_times_s
 
-pytestmark = pytest.mark.usefixtures("cuda_means_cpu")
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("cuda_means_cpu")]
 
 
 def _compute(cpu_s: float) -> float:

@@ -17,6 +17,8 @@ from repro.catalog.phases import P2P_TIMERS, PHASES
 from repro.observe.messages import wire_time_s
 from repro.train.records import RankRecord, TrainingRun
 
+pytestmark = pytest.mark.alone
+
 _STAGES = 4
 _SLOW_STAGE = 1
 _SLEEP_S = 0.04

@@ -14,6 +14,8 @@ import repro.train.pacing  # noqa: F401
 from repro.launch.messages import Rest
 from repro.launch.ranks.rank import stay_busy
 
+pytestmark = pytest.mark.alone
+
 _LONGEST_S = 20.0
 
 
