@@ -261,6 +261,7 @@ def _smallest(run: TrainingRun) -> TrainingRun:
         microbatches=1,
         warmup=1,
         iterations=1,
+        most_iterations=None,
         save_every=0,
         validate_every=0,
     )
