@@ -13,7 +13,7 @@ from repro.collectives.definitions import PLACES
 from repro.collectives.operations import Operation, prepare
 from repro.collectives.records import CollectiveSweep, SweepRecord, Timing
 from repro.errors import ReproError
-from repro.observe.precision import half_width
+from repro.observe.precision import is_known
 from repro.observe.turns import Turns
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -131,44 +131,26 @@ class _Repeats:
 
     def ended(self, asked: CollectiveSweep) -> bool:
         """Whether there are enough; the same on all ranks."""
-        count, mean_s = len(self.time_s), sum(self.of_all_ranks_s) / len(self.time_s)
-        if count < asked.repeats:
-            return False
-        enough = half_width(self.of_all_ranks_s) <= asked.half_interval * mean_s
-        return enough or count >= asked.most_repeats
+        count = len(self.time_s)
+        enough = is_known(self.of_all_ranks_s, asked.half_interval)
+        return count >= asked.most_repeats or (count >= asked.repeats and enough)
 
 
 def _take_turns(called: _Called, turns: Turns, counters: Counters | None) -> Iterator[list[Timing]]:
     """Every size over every turn's links; each turn's ends with the first that takes too long."""
     asked = called.asked
     found: list[dict[int, _Repeats]] = [{} for _ in range(turns.count)]
-    going = list(range(turns.count))
-    while going:
-        for turn in going:
-            turns.begin(turn)
-            done = found[turn]
-            if not done:
-                for asked_bytes in asked.sizes_bytes:
-                    operation = called.operation(asked_bytes)
-                    *_, warm_s = (_timed(operation, 1) for _ in range(asked.warmup))
-                    (one_call_s,) = _agreed([warm_s], called.device)
-                    calls = max(1, min(_MOST_CALLS, math.ceil(_REPEAT_S / one_call_s)))
-                    done[asked_bytes] = _Repeats(calls)
-                    _measure(operation, done[asked_bytes], counters)
-                    if one_call_s > asked.longest_call_s:
-                        break
-                measured = done
-            else:
-                measured = {size: one for size, one in done.items() if not one.ended(asked)}
-                for asked_bytes, repeats in measured.items():
-                    _measure(called.operation(asked_bytes), repeats, counters)
-            last_s = [repeats.time_s[-1] for repeats in measured.values()]
-            slowest_s = _agreed(last_s, called.device)
-            for repeats, seconds in zip(measured.values(), slowest_s, strict=True):
-                repeats.of_all_ranks_s.append(seconds)
-        going = [
-            turn for turn in going if not all(one.ended(asked) for one in found[turn].values())
-        ]
+    for turn in turns.rounds(lambda turn: all(one.ended(asked) for one in found[turn].values())):
+        if found[turn]:
+            measured = {size: one for size, one in found[turn].items() if not one.ended(asked)}
+            for asked_bytes, repeats in measured.items():
+                _measure(called.operation(asked_bytes), repeats, counters)
+        else:
+            measured = found[turn] = _first_repeats(called, counters)
+        last_s = [repeats.time_s[-1] for repeats in measured.values()]
+        slowest_s = _agreed(last_s, called.device)
+        for repeats, seconds in zip(measured.values(), slowest_s, strict=True):
+            repeats.of_all_ranks_s.append(seconds)
     for done in found:
         yield [
             Timing(
@@ -184,6 +166,21 @@ def _take_turns(called: _Called, turns: Turns, counters: Counters | None) -> Ite
             )
             for asked_bytes, repeats in done.items()
         ]
+
+
+def _first_repeats(called: _Called, counters: Counters | None) -> dict[int, _Repeats]:
+    """A repeat of every size, up to the first of which a call takes too long."""
+    asked = called.asked
+    found: dict[int, _Repeats] = {}
+    for asked_bytes in asked.sizes_bytes:
+        operation = called.operation(asked_bytes)
+        *_, warm_s = (_timed(operation, 1) for _ in range(asked.warmup))
+        (one_call_s,) = _agreed([warm_s], called.device)
+        found[asked_bytes] = _Repeats(max(1, min(_MOST_CALLS, math.ceil(_REPEAT_S / one_call_s))))
+        _measure(operation, found[asked_bytes], counters)
+        if one_call_s > asked.longest_call_s:
+            break
+    return found
 
 
 def _timed(operation: Operation, calls: int) -> float:

@@ -18,3 +18,8 @@ def half_width(values: Sequence[float]) -> float:
         return math.inf
     quantile = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
     return quantile * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+
+
+def is_known(values: Sequence[float], half_interval: float) -> bool:
+    """Whether half of the interval of their mean is at most so much of it."""
+    return half_width(values) <= half_interval * float(np.mean(values))

@@ -4,9 +4,8 @@ A machine's speed drifts. What is to be compared is measured in turns, between w
 rates change, so that the drift meets all of it alike.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 
@@ -29,6 +28,15 @@ class Turns:
         if turn != self._now:
             self.switch(turn)
             self._now = turn
+
+    def rounds(self, ended: Callable[[int], bool]) -> Iterator[int]:
+        """Whose turn it is, one measurement after the other, until all have ended."""
+        going = list(range(self.count))
+        while going:
+            for turn in going:
+                self.begin(turn)
+                yield turn
+            going = [turn for turn in going if not ended(turn)]
 
 
 @dataclass(frozen=True)
@@ -61,14 +69,8 @@ class OwnClock:
             kept.append(at)
             rx.append(series.at("received", at))
             tx.append(series.at("sent", at))
-        shifted = [
-            window - window[0] + self.windows_s[0][0] + gone
-            for window, gone in zip(
-                kept, accumulate((w[-1] - w[0] for w in kept[:-1]), initial=0.0), strict=True
-            )
-        ]
         return NicSeries(
-            time_s=np.concatenate(shifted).tolist(),
+            time_s=[self(time_s) for window in kept for time_s in window.tolist()],
             rx_bytes=_joined(rx),
             tx_bytes=_joined(tx),
         )

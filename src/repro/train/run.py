@@ -83,13 +83,9 @@ def train(
         watch = Watch(one, report, series, run)
         warmup = watch.warm_up(state.timers)
         before_s = {"set-up": set_up_s, "warm-up": time.monotonic() - began - set_up_s}
-        going = list(range(turns.count))
-        while going:
-            for turn in going:
-                turns.begin(turn)
-                watch.record(series[turn])
-                _between(state, series[turn])
-            going = [turn for turn in going if not series[turn].ended(run)]
+        for turn in turns.rounds(lambda turn: series[turn].ended(run)):
+            watch.record(series[turn])
+            _between(state, series[turn])
         taken = peak_bytes() - held
         return tuple(one.record(state, warmup, before_s, taken) for one in series)
 

@@ -15,8 +15,8 @@ from repro.errors import ReproError
 from repro.observe.messages import MessageEnd
 from repro.observe.nic import FloatArray
 from repro.observe.other_work import busiest_other
-from repro.observe.precision import half_width
-from repro.train.pacing import PASSES, PacedTimers, hold_passes, pass_times_s
+from repro.observe.precision import half_width, is_known
+from repro.train.pacing import PacedTimers, hold_passes, pass_times_s
 from repro.train.records import RankRecord, Report, Span, TrainingRun
 from repro.train.training import Training
 
@@ -78,10 +78,7 @@ class Series:
         """Whether their mean is known as well as is asked."""
         times = [one.time_s for one in self.of_all_ranks]
         shares = [one.communication for one in self.of_all_ranks]
-        return (
-            half_width(times) <= run.half_interval * float(np.mean(times))
-            and half_width(shares) <= run.half_interval
-        )
+        return is_known(times, run.half_interval) and half_width(shares) <= run.half_interval
 
     def record(
         self, state: Training, warmup: int, before_s: dict[str, float], peak_memory_bytes: int
@@ -147,15 +144,16 @@ class Watch:
             for _ in range(self.run.warmup):
                 self.one()
             return self.run.warmup
-        before_s, done = np.full(len(PASSES), np.inf), 0
+        stage, done = parallel_state.get_pipeline_model_parallel_rank(), 0
+        before_s: FloatArray | float = np.inf
         while True:
             self.one()
             done += 1
-            now_s = _of_stage(pass_times_s(timers))
-            change = _on_all_ranks([float(np.abs(now_s / before_s - 1).max())]).max()
+            now_s = _by_stage(stage, pass_times_s(timers))
+            change = np.abs(now_s / before_s - 1).max()
             enough = done >= self.run.warmup and done * self.run.microbatches >= _LEAST_PASSES
             if enough and (change <= _STEADY or done >= _MOST_WARMUP):
-                hold_passes(timers, ((now_s + before_s) / 2).tolist())
+                hold_passes(timers, ((now_s + before_s) / 2)[stage].tolist())
                 return done
             before_s = now_s
 
@@ -189,12 +187,11 @@ class Watch:
         self.say()
 
 
-def _of_stage(own_s: list[float]) -> FloatArray:
-    """The median over the ranks of this one's pipeline stage."""
-    stage = parallel_state.get_pipeline_model_parallel_rank()
+def _by_stage(stage: int, own_s: list[float]) -> FloatArray:
+    """Medians (stage, pass) over the ranks of each pipeline stage, the same on every rank."""
     table = _on_all_ranks([float(stage), *own_s])
-    found: FloatArray = np.median(table[table[:, 0] == stage, 1:], axis=0)
-    return found
+    stages = np.unique(table[:, 0])
+    return np.array([np.median(table[table[:, 0] == one, 1:], axis=0) for one in stages])
 
 
 def _agreed(found: Iteration, waited_s: float) -> _OfAllRanks:
