@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mwparserfromhell.parser import ParserError
 
-from repro.atomic import replacing
+from repro.atomic import replace_text, replacing
 from repro.corpus.bounded import map_in_order, process_pool
 from repro.corpus.pages import Page, iterate_pages
 from repro.corpus.records import Article, to_line
@@ -146,8 +146,7 @@ def _open_parts(folder: Path, dump: Path, min_characters: int, pages_per_shard: 
     if not record.is_file() or record.read_text(encoding="utf-8") != identity:
         if folder.exists():
             shutil.rmtree(folder)
-        with replacing(record) as temporary:
-            temporary.write_text(identity, encoding="utf-8")
+        replace_text(record, identity)
 
 
 def _join(dump: Path, parts: Iterable[Path], articles: Path, min_characters: int) -> Extraction:

@@ -21,7 +21,7 @@ import pandas as pd
 import panel as pn
 from pandas.io.formats.style import Styler
 
-from repro.atomic import replacing
+from repro.atomic import replace_text
 from repro.catalog.clusters import read_clusters
 from repro.catalog.models import read_models
 from repro.errors import ReproError
@@ -197,8 +197,7 @@ def export_scenarios(path: Path) -> None:
     for number, job in enumerate(jobs.values()):
         parts.append(f"<h2>{html.escape(job.title)}</h2>")
         parts.append(_page_table(best_plans(job, _SHOWN), f"job{number}"))
-    with replacing(path) as temporary:
-        temporary.write_text(_PAGE.format(body="\n".join(parts)), encoding="utf-8")
+    replace_text(path, _PAGE.format(body="\n".join(parts)))
 
 
 _FIGURES: dict[str, Callable[[pd.DataFrame], hv.Overlay]] = {

@@ -26,10 +26,8 @@ class Bar(Generic[Work]):
         protocols = "+".join(case.protocol for case in cases)
         label = cases[0].label.replace(cases[0].protocol, protocols, 1)
         self._bar.set_postfix_str(f"{label}{', ' if words else ''}{words}")
-        # Of those that wait for a turn only some may have been left to do.
-        done = self._done.get(label, 0)
-        self._bar.update(max(0, steps - done))
-        self._done[label] = max(steps, done)
+        self._bar.update(steps - self._done.get(label, 0))
+        self._done[label] = steps
 
     def say(self, words: str) -> None:
         """Show what is waited for."""

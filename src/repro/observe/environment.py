@@ -45,13 +45,11 @@ def usable_cores(cgroups: Path = Path("/sys/fs/cgroup")) -> float:
     cores = float(len(affinity(0)) if affinity else os.cpu_count() or 1)
     memberships = Path("/proc/self/cgroup")
     own = memberships.read_text() if memberships.exists() else ""
-    unified = [line[3:].lstrip("/") for line in own.splitlines() if line.startswith("0::")]
-    for name in unified:
-        folder = cgroups / name
-        for part in (folder, *(parent for parent in folder.parents if cgroups in parent.parents)):
-            cores = min(cores, _allowed(part / "cpu.max"))
+    name = next((line[3:] for line in own.splitlines() if line.startswith("0::")), "")
     # In a container its own group is the root of what it sees.
-    return min(cores, _allowed(cgroups / "cpu.max"))
+    parts = Path(name.lstrip("/")).parts
+    groups = (cgroups.joinpath(*parts[:depth]) for depth in range(len(parts) + 1))
+    return min(cores, *(_allowed(group / "cpu.max") for group in groups))
 
 
 def _allowed(cpu_max: Path) -> float:

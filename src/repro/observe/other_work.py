@@ -7,32 +7,29 @@ from pathlib import Path
 _LOOK_S = 0.5
 
 
-def stolen_s() -> float:
-    """Seconds in which a virtual machine's host let the usable cores wait so far, per core."""
-    usable: set[int] = getattr(os, "sched_getaffinity", lambda _: set())(0)
-    try:
-        lines = Path("/proc/stat").read_text().splitlines()
-    except OSError:
-        return 0.0
-    fields = (line.split() for line in lines if line.startswith("cpu"))
-    stolen = [int(one[8]) for one in fields if one[0][3:].isdigit() and int(one[0][3:]) in usable]
-    return sum(stolen) / os.sysconf("SC_CLK_TCK") / max(1, len(usable))
-
-
 def busiest_other() -> str:
     """Who else uses the machine most, of the processes of other sessions than this process's."""
-    before, stolen, began = _cpu_s(), stolen_s(), time.monotonic()
+    before, stolen_s, began = _cpu_s(), _stolen_s(), time.monotonic()
     time.sleep(_LOOK_S)
-    passed = time.monotonic() - began
+    passed_s = time.monotonic() - began
     used = {
         pid: (seconds - before[pid][1], name)
         for pid, (name, seconds) in _cpu_s().items()
         if pid in before
     }
-    busiest, name = max(used.values(), default=(0.0, ""))
-    if stolen_s() - stolen > busiest / max(1, os.cpu_count() or 1):
+    busiest_s, name = max(used.values(), default=(0.0, ""))
+    if _stolen_s() - stolen_s > busiest_s:
         return "the host of this virtual machine runs other work"
-    return f"{name} uses {busiest / passed:.0%} of a core"
+    return f"{name} uses {busiest_s / passed_s:.0%} of a core"
+
+
+def _stolen_s() -> float:
+    """Seconds in which a virtual machine's host let its cores wait so far, all together."""
+    try:
+        fields = Path("/proc/stat").read_text().split(maxsplit=9)
+    except OSError:
+        return 0.0
+    return int(fields[8]) / os.sysconf("SC_CLK_TCK")
 
 
 def _cpu_s() -> dict[int, tuple[str, float]]:

@@ -10,7 +10,7 @@ import pandas as pd
 import yaml
 from scipy.optimize import least_squares, nnls
 
-from repro.atomic import replacing
+from repro.atomic import replace_text
 from repro.errors import ReproError
 from repro.predict.calibration.fitting import soft_l1
 from repro.predict.calibration.interval import LEVEL
@@ -228,8 +228,7 @@ def write_links(value: LinkCalibration, path: Path) -> None:
     content = yaml.safe_dump(
         rounded(value.model_dump(mode="json")), sort_keys=False, default_flow_style=None, width=100
     )
-    with replacing(path) as temporary:
-        temporary.write_text(lines + content, encoding="utf-8")
+    replace_text(path, lines + content)
 
 
 def rounded(value: Any) -> Any:
