@@ -2,6 +2,7 @@
 
 import time
 
+import numpy as np
 import pytest
 
 from repro.train.pacing import PacedTimers, hold_passes, lacked_so_far_s, pass_times_s
@@ -52,9 +53,22 @@ def test_once_held_every_pass_takes_as_long() -> None:
         _compute(cpu_s)
         forward.stop()
         assert forward.elapsed() >= 0.99 * 0.05
+    assert lacked_so_far_s(timers) <= max(0.0, forward.elapsed())
+
+
+def test_passes_are_noted_until_they_are_held() -> None:
+    timers = PacedTimers(0.5, log_level=2, log_option="minmax")
+    forward = timers("forward-compute", log_level=2)
+    for cpu_s in (0.001, 0.01):
+        forward.start()
+        _compute(cpu_s)
+        forward.stop()
     # At the pace, or as long as the machine made them wait.
     assert pass_times_s(timers)[0] >= 0.99 * (0.001 + 0.01) / 2 / 0.5
-    assert lacked_so_far_s(timers) <= max(0.0, forward.elapsed())
+    hold_passes(timers, [0.02, 0.0, 0.0])
+    forward.start()
+    forward.stop()
+    assert np.isnan(pass_times_s(timers)[0])
 
 
 def test_a_late_pass_lacked_what_it_was_late() -> None:

@@ -24,8 +24,8 @@ PASSES = ("forward-compute", "backward-compute", "optimizer")
 class Pace:
     """Holds passes back until their CPU time is over at the pace of `cores` cores.
 
-    `taken_s` are the times that passes took. With `hold_s` every pass takes that long instead;
-    `late_s` is how much later passes were over, all together.
+    `taken_s` are the times that passes took. With `hold_s` every pass takes that long instead, and
+    none is noted; `late_s` is how much later passes were over, all together.
     """
 
     def __init__(self, cores: float) -> None:
@@ -41,9 +41,12 @@ class Pace:
     def end(self) -> tuple[float, float]:
         """A pass has been computed: wait, and return the seconds it took and its CPU time."""
         cpu_s, wall_s = time.process_time() - self._cpu_s, time.monotonic() - self._wall_s
-        # On a machine that is always slower than its cores promise, a GPU is as slow, all the time.
-        self.taken_s.append(max(cpu_s / self._cores, wall_s))
-        early_s = (cpu_s / self._cores if self.hold_s is None else self.hold_s) - wall_s
+        pass_s = self.hold_s
+        if pass_s is None:
+            pass_s = cpu_s / self._cores
+            # A machine that is always slower than its cores promise makes the GPU as slow.
+            self.taken_s.append(max(pass_s, wall_s))
+        early_s = pass_s - wall_s
         self.late_s += max(0.0, -early_s)
         time.sleep(max(0.0, early_s))
         return time.monotonic() - self._wall_s, cpu_s

@@ -5,7 +5,6 @@ a process of its own because the user's (a notebook's kernel, say) has threads a
 namespaces, and so that everything ends when the pipe closes, however the user's process ended.
 """
 
-import multiprocessing
 import os
 import shutil
 import signal
@@ -13,34 +12,29 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from repro.collectives.records import SweepRecord
 from repro.errors import NotRunHere, ReproError
 from repro.launch.messages import (
-    BeginTurn,
     Failure,
     Join,
     MeasurePasses,
     Order,
-    Progress,
     Ready,
-    Rest,
     Site,
-    StayBusy,
     stages_of,
 )
-from repro.launch.ranks.rank import Place, serve
+from repro.launch.ranks.processes import RankOutOfMemory, RankProcesses, UserGone
 from repro.observe.nic import sample_counters
 from repro.observe.turns import OwnClock, own_clocks
-from repro.results.outcome import Outcome, OutOfMemory
+from repro.results.outcome import Outcome
 from repro.testbed.links import (
     UPLINK,
     Network,
@@ -56,154 +50,8 @@ from repro.testbed.verify import LinkCheck, until_verified, verify_links
 from repro.train.records import RankRecord, TrainingRun, retimed
 
 _FIRST_PORT = 29500
-_LOG_LINES = 5
-_LAST_WORDS_S = 1.0
 # One rank and all of them take turns in the check of their speed, as a machine's speed drifts.
 _TURNS = 4
-
-
-class _UserGone(Exception):
-    """The pipe to the user's process closed."""
-
-
-class _RankOutOfMemory(Exception):
-    """A rank's memory was not enough; the other ranks wait for it in vain."""
-
-    def __init__(self, found: OutOfMemory):
-        super().__init__(found.message)
-        self.found = found
-
-
-class _Ranks:
-    """The rank processes of a site and the pipes to them."""
-
-    def __init__(self, site: Site, network: Network | None, logs: Path):
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(
-            ["repro.train.uncompiled", "repro.train.run", "repro.train.groups"]
-        )
-        self._topology, self._cores = site.topology, site.cores
-        self._logs = [logs / f"rank{rank}.log" for rank in range(site.ranks)]
-        self.pipes: list[Connection] = []
-        self.processes: list[ForkServerProcess] = []
-        for rank in range(site.ranks):
-            here, there = context.Pipe()
-            namespace = f"/proc/{os.getpid()}/fd/{network.gpus[rank].fd}" if network else None
-            place = Place(rank, namespace, site.cores, self._logs[rank])
-            process = context.Process(target=serve, args=(place, there))
-            process.start()
-            there.close()
-            self.pipes.append(here)
-            self.processes.append(process)
-
-    @contextmanager
-    def others_busy(self, ranks: int) -> Iterator[None]:
-        """Have all but the first `ranks` ranks compute as well, where they emulate GPUs."""
-        others = self.pipes[ranks:] if self._cores is not None else []
-        for pipe in others:
-            pipe.send(StayBusy())
-        yield
-        for pipe in others:
-            pipe.send(Rest())
-
-    def collect(
-        self, ranks: int, user: Connection, set_links: Callable[[int], None] = lambda _: None
-    ) -> list[object]:
-        """One answer of each of the first `ranks` ranks, progress passed on to the user.
-
-        `set_links` gives links the rates of a turn before it begins.
-
-        Raises
-        ------
-        ReproError
-            A rank failed or ended; the message says which, where and how, with its last words.
-        _RankOutOfMemory
-            The reason was memory.
-        _UserGone
-            The user's process closed its pipe.
-        """
-        try:
-            return self._collect(ranks, user, set_links)
-        except ReproError:
-            if found := self._out_of_memory():
-                raise _RankOutOfMemory(found) from None
-            raise
-
-    def _collect(
-        self, ranks: int, user: Connection, set_links: Callable[[int], None]
-    ) -> list[object]:
-        answers: dict[int, object] = {}
-        sentinels = {process.sentinel: rank for rank, process in enumerate(self.processes)}
-        pipes: dict[Connection, int] = {self.pipes[rank]: rank for rank in range(ranks)}
-        while len(answers) < ranks:
-            ready = wait([*pipes, *sentinels, user])
-            if user in ready:
-                raise _UserGone
-            for source in ready:
-                if source not in pipes:
-                    continue
-                answer = self._take(pipes[source])
-                if isinstance(answer, Progress):
-                    user.send(answer)
-                elif isinstance(answer, BeginTurn):
-                    set_links(answer.turn)
-                    for pipe in pipes:
-                        pipe.send(answer)
-                else:
-                    answers[pipes[source]] = answer
-            for source in ready:
-                if isinstance(source, int):
-                    raise ReproError(self._obituary(sentinels[source]))
-        return [answers[rank] for rank in range(ranks)]
-
-    def _take(self, rank: int) -> object:
-        try:
-            answer = self.pipes[rank].recv()
-        except (EOFError, ConnectionResetError):
-            self.processes[rank].join(1)
-            raise ReproError(self._obituary(rank)) from None
-        if isinstance(answer, OutOfMemory):
-            raise _RankOutOfMemory(answer)
-        if isinstance(answer, Failure):
-            raise ReproError(f"{self._name(rank)} failed: {answer.message}")
-        return answer
-
-    def _out_of_memory(self) -> OutOfMemory | None:
-        """The rank that ran out of memory, if that is why the first rank to complain failed.
-
-        Neighbours lose their connection to it, and may say so before it does.
-        """
-        for pipe in wait(self.pipes, _LAST_WORDS_S):
-            assert isinstance(pipe, Connection)
-            try:
-                answer = pipe.recv()
-            except (EOFError, ConnectionResetError):
-                continue
-            if isinstance(answer, OutOfMemory):
-                return answer
-        return None
-
-    def _name(self, rank: int) -> str:
-        return f"rank {rank} on node {self._topology.node_of(rank) if self._topology else 0}"
-
-    def _obituary(self, rank: int) -> str:
-        code = self.processes[rank].exitcode
-        if code is not None and code < 0:
-            how = f"was killed by {signal.Signals(-code).name}"
-            if -code == signal.SIGKILL:
-                how += " (by the kernel, if memory ran out: see dmesg)"
-        else:
-            how = f"ended with exit code {code}"
-        lines = self._logs[rank].read_text(errors="replace").split("\n")
-        words = [line.strip() for line in lines if line.strip()][-_LOG_LINES:]
-        return f"{self._name(rank)} {how}; its last log lines: {' | '.join(words) or '(none)'}"
-
-    def bury(self) -> None:
-        """End all ranks and wait until they have."""
-        for process in self.processes:
-            process.kill()
-        for process in self.processes:
-            process.join()
 
 
 def supervise(user: Connection) -> None:
@@ -216,7 +64,7 @@ def supervise(user: Connection) -> None:
             network = stack.enter_context(build_network(site.topology))
         os.environ.update(_environment(network is not None))
         began = time.monotonic()
-        ranks = _Ranks(site, network, scratch)
+        ranks = RankProcesses(site, network, scratch)
         stack.callback(lambda: ranks.bury())
         speed = _verify_speed(site, ranks, user)
         starting_s = time.monotonic() - began
@@ -240,10 +88,10 @@ def supervise(user: Connection) -> None:
                 found[0].spent_s["starting ranks"] = starting_s
                 starting_s = 0.0
                 user.send([replace(outcome, speed=speed) for outcome in found])
-            except _RankOutOfMemory as error:
+            except RankOutOfMemory as error:
                 began = time.monotonic()
                 ranks.bury()
-                ranks, previous = _Ranks(site, network, scratch), None
+                ranks, previous = RankProcesses(site, network, scratch), None
                 # Ranks that are still starting would disturb the next check of the links.
                 speed = _verify_speed(site, ranks, user)
                 starting_s = time.monotonic() - began
@@ -268,7 +116,7 @@ def _smallest(run: TrainingRun) -> TrainingRun:
 
 
 def _carry_out(
-    ranks: _Ranks,
+    ranks: RankProcesses,
     network: Network | None,
     verified: dict[tuple[str, float, int], LinkCheck],
     scratch: Path,
@@ -316,27 +164,27 @@ def _carry_out(
             checks[turn],
             latencies_s[turn],
             tuple(one for one in found if isinstance(one, SweepRecord)),
-            spent_s=_spent_s(clocks[turn], found, 0.0 if turn else checking_s),
+            spent_s=({} if turn else {"checking links": checking_s})
+            | _spent_s(clocks[turn], found, first=turn == 0),
         )
         for turn, found in enumerate(by_turn)
     ]
 
 
-def _spent_s(clock: OwnClock, found: Sequence[Any], checking_s: float) -> dict[str, float]:
-    """Where the time of one turn's measurement went, as rank 0 has it."""
+def _spent_s(clock: OwnClock, found: Sequence[Any], *, first: bool) -> dict[str, float]:
+    """Where the time of one turn's measurement went, as rank 0 has it; the first turn warms up."""
     whole_s = sum(end - start for start, end in clock.windows_s)
     known_s: dict[str, float] = {}
     if isinstance(record := found[0], RankRecord):
         known_s = {
-            **(record.before_s if checking_s else {}),
+            **(record.before_s if first else {}),
             "recorded iterations": sum(record.iteration_time_s),
             "validations and checkpoints": sum(one.end_s - one.start_s for one in record.spans),
         }
-    rest_s = whole_s - sum(known_s.values())
-    return {"checking links": checking_s, **known_s, "between iterations": rest_s}
+    return {**known_s, "between iterations": whole_s - sum(known_s.values())}
 
 
-def _verify_speed(site: Site, ranks: _Ranks, user: Connection) -> SpeedCheck | None:
+def _verify_speed(site: Site, ranks: RankProcesses, user: Connection) -> SpeedCheck | None:
     """Have one rank and all of them compute in turns, and compare; also shows that they are up."""
     if site.cores is None:
         _measure(site.ranks, ranks, user)
@@ -353,7 +201,7 @@ def _verify_speed(site: Site, ranks: _Ranks, user: Connection) -> SpeedCheck | N
     return until_verified(check)
 
 
-def _measure(count: int, ranks: _Ranks, user: Connection) -> list[Passes]:
+def _measure(count: int, ranks: RankProcesses, user: Connection) -> list[Passes]:
     """Passes of the first ranks while all compute."""
     for pipe in ranks.pipes[:count]:
         pipe.send(MeasurePasses())
@@ -406,7 +254,7 @@ def main() -> None:
     with Connection(int(sys.argv[1])) as user:
         try:
             supervise(user)
-        except (EOFError, _UserGone, BrokenPipeError, ConnectionResetError):
+        except (EOFError, UserGone, BrokenPipeError, ConnectionResetError):
             pass
         except ReproError as error:
             user.send(Failure(str(error), unavailable=isinstance(error, NotRunHere)))
