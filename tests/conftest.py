@@ -1,5 +1,6 @@
 """What several rooms' tests share."""
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if marked and not (ability := testbed_ability()).works:
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=ability.found))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interruptible() -> None:
+    """A shell has what it starts in the background ignore SIGINT, and children inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
