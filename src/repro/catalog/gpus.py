@@ -1,24 +1,37 @@
 """GPUs by their data sheets (`params/gpus.yaml`)."""
 
+from typing import Literal
+
 from pydantic import PositiveFloat, PositiveInt
 
 from repro.catalog.reading import Entry, choose, read_yaml
 from repro.paths import PARAMS
 
+Generation = Literal["volta", "ampere", "ada", "hopper", "blackwell", "cdna2"]
+
 
 class Gpu(Entry):
     """One schedulable device.
 
-    `peak_flops` is the dense half-precision peak in FLOP/s, `memory_gbytes_per_s` the peak rate of
-    its memory in 1e9 B/s, `memory_gb` its size in 1e9 B. `multiprocessors` are what a matrix
-    product's tiles are spread over (streaming multiprocessors, compute units).
+    `peak_flops` is the dense half-precision peak in FLOP/s, `fp8_flops` and `fp4_flops` those of
+    lower precisions where it has units for them. `memory_gbytes_per_s` is the peak rate of its
+    memory in 1e9 B/s, `memory_gb` its size in 1e9 B. `multiprocessors` are what a matrix product's
+    tiles are spread over (streaming multiprocessors, compute units). `link_gbytes_per_s` is the
+    rate of all its links to the GPUs of its node in each direction, `nic_gbps` that of its port to
+    other nodes in its maker's systems. `published_as` are other names of it in measurements.
     """
 
     label: str
+    published_as: tuple[str, ...] = ()
+    generation: Generation
     peak_flops: PositiveFloat
+    fp8_flops: PositiveFloat | None = None
+    fp4_flops: PositiveFloat | None = None
     memory_gbytes_per_s: PositiveFloat
     memory_gb: PositiveFloat
     multiprocessors: PositiveInt
+    link_gbytes_per_s: PositiveFloat
+    nic_gbps: PositiveFloat
     source: str
 
 
@@ -30,7 +43,12 @@ def read_gpus() -> dict[str, Gpu]:
 
 def gpu_labelled(label: str) -> str:
     """The name of the GPU that measurements call by its label; unknown labels as `gpu`."""
-    return choose("GPU", label, {entry.label: name for name, entry in read_gpus().items()})
+    known = {
+        called: name
+        for name, entry in read_gpus().items()
+        for called in (entry.label, *entry.published_as)
+    }
+    return choose("GPU", label, known)
 
 
 def gpu(name: str) -> Gpu:

@@ -1,0 +1,1 @@
+"""One training step of today's software: fused kernels, and communication behind computing."""

@@ -1,0 +1,224 @@
+"""One iteration of a fused step: layers in stages, replicas' gradients and parameters, the step."""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from repro.predict.fused.layer import Passes, layer_passes
+from repro.predict.fused.parameters import FusedParameters, of_stack, product_costs
+from repro.predict.fused.run import Run
+from repro.predict.operators.kernels import Rates, product_s
+from repro.predict.workload import RECOMPUTE, Array
+
+_HALF_BYTES = 2
+# Bytes per logit that the loss moves, forward and backward, in fp32; per element of the embedding.
+_LOSS, _EMBEDDING = 30, 24
+# Bytes per parameter: gradients on the wire of replicas that share the optimizer (fp32) and
+# parameters (half precision); and what a shared Adam's step reads and writes of its part.
+_GRADIENT, _PARAMETER, _ADAM = 4, 2, 40
+# What each rank does with all gradients: their norm, and clearing them.
+_ALL_GRADIENTS = 6
+_MESSAGE_S = 1e-5
+
+
+@dataclass(frozen=True)
+class Phases:
+    """An iteration in seconds; phases add up to `iteration_time_s`.
+
+    `products`, `attention` and `elements` are computing, `logits` both ends of the model,
+    `recompute` what the backward pass computes again. Communication is what is not hidden: of
+    `tensor_parallel`, `context_parallel` and `expert_parallel` groups, of `replicas`, and
+    `messages` between stages. `host` is what the GPU waits for launches, `bubble` for other stages.
+    """
+
+    products: Array
+    attention: Array
+    elements: Array
+    logits: Array
+    recompute: Array
+    tensor_parallel: Array
+    context_parallel: Array
+    expert_parallel: Array
+    replicas: Array
+    messages: Array
+    host: Array
+    bubble: Array
+    optimizer: Array
+    stragglers: Array
+
+    @property
+    def iteration_time_s(self) -> Array:
+        """The sum of all phases."""
+        return sum((getattr(self, one.name) for one in fields(self)), start=np.zeros(()))
+
+
+def predict_phases(run: Run, parameters: FusedParameters) -> Phases:
+    """Every phase of an iteration, as arrays of the runs' length."""
+    one = layer_passes(run, parameters)
+    layers = _stage_layers(run)
+    m = run.micro_batches
+    forward, backward = one.time_s
+    again = _recomputed(run, one)
+    wire = _sharded_wire_s(run, parameters)
+    # Sharded parameters of the next layer come while this one computes.
+    waits = np.where(
+        run.sharded > 0,
+        np.maximum(wire[0] - forward, 0.0) + np.maximum(wire[1] - backward - again, 0.0),
+        0.0,
+    )
+    waits = waits + parameters.reserved * run.sharded * np.minimum(wire.sum(axis=0), 1e9)
+    logits, embedding = _ends_s(run, parameters)
+    alone = run.pp == 1
+    messages = _messages_s(run, parameters)
+    layer = forward + backward + again + waits
+    # The slowest stage decides: one in the middle, or the last one with the logits.
+    # Stages of uneven models leave room for the ends.
+    room = np.where(_uneven(run), layer, 0.0)
+    ends = np.where(alone, logits + embedding, np.maximum(logits - room, 0.0))
+    stage = layers * layer + messages
+    bubble = np.where(alone, 0.0, (run.pp - 1) / run.vpp * stage)
+    replicas = _replicas_s(run, parameters, layers * forward, layers * backward)
+    gpu = one.gpu + one.tensor + one.context + one.experts
+    phases = {
+        "products": m * layers * one.products.sum(axis=0),
+        "attention": m * layers * one.attention.sum(axis=0),
+        "elements": m * layers * one.traffic.sum(axis=0),
+        "logits": m * ends,
+        "recompute": m * layers * again,
+        "tensor_parallel": m * layers * one.tensor.sum(axis=0),
+        "context_parallel": m * layers * one.context.sum(axis=0),
+        "expert_parallel": m * layers * one.experts.sum(axis=0),
+        "replicas": m * layers * waits + replicas,
+        "messages": m * messages,
+        "host": m * layers * (one.time_s - gpu).sum(axis=0),
+        "bubble": bubble,
+        "optimizer": _optimizer_s(run, parameters),
+    }
+    busy = sum(phases.values(), start=np.zeros(()))
+    return Phases(**phases, stragglers=parameters.straggler_fraction * np.log2(run.gpus) * busy)
+
+
+def iteration_times_s(run: Run, parameters: FusedParameters) -> Array:
+    """Seconds of an iteration of each run."""
+    return predict_phases(run, parameters).iteration_time_s
+
+
+def layer_parameters(run: Run) -> tuple[Array, Array]:
+    """Parameters of one layer: those that tensor parallelism splits, and those of its experts."""
+    h = run.hidden
+    attention = h * (2 * run.heads + 2 * run.kv_heads) * run.head_dim
+    matrices = 2 + run.gated
+    shared = matrices * h * (run.ffn + run.shared_expert_ffn)
+    return attention + shared + h * run.experts, matrices * h * run.expert_ffn * run.experts
+
+
+def _uneven(run: Run) -> Array:
+    """Where stages do not hold whole layers, so that the ends count as a layer each."""
+    uneven: Array = np.mod(run.layers, run.pp * run.vpp) > 0
+    return uneven
+
+
+def _stage_layers(run: Run) -> Array:
+    """Layers of the stage that has most."""
+    chunks = run.pp * run.vpp
+    with_ends = np.ceil((run.layers + 2) / chunks) * run.vpp
+    layers: Array = np.where(_uneven(run), with_ends, run.layers / run.pp)
+    return np.where(run.pp > 1, layers, run.layers)
+
+
+def _recomputed(run: Run, one: Passes) -> Array:
+    """Seconds of what a layer's backward pass computes again."""
+    return np.choose(
+        run.recompute.astype(int),
+        [np.zeros_like(run.layers), one.attention[0], one.time_s[0]],
+    ) * (run.recompute <= len(RECOMPUTE))
+
+
+def _ends_s(run: Run, parameters: FusedParameters) -> tuple[Array, Array]:
+    """A micro batch's logits and loss, and its embedding; in half precision."""
+    rates = Rates(run.half_flops, run.memory_bytes_per_s, run.multiprocessors)
+    costs = product_costs(run, parameters, half=True)
+    tokens, h, table = run.tokens, run.hidden, run.vocab / run.tp
+    products = (
+        product_s(tokens, table, h, _HALF_BYTES, rates, costs)
+        + product_s(tokens, h, table, _HALF_BYTES, rates, costs)
+        + product_s(table, h, tokens, _HALF_BYTES, rates, costs)
+    )
+    memory = run.memory_bytes_per_s * parameters.memory_efficiency
+    return products + _LOSS * tokens * table / memory, _EMBEDDING * tokens * h / memory
+
+
+def _messages_s(run: Run, parameters: FusedParameters) -> Array:
+    """A stage's messages of one micro batch, both ways and for all its chunks, that are exposed."""
+    wire = _HALF_BYTES * run.tokens * run.hidden / run.tp
+    wire = wire / (run.nic_bytes_per_s * parameters.fabric_efficiency)
+    # Behind the next chunk's computing only multiprocessors are lost.
+    each = np.where(run.hidden_pp > 0, parameters.reserved * wire, wire) + _MESSAGE_S
+    return np.where(run.pp > 1, 2 * run.vpp * each, 0.0)
+
+
+def _replica_rate(run: Run, parameters: FusedParameters, ranks: Array) -> Array:
+    """Bus bandwidth of a ring of so many ranks, tensor-parallel ranks apart, in bytes/s.
+
+    Between domains each of a group's ranks in one has a ring of its own through its own NIC (NCCL's
+    channels on rail-optimised fabrics), so their rates add up, to what links carry.
+    """
+    links = run.link_bytes_per_s * parameters.link_efficiency
+    members = np.clip(run.domain_gpus / run.tp, 1.0, ranks)
+    nics = members * run.nic_bytes_per_s * parameters.fabric_efficiency
+    return np.where(ranks * run.tp <= run.domain_gpus, links, np.minimum(links, nics))
+
+
+def _sharded_wire_s(run: Run, parameters: FusedParameters) -> Array:
+    """Seconds that one layer's sharded parameters and gradients are on the wire (pass, run):
+    gathered for each pass, and reduced in the backward pass."""
+    split, experts = layer_parameters(run)
+    count = split / run.tp + experts / run.ep
+    ranks = run.dp * run.cp
+    rate = _replica_rate(run, parameters, ranks)
+    gather = _PARAMETER * count * (ranks - 1) / ranks / rate
+    often = of_stack(run, lambda stack: stack.gradient_syncs_per_micro_batch)
+    reduce = gather * np.where(often > 0, 1.0, 1.0 / run.micro_batches)
+    return run.sharded * np.stack([gather, gather + reduce])
+
+
+def _replicas_s(
+    run: Run, parameters: FusedParameters, forward_s: Array, backward_s: Array
+) -> Array:
+    """Exposed gradients and parameters of replicas that share the optimizer.
+
+    Buckets go while the last micro batch's backward pass and the first one's forward pass compute
+    the layers behind them; the last bucket has nothing to hide behind.
+    """
+    split, experts = layer_parameters(run)
+    layers = _stage_layers(run)
+    ranks = run.dp * run.cp
+    rate = _replica_rate(run, parameters, ranks)
+    own = (split * layers + run.vocab * run.hidden) / run.tp
+    wire = own * (ranks - 1) / ranks / rate
+    # Replicas of an expert: all ranks that are not its expert-parallel neighbours.
+    fewer = np.maximum(ranks * run.tp / run.ep, 1.0)
+    expert = experts * layers / run.ep
+    wire = wire + expert * (fewer - 1) / fewer / _replica_rate(run, parameters, ranks)
+    gradients, gathered = _GRADIENT * wire, _PARAMETER * wire
+    last = 1 / np.maximum(layers, 2.0)
+    cover = (1 - last) / run.vpp
+
+    def exposed(sent: Array, behind: Array, hides: Array) -> Array:
+        hidden = np.maximum(sent - behind * cover, sent * last) + parameters.reserved * sent
+        return np.where(hides > 0, np.minimum(hidden, sent), sent)
+
+    both = exposed(gradients, backward_s, run.hidden_gradients) + exposed(
+        gathered, forward_s, run.hidden_dp
+    )
+    return np.where((ranks > 1) & (run.sharded == 0), both, 0.0)
+
+
+def _optimizer_s(run: Run, parameters: FusedParameters) -> Array:
+    """Adam's step on a GPU's part of the parameters."""
+    split, experts = layer_parameters(run)
+    layers = _stage_layers(run)
+    count = (split * layers + run.vocab * run.hidden) / run.tp + experts * layers / run.ep
+    ranks = run.dp * run.cp
+    moved = _ADAM * count / ranks + np.where(run.sharded > 0, 0.0, _ALL_GRADIENTS * count)
+    return moved / (run.memory_bytes_per_s * parameters.memory_efficiency)

@@ -1,0 +1,244 @@
+"""One layer's passes over a micro batch: products, attention, element-wise work, communication."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from repro.predict.fused.parameters import (
+    FusedParameters,
+    attention_costs,
+    of_stack,
+    product_costs,
+    traffic,
+)
+from repro.predict.fused.run import Run
+from repro.predict.operators.kernels import Rates, attention_s, product_s
+from repro.predict.workload import Array
+
+_HALF_BYTES = 2
+# A backward pass of fused attention has five products where the forward pass has two (Dao, 2023).
+_ATTENTION_BACKWARD_FLOPS = 2.5
+# Bytes per element of the hidden state that a forward and a backward pass move element by element:
+# two norms and two residual sums. Per element of queries and keys: rotary embeddings.
+_HIDDEN_FORWARD, _HIDDEN_BACKWARD, _ROTARY = 20, 28, 4
+# Per element of the MLP's inner width: activation, gated and not.
+_GATED_FORWARD, _GATED_BACKWARD, _PLAIN_FORWARD, _PLAIN_BACKWARD = 6, 10, 4, 6
+# Per element that goes to an expert: gathered there, weighed and scattered back; and its gradient.
+_PERMUTED = 12
+# Casting an operand: read in half precision, written as it is and transposed, for the two products
+# that take it.
+_CAST_BYTES = 4
+# Start of a collective inside a domain.
+_COLLECTIVE_S = 8e-6
+
+
+@dataclass(frozen=True)
+class Passes:
+    """One layer's forward and backward pass over one micro batch, in seconds.
+
+    Attributes
+    ----------
+    products, attention, traffic
+        What the GPU computes (pass, run): matrix products, fused attention, element-wise work.
+    tensor, context, experts
+        What of tensor-, context- and expert-parallel communication is not hidden (pass, run).
+    host
+        Launching all of it (pass, run).
+    """
+
+    products: Array
+    attention: Array
+    traffic: Array
+    tensor: Array
+    context: Array
+    experts: Array
+    host: Array
+
+    @property
+    def gpu(self) -> Array:
+        """What the GPU is busy with (pass, run)."""
+        busy: Array = self.products + self.attention + self.traffic
+        return busy
+
+    @property
+    def time_s(self) -> Array:
+        """Both passes (pass, run): the GPU and what it waits for, or the host."""
+        longest: Array = np.maximum(
+            self.gpu + self.tensor + self.context + self.experts, self.host
+        )
+        return longest
+
+
+def layer_passes(run: Run, parameters: FusedParameters) -> Passes:
+    """The passes of one layer."""
+    products, operands, results = _products(run, parameters)
+    attention = _attention(run, parameters)
+    elements = _elements(run) + (run.precision > 0) * _CAST_BYTES * np.stack([operands, results])
+    memory = run.memory_bytes_per_s * parameters.memory_efficiency
+    element_s = traffic(run, parameters) * elements / memory
+    return Passes(
+        products=products,
+        attention=attention,
+        traffic=element_s,
+        tensor=_tensor(run, parameters, products),
+        context=_context(run, parameters, attention),
+        experts=_experts(run, parameters, products + attention + element_s),
+        host=_host(run, parameters),
+    )
+
+
+def _products(run: Run, parameters: FusedParameters) -> tuple[Array, Array, Array]:
+    """Seconds of all products (pass, run), and elements of their operands and of their results'
+    gradients."""
+    costs = product_costs(run, parameters)
+    rates = Rates(run.peak_flops, run.memory_bytes_per_s, run.multiprocessors)
+    tokens, h, t = run.tokens, run.hidden, run.tp
+    matrices = 1 + run.gated
+    qkv = (run.heads + 2 * run.kv_heads) * run.head_dim
+    local = np.maximum(run.experts / run.ep, 1.0)
+    # Routed tokens are shared by tensor-parallel ranks, and taken to be spread evenly.
+    routed = tokens * run.experts_per_token / t / local
+    # Tokens, width of the result, width of the operand, how many alike, whether there is any.
+    shapes = [
+        (tokens, qkv / t, h, 1.0, 1.0),
+        (tokens, h, run.heads * run.head_dim / t, 1.0, 1.0),
+        (tokens, matrices * run.ffn / t, h, 1.0, run.ffn > 0),
+        (tokens, h, run.ffn / t, 1.0, run.ffn > 0),
+        (tokens, matrices * run.shared_expert_ffn / t, h, 1.0, run.shared_expert_ffn > 0),
+        (tokens, h, run.shared_expert_ffn / t, 1.0, run.shared_expert_ffn > 0),
+        (routed, matrices * run.expert_ffn, h, local, run.experts > 0),
+        (routed, h, run.expert_ffn, local, run.experts > 0),
+    ]
+    forward, backward, operands, results = (np.zeros_like(tokens) for _ in range(4))
+    for m, n, k, batch, there in shapes:
+        if not np.any(there):
+            continue
+        sizes = [np.where(there, size, 1.0) for size in (m, n, k)]
+
+        def seconds(a: Array, b: Array, c: Array, batch: Array | float = batch) -> Array:
+            return product_s(a, b, c, run.operand_bytes, rates, costs, batch)
+
+        m, n, k = sizes
+        forward = forward + np.where(there, seconds(m, n, k), 0.0)
+        backward = backward + np.where(there, seconds(m, k, n) + seconds(n, k, m), 0.0)
+        operands = operands + np.where(there, batch * m * k, 0.0)
+        results = results + np.where(there, batch * m * n, 0.0)
+    return np.stack([forward, backward]), operands, results
+
+
+def _attention(run: Run, parameters: FusedParameters) -> Array:
+    """Seconds of fused attention (pass, run). A context-parallel rank has its part of the queries,
+    in two pieces that make all ranks' shares of the causal triangle alike."""
+    rates = Rates(run.half_flops, run.memory_bytes_per_s, run.multiprocessors)
+    heads, kv_heads = run.heads / run.tp, np.maximum(run.kv_heads / run.tp, 1.0)
+    forward = attention_s(
+        run.micro_batch,
+        run.seq,
+        heads,
+        kv_heads,
+        run.head_dim,
+        rates,
+        attention_costs(run, parameters),
+    )
+    backward = _ATTENTION_BACKWARD_FLOPS * forward / parameters.attention_backward
+    return np.stack([forward, backward]) / run.cp
+
+
+def _elements(run: Run) -> Array:
+    """Bytes that element-wise kernels move (pass, run)."""
+    tokens, t = run.tokens, run.tp
+    hidden = tokens * run.hidden / t
+    rotary = _ROTARY * tokens * (run.heads + run.kv_heads) * run.head_dim / t
+    inner = run.ffn + run.shared_expert_ffn + run.experts_per_token * run.expert_ffn
+    inner = tokens * inner / t
+    permuted = _PERMUTED * run.mixture * hidden * run.experts_per_token
+    gated = run.gated > 0
+    return np.stack(
+        [
+            _HIDDEN_FORWARD * hidden
+            + rotary
+            + np.where(gated, _GATED_FORWARD, _PLAIN_FORWARD) * inner
+            + permuted,
+            _HIDDEN_BACKWARD * hidden
+            + rotary
+            + np.where(gated, _GATED_BACKWARD, _PLAIN_BACKWARD) * inner
+            + permuted,
+        ]
+    )
+
+
+def _tensor(run: Run, parameters: FusedParameters, products: Array) -> Array:
+    """Exposed tensor-parallel communication (pass, run).
+
+    Sequence-parallel: an all-gather before and a reduce-scatter behind attention and MLP, each way,
+    and one more all-gather of each input in the backward pass (Korthikanti et al., 2023, section
+    4.2.2). Where it overlaps, a product and its collective go through in `tp` pieces, of which the
+    first or last has nothing to hide behind, while communication keeps multiprocessors busy.
+    """
+    t = run.tp
+    link = run.link_bytes_per_s * parameters.link_efficiency
+    one = (t - 1) / t * _HALF_BYTES * run.tokens * run.hidden / link + (t > 1) * _COLLECTIVE_S
+    every = np.stack([4 * one, 6 * one])
+    pieces = np.maximum(every - products, every / t) + parameters.reserved * every
+    hides = run.hidden_tp * of_stack(run, lambda stack: stack.hides_tensor)
+    exposed: Array = np.where(hides > 0, np.minimum(pieces, every), every)
+    return np.where(t > 1, exposed, 0.0)
+
+
+def _context(run: Run, parameters: FusedParameters, attention: Array) -> Array:
+    """Exposed exchange of keys and values (pass, run), which go round a ring while attention
+    computes with those that are there; the backward pass sends their gradients too."""
+    moved = _HALF_BYTES * run.micro_batch * run.seq * 2 * run.kv_heads * run.head_dim / run.tp
+    rate = np.where(run.tp * run.cp <= run.domain_gpus, *_rates(run, parameters))
+    wire = (run.cp - 1) / run.cp * moved / rate
+    every = np.stack([wire, 2 * wire])
+    steps = _COLLECTIVE_S * (run.cp - 1)
+    exposed = np.maximum(every - attention, every / run.cp) + parameters.reserved * every + steps
+    return np.where(run.cp > 1, exposed, 0.0)
+
+
+def _experts(run: Run, parameters: FusedParameters, computing: Array) -> Array:
+    """Exposed all-to-alls (pass, run): tokens to their experts and back.
+
+    A token that several experts of one domain want crosses the fabric once.
+    """
+    domains = np.maximum(run.ep / np.maximum(run.domain_gpus / run.tp, 1.0), 1.0)
+    size = run.mixture * _HALF_BYTES * run.tokens / run.tp * run.hidden
+    k = run.experts_per_token
+    links, fabric = _rates(run, parameters)
+    copies = (domains - 1) * (1 - (1 - 1 / domains) ** k)
+    inside = k * np.minimum((run.ep - 1) / run.ep, 1.0) * size / links
+    wire = np.maximum(inside, copies * size / fabric)
+    one = np.where(run.ep > 1, wire + run.mixture * parameters.exchange_s, 0.0)
+    every = np.stack([2 * one, 2 * one])
+    # Overlapped, one micro batch's exchange goes on behind another's computing.
+    hidden = np.maximum(every - computing, 0.0) + parameters.reserved * every
+    said = run.hidden_ep * of_stack(run, lambda stack: stack.hides_experts)
+    return np.where(said > 0, np.minimum(hidden, every), every)
+
+
+def _rates(run: Run, parameters: FusedParameters) -> tuple[Array, Array]:
+    """Bytes per second of a GPU's links and of its NIC."""
+    return (
+        run.link_bytes_per_s * parameters.link_efficiency,
+        run.nic_bytes_per_s * parameters.fabric_efficiency,
+    )
+
+
+def _host(run: Run, parameters: FusedParameters) -> Array:
+    """Seconds of launching kernels (pass, run); a backward pass has two products for each one."""
+    quantised = run.precision > 0
+    local = run.experts / run.ep
+
+    def launches(own: str, passes: float) -> Array:
+        expert = of_stack(run, lambda stack: stack.launches.expert)
+        return (
+            of_stack(run, lambda stack: getattr(stack.launches, own))
+            + quantised * of_stack(run, lambda stack: stack.launches.quantised)
+            + run.mixture * passes * of_stack(run, lambda stack: stack.launches.experts)
+            + passes * (1 + quantised) * expert * local
+        )
+
+    counts = np.stack([launches("forward", 1.0), launches("backward", 1.5)])
+    seconds: Array = parameters.launch_s * counts
+    return seconds

@@ -1,0 +1,174 @@
+"""What the model of fused steps takes from measured runs, and the file it is kept in."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import NonNegativeFloat, PositiveFloat
+
+from repro.catalog.gpus import Gpu, read_gpus
+from repro.catalog.reading import Entry, read_yaml
+from repro.catalog.stacks import read_stacks
+from repro.paths import PARAMS
+from repro.predict.fused.run import GENERATIONS, PRECISIONS, Run
+from repro.predict.operators.measured import operator_costs
+from repro.predict.parameters import Residuals
+from repro.predict.workload import Array
+
+FUSED = PARAMS / "calibration" / "fused.yaml"
+# What sustained rates are known by, where those of another precision stand for some.
+_SUSTAINED_AS = {"mxfp8": "fp8"}
+
+
+class FusedParameters(Entry):
+    """Fractions of what data sheets and single kernels promise.
+
+    sustained
+        Of the rate of products in short bursts, by generation and precision: power and other
+        kernels take the rest.
+    attention
+        Of the rate of single forward attentions, by whose kernels and generation.
+    attention_backward
+        Rate of the backward pass, of the forward pass's.
+    memory_efficiency
+        Element-wise kernels, of the memory's peak rate.
+    traffic
+        Element-wise traffic of a software, of what fused kernels need.
+    link_efficiency, fabric_efficiency
+        Bus bandwidth of links inside a domain, and of NICs.
+    reserved
+        Part of the multiprocessors that communication takes while it goes on behind computing.
+    launch_s
+        The host's time for each kernel.
+    exchange_s
+        An exchange among expert-parallel ranks beside its transfer.
+    straggler_fraction
+        The slowest of N GPUs is slower by this x log2 N.
+    """
+
+    sustained: dict[str, PositiveFloat]
+    attention: dict[str, PositiveFloat]
+    attention_backward: PositiveFloat
+    memory_efficiency: PositiveFloat
+    traffic: dict[str, PositiveFloat]
+    link_efficiency: PositiveFloat
+    fabric_efficiency: PositiveFloat
+    reserved: NonNegativeFloat
+    launch_s: NonNegativeFloat
+    exchange_s: NonNegativeFloat
+    straggler_fraction: NonNegativeFloat
+
+
+class FusedCalibration(Entry):
+    """Parameters with where they come from, and how far off they are on models they have not seen.
+
+    `residuals` are by kind of run: see `repro.predict.fused.fitting.kinds`.
+    """
+
+    source: str
+    date: str
+    gpus: tuple[str, ...]
+    parameters: FusedParameters
+    residuals: dict[str, Residuals]
+
+
+def read_fused() -> FusedCalibration:
+    """The calibration.
+
+    Raises
+    ------
+    ReproError
+        The file is missing or not valid.
+    """
+    value: FusedCalibration = read_yaml(FUSED, FusedCalibration)
+    return value
+
+
+class Costs(NamedTuple):
+    """Costs of kernels as arrays, a value for each run (`repro.predict.operators.kernels`)."""
+
+    efficiency: Array
+    edge_loss: Array
+    wave_loss: Array
+    ramp_s: Array
+    split_depth: Array
+    memory_efficiency: Array
+    launch_s: Array
+    cast_s: Array
+
+
+class AttentionCosts(NamedTuple):
+    """As `Costs`, of fused attention."""
+
+    efficiency: Array
+    short_tokens: Array
+    narrow_loss: Array
+    memory_efficiency: Array
+    launch_s: Array
+
+
+def product_costs(run: Run, parameters: FusedParameters, half: bool = False) -> Costs:
+    """Of products in the linear layers' precision, or in half precision."""
+    precision = np.zeros_like(run.precision) if half else run.precision
+    rows = [_product_costs(generation, PRECISIONS) for generation in GENERATIONS]
+    table = np.array(rows)[run.generation.astype(int), precision.astype(int)]
+    found = Costs(*table.T)
+    sustained = np.array(
+        [
+            [parameters.sustained.get(sustained_name(one, other), np.nan) for other in PRECISIONS]
+            for one in GENERATIONS
+        ]
+    )
+    # A generation without runs of its own sustains what the mean of all others does.
+    sustained = np.where(np.isnan(sustained), np.nanmean(sustained, axis=0), sustained)
+    factor = sustained[run.generation.astype(int), precision.astype(int)]
+    return found._replace(efficiency=found.efficiency * factor)
+
+
+def sustained_name(generation: str, precision: str) -> str:
+    """What `FusedParameters.sustained` calls a generation's rate in a precision."""
+    return f"{generation} {_SUSTAINED_AS.get(precision, precision)}"
+
+
+def attention_costs(run: Run, parameters: FusedParameters) -> AttentionCosts:
+    """Of the software's fused attention, forward."""
+    stacks = list(read_stacks().values())
+    rows = [_attention_costs(generation) for generation in GENERATIONS]
+    found = AttentionCosts(*np.array(rows)[run.generation.astype(int)].T)
+    factors = np.array(
+        [
+            [parameters.attention.get(f"{one.attention} {name}", 1.0) for name in GENERATIONS]
+            for one in stacks
+        ]
+    )
+    factor = factors[run.stack.astype(int), run.generation.astype(int)]
+    return found._replace(efficiency=found.efficiency * factor)
+
+
+def of_stack(run: Run, value: Any) -> Array:
+    """`value` of each run's software."""
+    found: Array = np.array([float(value(one)) for one in read_stacks().values()])
+    return found[run.stack.astype(int)]
+
+
+def traffic(run: Run, parameters: FusedParameters) -> Array:
+    """Element-wise traffic of each run's software, of what fused kernels need."""
+    found: Array = np.array([parameters.traffic.get(name, 1.0) for name in read_stacks()])
+    return found[run.stack.astype(int)]
+
+
+def _any_gpu(generation: str) -> Gpu:
+    return next(one for one in read_gpus().values() if one.generation == generation)
+
+
+def _product_costs(generation: str, precisions: tuple[str, ...]) -> list[list[float]]:
+    device = _any_gpu(generation)
+    measured = [
+        operator_costs("gemm", device, "bf16" if precision == "bf16" else "fp8").costs
+        for precision in precisions
+    ]
+    return [[one[name] for name in Costs._fields] for one in measured]
+
+
+def _attention_costs(generation: str) -> list[float]:
+    measured = operator_costs("attention_prefill", _any_gpu(generation), "bf16").costs
+    return [measured[name] for name in AttentionCosts._fields]

@@ -1,0 +1,165 @@
+"""How long a product and an attention take on a GPU: work over rates, in whole tiles and waves."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pydantic import NonNegativeFloat, PositiveFloat
+
+from repro.catalog.reading import Entry
+from repro.predict.workload import Array
+
+# Output tiles of large and of small products, and the depth of a step along k, as in cuBLAS's and
+# CUTLASS's usual kernels.
+_TILES, _DEPTH = ((128, 256), (64, 64)), 64
+# Queries of a block of fused attention.
+_QUERIES = 128
+_HALF_BYTES = 2
+# Computing and memory traffic overlap, though not where they take as long: the exponent of the norm
+# that joins them.
+_JOINT = 4
+
+
+class ProductCosts(Entry):
+    """Of matrix products on one GPU in one precision.
+
+    efficiency
+        Of the peak, that a tile without edges would reach.
+    edge_loss
+        What tiles lose by loading their operands: rate over 1 + edge_loss x 64 (1/rows + 1/columns).
+    wave_loss
+        How much of the last wave's idle multiprocessors costs time (0 none, 1 all of it).
+    ramp_s
+        Filling and emptying the pipeline of a wave of tiles.
+    split_depth
+        Elements along k that are worth a block of their own where tiles are fewer than
+        multiprocessors.
+    memory_efficiency
+        Of the memory's peak rate.
+    launch_s
+        Start and end of a kernel.
+    cast_s
+        Start and end of the kernels that cast (m, k) to a precision below half.
+    """
+
+    efficiency: PositiveFloat
+    edge_loss: NonNegativeFloat
+    wave_loss: NonNegativeFloat
+    ramp_s: NonNegativeFloat
+    split_depth: PositiveFloat
+    memory_efficiency: PositiveFloat
+    launch_s: NonNegativeFloat
+    cast_s: NonNegativeFloat = 0.0
+
+
+class AttentionCosts(Entry):
+    """Of fused attention on one GPU in one precision.
+
+    efficiency
+        Of half precision's peak, for long sequences with heads of 128.
+    short_tokens
+        The sequence at which half of that is reached.
+    narrow_loss
+        What heads narrower than 128 lose: rate over 1 + narrow_loss x (128/width - 1).
+    memory_efficiency
+        Of the memory's peak rate, for caches of keys and values.
+    launch_s
+        Start and end of its kernels.
+    """
+
+    efficiency: PositiveFloat
+    short_tokens: NonNegativeFloat
+    narrow_loss: NonNegativeFloat
+    memory_efficiency: PositiveFloat
+    launch_s: NonNegativeFloat
+
+
+@dataclass(frozen=True)
+class Rates:
+    """A GPU's peaks: FLOP/s in the kernel's precision, bytes/s of its memory, multiprocessors."""
+
+    flops: Any
+    memory_bytes_per_s: Any
+    multiprocessors: Any
+
+
+def product_s(
+    m: Array, n: Array, k: Array, operand_bytes: Any, rates: Rates, costs: Any, batch: Any = 1.0
+) -> Array:
+    """`batch` products of (m, k) and (k, n) with a result in half precision, in seconds.
+
+    `costs` are `ProductCosts`, or have its fields as arrays.
+    """
+    own_flops = rates.flops / rates.multiprocessors
+    memory = rates.memory_bytes_per_s * costs.memory_efficiency
+    results = _HALF_BYTES * batch * m * n
+    best: Any = np.inf
+    for rows, columns in _TILES:
+        tiles = np.ceil(m / rows) * np.ceil(n / columns) * batch
+        deep = np.maximum(k / costs.split_depth, 1.0)
+        split = np.clip(np.floor(rates.multiprocessors / tiles), 1.0, deep)
+        waves = tiles * split / rates.multiprocessors
+        whole = waves + costs.wave_loss * (np.ceil(waves) - waves)
+        rate = own_flops * costs.efficiency / (1 + costs.edge_loss * (64 / rows + 64 / columns))
+        steps = np.ceil(k / (split * _DEPTH)) * _DEPTH
+        computing = np.where(waves < 1, 1.0, whole) * (
+            2.0 * rows * columns * steps / rate + costs.ramp_s
+        )
+        # Parts along k are summed up in fp32.
+        summed = np.where(split > 1, 2 * results * (split + 1) / memory, 0.0)
+        best = np.minimum(best, computing + summed)
+    moved = operand_bytes * batch * (m * k + k * n) + results
+    return _joint(best, moved / memory) + costs.launch_s
+
+
+def cast_s(m: Array, k: Array, operand_bytes: Any, rates: Rates, costs: Any) -> Array:
+    """Casting (m, k) from half precision, in seconds: its largest value, then its elements."""
+    moved = (2 * _HALF_BYTES + operand_bytes) * m * k
+    seconds: Array = moved / (rates.memory_bytes_per_s * costs.memory_efficiency) + costs.cast_s
+    return seconds
+
+
+def attention_s(
+    sequences: Array,
+    tokens: Array,
+    heads: Array,
+    kv_heads: Array,
+    head_dim: Array,
+    rates: Rates,
+    costs: Any,
+) -> Array:
+    """Causal self-attention of whole sequences, forward, in seconds.
+
+    4 s^2 d operations a head and sequence, of which causality needs half (Dao, 2023, section 3.1).
+    `rates.flops` are half precision's, whatever the precision: `costs` have the fraction of them.
+    """
+    flops = 2.0 * sequences * heads * tokens**2 * head_dim
+    rate = rates.flops * costs.efficiency * tokens / (tokens + costs.short_tokens)
+    rate = rate / (1 + costs.narrow_loss * np.maximum(128 / head_dim - 1, 0.0))
+    blocks = sequences * heads * np.ceil(tokens / _QUERIES)
+    idle = np.maximum(rates.multiprocessors / blocks, 1.0)
+    moved = _HALF_BYTES * sequences * tokens * head_dim * (2 * heads + 2 * kv_heads)
+    traffic = moved / (rates.memory_bytes_per_s * costs.memory_efficiency)
+    return _joint(flops * idle / rate, traffic) + costs.launch_s
+
+
+def decoding_s(
+    sequences: Array,
+    tokens: Array,
+    kv_heads: Array,
+    head_dim: Array,
+    cache_bytes: Any,
+    rates: Rates,
+    costs: Any,
+) -> Array:
+    """Attention of one new token of each sequence to `tokens` cached ones: reading the cache."""
+    moved = 2.0 * cache_bytes * sequences * tokens * kv_heads * head_dim
+    busy = np.minimum(sequences * kv_heads * np.ceil(tokens / _QUERIES) / rates.multiprocessors, 1.0)
+    rate = rates.memory_bytes_per_s * costs.memory_efficiency * busy
+    seconds: Array = moved / rate + costs.launch_s
+    return seconds
+
+
+def _joint(computing: Array, traffic: Array) -> Array:
+    together: Array = (computing**_JOINT + traffic**_JOINT) ** (1 / _JOINT)
+    return together

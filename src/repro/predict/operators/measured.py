@@ -1,0 +1,219 @@
+"""Measured operators: which there are, what their costs are, and times near those measured."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+from scipy.interpolate import RBFInterpolator
+
+from repro.catalog.gpus import Gpu, gpu, gpu_labelled, read_gpus
+from repro.catalog.reading import Entry, read_yaml
+from repro.errors import ReproError
+from repro.paths import PARAMS, PUBLISHED
+from repro.predict.operators.kernels import (
+    AttentionCosts,
+    ProductCosts,
+    Rates,
+    attention_s,
+    cast_s,
+    decoding_s,
+    product_s,
+)
+from repro.predict.workload import Array
+
+OPERATORS = PARAMS / "operators.yaml"
+MEASURED = PUBLISHED / "operators"
+# Generations whose kernels another one's are taken to be like, where none of its own was measured.
+_ALIKE = {"volta": "ampere", "ada": "ampere", "cdna2": "ampere"}
+# Measurements that a time is interpolated from, and how much smoother than through each of them.
+_NEIGHBOURS, _SMOOTHING = 60, 0.5
+_OPERAND_BYTES = {"bf16": 2.0, "fp8": 1.0}
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One kind of kernel: how a table shows it, and what it takes.
+
+    Attributes
+    ----------
+    axes
+        Columns that say its size, all positive numbers.
+    costs
+        What `time_s` takes as its last argument.
+    time_s
+        Seconds of rows of one GPU and precision.
+    work
+        Its operations, or bytes: what a constant rate would take its time from.
+    """
+
+    axes: tuple[str, ...]
+    costs: type[Entry]
+    time_s: Callable[[pd.DataFrame, str, Rates, Entry], Array]
+    work: Callable[[pd.DataFrame], Array]
+
+
+def _product_s(rows: pd.DataFrame, dtype: str, rates: Rates, costs: Entry) -> Array:
+    m, n, k = _columns(rows, ("m", "n", "k"))
+    operand_bytes = _OPERAND_BYTES[dtype]
+    seconds = product_s(m, n, k, operand_bytes, rates, costs)
+    return seconds if dtype == "bf16" else seconds + cast_s(m, k, operand_bytes, rates, costs)
+
+
+def _prefill_s(rows: pd.DataFrame, dtype: str, rates: Rates, costs: Entry) -> Array:
+    return attention_s(*_columns(rows, ATTENTION_PREFILL.axes), rates, costs)
+
+
+def _decode_s(rows: pd.DataFrame, dtype: str, rates: Rates, costs: Entry) -> Array:
+    batch, tokens, _, kv_heads, head_dim = _columns(rows, ATTENTION_DECODE.axes)
+    return decoding_s(batch, tokens, kv_heads, head_dim, _OPERAND_BYTES[dtype], rates, costs)
+
+
+def _columns(rows: pd.DataFrame, names: tuple[str, ...]) -> list[Array]:
+    return [rows[name].to_numpy(dtype=float) for name in names]
+
+
+PRODUCT = Operator(
+    ("m", "n", "k"), ProductCosts, _product_s, lambda rows: 2.0 * rows.m * rows.n * rows.k
+)
+ATTENTION_PREFILL = Operator(
+    ("batch", "seq", "heads", "kv_heads", "head_dim"),
+    AttentionCosts,
+    _prefill_s,
+    lambda rows: 2.0 * rows.batch * rows.heads * rows.seq**2 * rows.head_dim,
+)
+ATTENTION_DECODE = Operator(
+    ("batch", "kv_len", "heads", "kv_heads", "head_dim"),
+    AttentionCosts,
+    _decode_s,
+    lambda rows: 1.0 * rows.batch * rows.kv_len * rows.kv_heads * rows.head_dim,
+)
+KINDS: Mapping[str, Operator] = {
+    "gemm": PRODUCT,
+    "attention_decode": ATTENTION_DECODE,
+    "attention_prefill": ATTENTION_PREFILL,
+}
+
+
+class MeasuredOperator(Entry):
+    """Costs of one kind of operator on one GPU in one precision, fitted to measurements.
+
+    `mape_pct` is what the costs alone miss measurements by, `held_out_mape_pct` what they do
+    together with measurements of other shapes nearby.
+    """
+
+    kind: str
+    gpu: str
+    dtype: str
+    rows: int
+    mape_pct: float
+    held_out_mape_pct: float
+    costs: dict[str, float]
+
+    @property
+    def value(self) -> Entry:
+        """The costs."""
+        return KINDS[self.kind].costs(**self.costs)
+
+
+def read_operators() -> list[MeasuredOperator]:
+    """All of them.
+
+    Raises
+    ------
+    ReproError
+        The file is missing or not valid.
+    """
+    found: list[MeasuredOperator] = read_yaml(OPERATORS, list[MeasuredOperator])
+    return found
+
+
+def operator_costs(kind: str, device: Gpu, dtype: str) -> MeasuredOperator:
+    """Those of the GPU; else of one of its generation, or of the one it is taken to be like.
+
+    Raises
+    ------
+    ReproError
+        Nothing like it was measured in that precision.
+    """
+    known = [one for one in read_operators() if one.kind == kind and one.dtype == dtype]
+    generations = (device.generation, _ALIKE.get(device.generation, device.generation))
+    for suits in (
+        lambda one: read_gpus()[one.gpu] == device,
+        lambda one: gpu(one.gpu).generation == generations[0],
+        lambda one: gpu(one.gpu).generation == generations[1],
+    ):
+        if found := next(filter(suits, known), None):
+            return found
+    # A precision that was not measured on anything alike: the newest GPU's.
+    if known:
+        return known[-1]
+    raise ReproError(f"no {kind} was measured in {dtype!r}; known are bf16 and fp8")
+
+
+def rates(device: Gpu, kind: str, dtype: str) -> Rates:
+    """A GPU's peaks for a kind of operator."""
+    flops = device.peak_flops
+    if kind == "gemm" and dtype != "bf16":
+        flops = device.fp8_flops or device.peak_flops
+    return Rates(flops, device.memory_gbytes_per_s * 1e9, device.multiprocessors)
+
+
+def kind_of(columns: pd.Index) -> str | None:
+    """The kind of operator that a table with such columns has; None for other tables."""
+    return next((name for name, one in KINDS.items() if set(one.axes) <= set(columns)), None)
+
+
+def costs_alone_s(kind: str, rows: pd.DataFrame, dtype: str, device: Gpu) -> Array:
+    """Seconds of rows of one GPU and precision, from costs alone."""
+    found = operator_costs(kind, device, dtype)
+    return KINDS[kind].time_s(rows, dtype, rates(device, kind, dtype), found.value)
+
+
+def operator_s(kind: str, rows: pd.DataFrame) -> Array:
+    """Seconds of operators: from costs, mended by what measurements of near shapes missed them by.
+
+    Only a GPU of a generation that was measured is mended.
+
+    Raises
+    ------
+    ReproError
+        A GPU is unknown, or a precision was not measured.
+    """
+    seconds = np.empty(len(rows))
+    for (label, dtype), at in rows.groupby(["gpu", "dtype"]).indices.items():
+        device, part = gpu(gpu_labelled(str(label))), rows.iloc[at]
+        seconds[at] = costs_alone_s(kind, part, str(dtype), device)
+        found = operator_costs(kind, device, str(dtype))
+        if gpu(found.gpu).generation == device.generation:
+            missed = _interpolator(kind, found.gpu, str(dtype))
+            seconds[at] *= np.exp(missed(sizes(kind, part)))
+    return seconds
+
+
+def sizes(kind: str, rows: pd.DataFrame) -> Array:
+    """Where rows stand among others: the logarithms of their axes."""
+    return np.log2(np.stack(_columns(rows, KINDS[kind].axes), axis=1))
+
+
+def interpolator(where: Array, missed: Array) -> RBFInterpolator:
+    """Interpolates what costs missed, ln(measured / predicted), between measured sizes."""
+    # Sizes that were measured twice would make the interpolation singular without smoothing.
+    return RBFInterpolator(
+        where, missed, neighbors=_NEIGHBOURS, smoothing=_SMOOTHING, kernel="linear"
+    )
+
+
+def measured_rows(kind: str, name: str) -> pd.DataFrame:
+    """What was measured of a kind on a GPU."""
+    label = read_gpus()[name].published_as[-1]
+    return pd.read_csv(MEASURED / f"{kind}_{label}.csv")
+
+
+@lru_cache
+def _interpolator(kind: str, name: str, dtype: str) -> RBFInterpolator:
+    rows = measured_rows(kind, name)
+    rows = rows[rows.dtype == dtype]
+    seconds = costs_alone_s(kind, rows, dtype, read_gpus()[name])
+    return interpolator(sizes(kind, rows), np.log(rows.time_us * 1e-6 / seconds).to_numpy())
