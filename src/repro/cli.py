@@ -188,12 +188,15 @@ def what_if() -> None:
 @app.command()
 def validate(
     file: Path,
+    by: Annotated[
+        str, typer.Option(help="Columns whose values are sets, such as gpu,dtype,model.")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
 ) -> None:
     """Predict every row of a CSV of measurements and print how far off the model is, per set."""
     from repro.predict.calibration.validation import table, validate
 
-    scores = validate(file)
+    scores = validate(file, by.split(",") if by else ())
     typer.echo(
         json.dumps([asdict(score) for score in scores], indent=1) if as_json else table(scores)
     )

@@ -85,8 +85,8 @@ def calibrate(training: pd.DataFrame, collectives: pd.DataFrame, source: str) ->
         covariance=tuple(tuple(row) for row in fitted.covariance.tolist()),
         # Without runs of a regime, all runs stand for it.
         residuals={
-            ALONE: _residuals(errors[~parallel] if (~parallel).any() else errors),
-            TENSOR_PARALLEL: _residuals(errors[parallel] if parallel.any() else errors),
+            ALONE: residuals_of(errors[~parallel] if (~parallel).any() else errors),
+            TENSOR_PARALLEL: residuals_of(errors[parallel] if parallel.any() else errors),
         },
     )
 
@@ -99,7 +99,8 @@ def _gpu(training: pd.DataFrame) -> str:
     return found.pop()
 
 
-def _residuals(errors: Array) -> Residuals:
+def residuals_of(errors: Array) -> Residuals:
+    """What ln(predicted / measured) of rows that a fit has not seen says of others."""
     return Residuals(
         rows=len(errors),
         mape_pct=float(100 * np.abs(np.expm1(errors)).mean()),

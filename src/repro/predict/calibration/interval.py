@@ -21,7 +21,7 @@ _STEP = 0.01
 # On a GPU other than the calibrated one, or another generation of the software: two published runs
 # of one configuration (530B on 280 GPUs a replica, full recomputation) differ by 10 %, 49.05 s
 # (Korthikanti et al., 2023) and 54.09 s (Narayanan et al., 2021); sustained clocks differ too.
-_TRANSFER = 0.15
+TRANSFER = 0.15
 
 _DRAWS = 300
 
@@ -46,7 +46,7 @@ ALONE, TENSOR_PARALLEL = "without tensor parallelism", "with tensor parallelism"
 
 def transfer_half_width(calibrated: Calibration, cluster: Cluster) -> float:
     """What a calibration made on another GPU adds to the half width."""
-    return 0.0 if cluster.gpu == calibrated.gpu else _TRANSFER
+    return 0.0 if cluster.gpu == calibrated.gpu else TRANSFER
 
 
 def half_width(

@@ -10,13 +10,17 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from repro.catalog.clusters import Cluster, read_clusters
-from repro.catalog.gpus import gpu_labelled
+from repro.catalog.gpus import gpu, gpu_labelled
 from repro.catalog.models import Family
 from repro.catalog.reading import choose
+from repro.catalog.stacks import stack_of
 from repro.catalog.topology import Level, Topology
 from repro.errors import ReproError
 from repro.logs.reading import read_log
 from repro.paths import PUBLISHED
+from repro.predict.fused.run import NEEDED as FUSED
+from repro.predict.operators.measured import KINDS as OPERATORS
+from repro.predict.operators.measured import kind_of
 from repro.predict.workload import Array, Workload, check, from_columns
 
 TRAINING = (
@@ -32,6 +36,11 @@ TIMED: dict[str, tuple[str, ...] | None] = {
     "computing": ("forward_compute", "backward_compute", "recompute"),
     "optimizer": ("optimizer",),
 }
+# Megatron-LM of 2021, the software that `repro.predict.step` is about: what tables run on that have
+# none of these columns, on GPUs of these generations.
+UNFUSED = "megatron-lm-2021"
+_FUSED_ONLY = {"cp", "ep", "attention", "gated_mlp"}
+_UNFUSED_GENERATIONS = ("volta", "ampere", "cdna2")
 _COLLECTIVES_FILE = "collectives_nccl.csv"
 # What the table of the GPT-350M report was measured on (sections 3.1 and 3.2); the network's name
 # is that of its cluster in params/clusters.yaml.
@@ -64,17 +73,45 @@ def read_rows(path: Path) -> pd.DataFrame:
         raise ReproError(f"{path}: not a CSV of measurements ({error})") from None
     if {f"{side}_time_us" for side in _BIG_RED_NODES} <= set(rows.columns):
         rows = _big_red_rows(rows)
-    wanted = COLLECTIVES if "collective" in rows.columns else TRAINING
+    if rows.empty:
+        raise ReproError(f"{path}: no rows")
+    if (kind := operator_kind(rows)) is not None:
+        _check_numbers(path, rows, (*OPERATORS[kind].axes, "time_us"))
+        return rows
+    wanted: tuple[str, ...] = COLLECTIVES
+    if "collective" not in rows.columns:
+        wanted = (*FUSED, "iteration_time_s")
+        if "gpu" in rows.columns and (software(rows) == UNFUSED).any():
+            wanted = TRAINING
     missing = [name for name in wanted if name not in rows.columns]
     if missing:
         raise ReproError(f"{path}: no column {missing[0]!r}; wanted are {', '.join(wanted)}")
-    if rows.empty:
-        raise ReproError(f"{path}: no rows")
     if wanted is TRAINING:
         _check_training(path, rows)
+    elif wanted is not COLLECTIVES:
+        _check_numbers(path, rows, ("iteration_time_s",))
     else:
         _check_numbers(path, rows, ("ranks", "nodes", "size_bytes", "time_us"))
     return rows
+
+
+def operator_kind(rows: pd.DataFrame) -> str | None:
+    """The kind of operator that a table is of; None for other tables. Collectives are one on a node
+    whose network has no name."""
+    return None if "network" in rows.columns else kind_of(rows.columns)
+
+
+def software(rows: pd.DataFrame) -> pd.Series:
+    """Each run's software: `stack`, else what its set is known to have run on, else, in a table that
+    knows none of what came later, `UNFUSED` on GPUs of its time."""
+    if "stack" in rows.columns:
+        return rows["stack"].fillna(UNFUSED).astype(str)
+    sets = rows["set"] if "set" in rows.columns else pd.Series("", index=rows.index)
+    found = sets.astype(str).map(stack_of)
+    if _FUSED_ONLY & set(rows.columns):
+        return found
+    generations = rows.gpu.map(lambda label: gpu(gpu_labelled(str(label))).generation)
+    return found.mask(generations.isin(_UNFUSED_GENERATIONS), UNFUSED)
 
 
 def _big_red_rows(table: pd.DataFrame) -> pd.DataFrame:

@@ -15,9 +15,24 @@ from repro.errors import ReproError
 from repro.predict.calibration.fitting import predicted_times_s
 from repro.predict.calibration.interval import half_width
 from repro.predict.calibration.link_fitting import errors_by_size, line_errors_by_size
-from repro.predict.calibration.rows import TrainingRows, read_rows, training_rows
+from repro.predict.calibration.rows import (
+    UNFUSED,
+    TrainingRows,
+    operator_kind,
+    read_rows,
+    software,
+    training_rows,
+)
+from repro.predict.fused.iteration import in_blocks_s
+from repro.predict.fused.parameters import half_width as fused_half_width
+from repro.predict.fused.parameters import read_fused
+from repro.predict.fused.run import read_runs
+from repro.predict.fused.run import training_flops as fused_flops
 from repro.predict.network.link_prediction import predict_collective
 from repro.predict.network.machine import machine
+from repro.predict.operators.measured import KINDS as OPERATORS
+from repro.predict.operators.measured import half_width as operator_half_width
+from repro.predict.operators.measured import operator_s
 from repro.predict.parameters import calibration
 from repro.predict.step.quantities import iteration_times_s
 from repro.predict.workload import Array
@@ -65,14 +80,20 @@ class CollectivesScore(Score):
     line_mape_pct: float | None
 
 
-def validate(path: Path) -> Sequence[Score]:
+def validate(path: Path, by: Sequence[str] = ()) -> Sequence[Score]:
     """Predict every row of a CSV of measurements.
+
+    Parameters
+    ----------
+    by
+        Columns whose values are the sets. Without any: `set` of training runs, GPU and precision
+        of operators.
 
     Returns
     -------
     sequence of Score
-        One per value of the column `set`; of collectives one `CollectivesScore` per GPU, network
-        and collective, and where there are both, for one node and for several.
+        One per set; of collectives between nodes one `CollectivesScore` per GPU, network and
+        collective, and where there are both, for one node and for several.
 
     Raises
     ------
@@ -80,13 +101,64 @@ def validate(path: Path) -> Sequence[Score]:
         The file cannot be read or a row cannot be predicted.
     """
     rows = read_rows(path)
-    if "collective" in rows.columns:
+    kind = operator_kind(rows)
+    if kind is None and "collective" in rows.columns:
         return _validate_collectives(rows)
-    predicted = pd.concat([_predict(part) for part in training_rows(rows)])
+    if kind is not None:
+        predicted, measured = _predict_operators(kind, rows), rows.time_us * 1e-6
+        usual = ("gpu", "dtype", *OPERATORS[kind].apart)
+    else:
+        predicted, measured, usual = _predict_runs(rows), rows.iteration_time_s, ("set",)
+    for name in by:
+        if name not in rows.columns:
+            raise ReproError(f"{path}: no column {name!r} to group by")
+    names = rows[[*(by or usual)]].astype(str).agg(", ".join, axis=1)
     return [
-        _score(str(name), predicted.loc[measured.index], measured)
-        for name, measured in rows.iteration_time_s.groupby(rows["set"], sort=False)
+        _score(str(name), predicted.loc[seconds.index], seconds)
+        for name, seconds in measured.groupby(names, sort=False)
     ]
+
+
+def _predict_runs(rows: pd.DataFrame) -> pd.DataFrame:
+    """Each run by the model of its software's generation."""
+    unfused = (software(rows) == UNFUSED).to_numpy()
+    parts = [_predict(part) for part in training_rows(rows[unfused])] if unfused.any() else []
+    if not unfused.all():
+        parts.append(_predict_fused(rows[~unfused]))
+    return pd.concat(parts)
+
+
+def _predict_fused(rows: pd.DataFrame) -> pd.DataFrame:
+    calibrated = read_fused()
+    run = read_runs(rows)
+    many = run.rows(np.resize(np.arange(len(rows)), _TIMED_ROWS))
+    start = time.perf_counter()
+    in_blocks_s(many, calibrated.parameters)
+    rate = _TIMED_ROWS / (time.perf_counter() - start)
+    return pd.DataFrame(
+        {
+            "time_s": in_blocks_s(run, calibrated.parameters),
+            "half_width": fused_half_width(run, calibrated),
+            "work": fused_flops(run) / (run.gpus * run.peak_flops),
+            "rate": rate,
+        },
+        index=rows.index,
+    )
+
+
+def _predict_operators(kind: str, rows: pd.DataFrame) -> pd.DataFrame:
+    start = time.perf_counter()
+    seconds = operator_s(kind, rows)
+    rate = len(rows) / (time.perf_counter() - start)
+    return pd.DataFrame(
+        {
+            "time_s": seconds,
+            "half_width": operator_half_width(kind, rows),
+            "work": OPERATORS[kind].work(rows),
+            "rate": rate,
+        },
+        index=rows.index,
+    )
 
 
 def _validate_collectives(rows: pd.DataFrame) -> list[CollectivesScore]:

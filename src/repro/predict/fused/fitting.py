@@ -2,16 +2,28 @@
 
 from collections.abc import Mapping
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import yaml
 from scipy.optimize import least_squares
 from tqdm import tqdm
 
+from repro.atomic import replace_text
+from repro.catalog.gpus import gpu_labelled
+from repro.predict.calibration.calibrating import residuals_of
 from repro.predict.calibration.fitting import soft_l1
+from repro.predict.calibration.link_fitting import rounded
 from repro.predict.fused.iteration import iteration_times_s
-from repro.predict.fused.parameters import FusedParameters
+from repro.predict.fused.parameters import (
+    FUSED,
+    KINDS,
+    FusedCalibration,
+    FusedParameters,
+    kinds,
+)
 from repro.predict.fused.run import Run, read_runs
 from repro.predict.parameters import Prior
 from repro.predict.workload import Array
@@ -41,7 +53,7 @@ PRIORS: Mapping[str, Prior] = {
     # 16 to 20 of 108 to 148 (NCCL's channels, userbuffers' copies).
     "reserved": Prior(0.13, 0.3),
     "launch_s": Prior(5e-6, 0.3),
-    "exchange_s": Prior(5e-5, 1.0),
+    "exchange_s": Prior(1e-4, 1.0),
     "straggler_fraction": Prior(0.002, 1.0),
 }
 # Logarithmic errors beyond this count less: some published runs are off by themselves.
@@ -89,8 +101,30 @@ def cross_validate(table: pd.DataFrame, by: pd.Series) -> Array:
     """ln(predicted / measured) of every row, by fits that have seen no row of its group."""
     run, measured = read_runs(table), table.iteration_time_s.to_numpy(dtype=float)
     weights, errors = model_weights(table), np.full(len(table), np.nan)
-    for group in tqdm(by.unique(), desc="cross-validation", unit="group"):
+    for group in tqdm(by.unique(), desc=f"cross-validation by {by.name}", unit="group"):
         held = (by == group).to_numpy()
         fitted = fit(run.rows(~held), measured[~held], weights[~held])
         errors[held] = np.log(iteration_times_s(run.rows(held), fitted) / measured[held])
     return errors
+
+
+def calibrate_fused(table: pd.DataFrame, source: str) -> FusedCalibration:
+    """Fit published runs, and hold out one model after the other for the residuals."""
+    run = read_runs(table)
+    errors, of_kind = cross_validate(table, table["model"]), kinds(run)
+    return FusedCalibration(
+        source=source,
+        date=date.today().isoformat(),
+        gpus=tuple(sorted({gpu_labelled(str(label)) for label in table.gpu})),
+        parameters=fit(run, table.iteration_time_s.to_numpy(dtype=float), model_weights(table)),
+        residuals={
+            name: residuals_of(errors[of_kind == number]) for number, name in enumerate(KINDS)
+        },
+    )
+
+
+def write_fused(value: FusedCalibration, path: Path = FUSED) -> None:
+    """Write a calibration as YAML with numbers of four digits."""
+    lines = "# Written by `repro calibrate`; what each is: repro.predict.fused.parameters.\n"
+    text = yaml.safe_dump(rounded(value.model_dump(mode="json")), sort_keys=False)
+    replace_text(path, lines + text)

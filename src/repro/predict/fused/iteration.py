@@ -8,6 +8,7 @@ from repro.predict.fused.layer import Passes, layer_passes
 from repro.predict.fused.parameters import FusedParameters, of_stack, product_costs
 from repro.predict.fused.run import Run
 from repro.predict.operators.kernels import Rates, product_s
+from repro.predict.step.quantities import BLOCK
 from repro.predict.workload import RECOMPUTE, Array
 
 _HALF_BYTES = 2
@@ -101,6 +102,13 @@ def predict_phases(run: Run, parameters: FusedParameters) -> Phases:
 def iteration_times_s(run: Run, parameters: FusedParameters) -> Array:
     """Seconds of an iteration of each run."""
     return predict_phases(run, parameters).iteration_time_s
+
+
+def in_blocks_s(run: Run, parameters: FusedParameters) -> Array:
+    """`iteration_times_s` of many runs, in blocks that fit a cache."""
+    rows = len(run.layers)
+    blocks = [run.rows(slice(at, at + BLOCK)) for at in range(0, rows, BLOCK)]
+    return np.concatenate([iteration_times_s(block, parameters) for block in blocks])
 
 
 def layer_parameters(run: Run) -> tuple[Array, Array]:

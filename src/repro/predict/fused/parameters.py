@@ -9,12 +9,15 @@ from repro.catalog.gpus import Gpu, read_gpus
 from repro.catalog.reading import Entry, read_yaml
 from repro.catalog.stacks import read_stacks
 from repro.paths import PARAMS
+from repro.predict.calibration.interval import TRANSFER
 from repro.predict.fused.run import GENERATIONS, PRECISIONS, Run
 from repro.predict.operators.measured import operator_costs
 from repro.predict.parameters import Residuals
 from repro.predict.workload import Array
 
-FUSED = PARAMS / "calibration" / "fused.yaml"
+FUSED = PARAMS / "fused.yaml"
+# Kinds of runs, whose residuals are told apart.
+KINDS = ("replicas", "sharded parameters", "mixtures of experts")
 # What sustained rates are known by, where those of another precision stand for some.
 _SUSTAINED_AS = {"mxfp8": "fp8"}
 
@@ -61,7 +64,7 @@ class FusedParameters(Entry):
 class FusedCalibration(Entry):
     """Parameters with where they come from, and how far off they are on models they have not seen.
 
-    `residuals` are by kind of run: see `repro.predict.fused.fitting.kinds`.
+    `residuals` are by kind of run (`KINDS`).
     """
 
     source: str
@@ -142,6 +145,22 @@ def attention_costs(run: Run, parameters: FusedParameters) -> AttentionCosts:
     )
     factor = factors[run.stack.astype(int), run.generation.astype(int)]
     return found._replace(efficiency=found.efficiency * factor)
+
+
+def kinds(run: Run) -> Array:
+    """Index in `KINDS` of each run."""
+    kind: Array = np.where(run.experts > 0, 2, np.where(run.sharded > 0, 1, 0))
+    return kind
+
+
+def half_width(run: Run, calibrated: FusedCalibration) -> Array:
+    """Half of the 90 % interval of ln(iteration time): the quantile of the cross-validated
+    residuals of the run's kind, and in quadrature what a GPU that was not measured adds."""
+    quantile = np.array([calibrated.residuals[name].half_width for name in KINDS])[kinds(run)]
+    measured = {read_gpus()[name].generation for name in calibrated.gpus}
+    known = np.array([name in measured for name in GENERATIONS])[run.generation.astype(int)]
+    width: Array = np.hypot(quantile, np.where(known, 0.0, TRANSFER))
+    return width
 
 
 def of_stack(run: Run, value: Any) -> Array:

@@ -197,6 +197,8 @@ def read_runs(table: pd.DataFrame) -> Run:
     precision = index("dtype", PRECISIONS)
     asked = table["overlap"].astype(str)
     sharded = yes("fsdp")
+    # Both halves take as long.
+    table["dtype"] = table["dtype"].replace("fp16", "bf16")
     table["recompute"] = table["recompute"].replace(_UNKNOWN, "none")
     stacks = table["stack"] if "stack" in table.columns else table["set"].map(stack_of)
     known_stacks = {name: float(at) for at, name in enumerate(read_stacks())}
@@ -267,3 +269,18 @@ def _refuse(table: pd.DataFrame, name: str, wrong: Any, wanted: str) -> None:
         raise ReproError(
             f"line {row + 2}: {name} is {table[name].tolist()[row]!r}; wanted is {wanted}"
         )
+
+
+def training_flops(run: Run) -> Array:
+    """Floating-point operations of an iteration's products, nothing recomputed.
+
+    Six for each parameter that a token meets in layers and logits, and 6 L a d s for attention,
+    which causality halves (Narayanan et al., SC 2021, appendix, without the half).
+    """
+    tokens = run.micro_batch * run.micro_batches * run.dp * run.seq
+    attention = 2 * (run.heads + run.kv_heads) * run.head_dim
+    widths = run.ffn + run.shared_expert_ffn + run.experts_per_token * run.expert_ffn
+    layer = run.hidden * (attention + (2 + run.gated) * widths)
+    scores = run.layers * run.heads * run.head_dim * run.seq
+    flops: Array = 6 * tokens * (run.layers * layer + run.vocab * run.hidden + scores)
+    return flops

@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from repro.atomic import replace_text
 from repro.catalog.gpus import gpu_labelled, read_gpus
+from repro.predict.calibration.interval import LEVEL
 from repro.predict.calibration.link_fitting import rounded
 from repro.predict.operators.measured import (
     KINDS,
@@ -19,6 +20,7 @@ from repro.predict.operators.measured import (
     interpolator,
     rates,
     sizes,
+    variants,
 )
 from repro.predict.workload import Array
 
@@ -43,6 +45,14 @@ _START: dict[str, dict[str, float]] = {
     },
 }
 _START["attention_decode"] = _START["attention_prefill"]
+_START["nccl"] = {
+    "launch_s": 1e-5,
+    "hop_s": 1e-6,
+    "startup_s": 2e-5,
+    "startup_bytes": 1e6,
+    "efficiency": 0.8,
+    "few_loss": 0.1,
+}
 # How far logarithms of costs may be from there, for costs that some tables say nothing of.
 _DEVIATION = 1.0
 # Errors beyond this count less.
@@ -51,40 +61,41 @@ _FOLDS = 5
 
 
 def fit_costs(kind: str, rows: pd.DataFrame) -> dict[str, float]:
-    """The most probable costs of rows of one GPU and precision."""
-    device = read_gpus()[gpu_labelled(str(rows.gpu.iloc[0]))]
-    dtype = str(rows.dtype.iloc[0])
-    operator, peaks = KINDS[kind], rates(device, kind, dtype)
+    """The most probable costs of rows of one GPU and variant."""
     names, start = list(_START[kind]), np.log(list(_START[kind].values()))
     measured = np.log(rows.time_us.to_numpy(dtype=float) * 1e-6)
 
     def residuals(x: Array) -> Array:
-        costs = operator.costs(**dict(zip(names, np.exp(x).tolist(), strict=True)))
-        errors = np.log(operator.time_s(rows, dtype, peaks, costs)) - measured
+        costs = dict(zip(names, np.exp(x).tolist(), strict=True))
+        errors = np.log(_time_s(kind, rows, costs)) - measured
         return np.concatenate([errors / _SCALE, (x - start) / _DEVIATION])
 
     found = least_squares(residuals, start, loss="soft_l1", diff_step=1e-2)
     return dict(zip(names, np.exp(found.x).tolist(), strict=True))
 
 
+def _time_s(kind: str, rows: pd.DataFrame, costs: dict[str, float]) -> Array:
+    device = read_gpus()[gpu_labelled(str(rows.gpu.iloc[0]))]
+    dtype, operator = str(rows.dtype.iloc[0]), KINDS[kind]
+    return operator.time_s(rows, dtype, rates(device, kind, dtype), operator.costs(**costs))
+
+
 def held_out_errors(kind: str, rows: pd.DataFrame) -> Array:
     """ln(predicted / measured) of each row, by costs and measurements of other shapes.
 
-    Shapes are held out together: all m of the same n and k, all lengths of the same heads.
+    Shapes are held out together: all m of the same n and k, all lengths of the same heads, all
+    ranks of the same bytes.
     """
-    device = read_gpus()[gpu_labelled(str(rows.gpu.iloc[0]))]
-    dtype = str(rows.dtype.iloc[0])
-    operator, peaks = KINDS[kind], rates(device, kind, dtype)
-    shape = [name for name in operator.axes if name not in ("m", "seq", "kv_len")]
+    shape = [name for name in KINDS[kind].axes if name not in ("m", "seq", "kv_len", "ranks")]
     number = rows.groupby(shape).ngroup().to_numpy()
     fold = np.random.default_rng(0).permutation(number.max() + 1)[number] % _FOLDS
     errors = np.empty(len(rows))
     for held in range(_FOLDS):
         known, unseen = rows[fold != held], rows[fold == held]
-        costs = operator.costs(**fit_costs(kind, known))
-        missed = np.log(known.time_us * 1e-6 / operator.time_s(known, dtype, peaks, costs))
+        costs = fit_costs(kind, known)
+        missed = np.log(known.time_us * 1e-6 / _time_s(kind, known, costs))
         mend = interpolator(sizes(kind, known), missed.to_numpy())(sizes(kind, unseen))
-        predicted = operator.time_s(unseen, dtype, peaks, costs) * np.exp(mend)
+        predicted = _time_s(kind, unseen, costs) * np.exp(mend)
         errors[fold == held] = np.log(predicted / (unseen.time_us * 1e-6))
     return errors
 
@@ -93,25 +104,22 @@ def fit_operators() -> list[MeasuredOperator]:
     """All published operators."""
     found = []
     for path in tqdm(sorted(MEASURED.glob("*.csv")), desc="operators", unit="file"):
-        kind = next((name for name in KINDS if path.name.startswith(name)), None)
-        if kind is None:
-            continue
+        kind = next(name for name in KINDS if path.name.startswith(name))
         table = pd.read_csv(path)
-        for dtype, rows in table.groupby("dtype"):
+        for variant, at in variants(kind, table):
+            rows = table.iloc[at]
             costs = fit_costs(kind, rows)
-            name = gpu_labelled(str(rows.gpu.iloc[0]))
-            peaks = rates(read_gpus()[name], kind, str(dtype))
-            value = KINDS[kind].costs(**costs)
-            alone = KINDS[kind].time_s(rows, str(dtype), peaks, value) / (rows.time_us * 1e-6)
-            errors = np.expm1(held_out_errors(kind, rows))
+            alone = _time_s(kind, rows, costs) / (rows.time_us * 1e-6)
+            errors = held_out_errors(kind, rows)
             found.append(
                 MeasuredOperator(
                     kind=kind,
-                    gpu=name,
-                    dtype=str(dtype),
+                    gpu=gpu_labelled(str(rows.gpu.iloc[0])),
+                    variant=variant,
                     rows=len(rows),
                     mape_pct=float(100 * np.abs(alone - 1).mean()),
-                    held_out_mape_pct=float(100 * np.abs(errors).mean()),
+                    held_out_mape_pct=float(100 * np.abs(np.expm1(errors)).mean()),
+                    half_width=float(np.quantile(np.abs(errors), LEVEL)),
                     costs=costs,
                 )
             )
@@ -124,6 +132,6 @@ def write_operators(found: list[MeasuredOperator], path: Path = OPERATORS) -> No
         "# Written by `repro calibrate --operators`; what each cost is: "
         "repro.predict.operators.kernels.\n"
     )
-    content = rounded([one.model_dump() for one in found])
+    content = rounded([one.model_dump(mode="json") for one in found])
     text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=10**6)
     replace_text(path, lines + text)

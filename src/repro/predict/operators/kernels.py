@@ -74,13 +74,37 @@ class AttentionCosts(Entry):
     launch_s: NonNegativeFloat
 
 
+class CollectiveCosts(Entry):
+    """Of one collective among the GPUs of a node in one precision.
+
+    launch_s, hop_s
+        Once, and for each message that waits for another one.
+    startup_s, startup_bytes
+        What the pipeline of large buffers costs once messages fill it, and the bytes on a rank's
+        link at which half of that has set in.
+    efficiency
+        Of the links' rate, where all GPUs take part.
+    few_loss
+        What fewer ranks lose: rate over 1 + few_loss x (8 / ranks - 1).
+    """
+
+    launch_s: NonNegativeFloat
+    hop_s: NonNegativeFloat
+    startup_s: NonNegativeFloat
+    startup_bytes: PositiveFloat
+    efficiency: PositiveFloat
+    few_loss: NonNegativeFloat
+
+
 @dataclass(frozen=True)
 class Rates:
-    """A GPU's peaks: FLOP/s in the kernel's precision, bytes/s of its memory, multiprocessors."""
+    """A GPU's peaks: FLOP/s in the kernel's precision, bytes/s of its memory, multiprocessors, and
+    bytes/s of its links in one direction."""
 
     flops: Any
     memory_bytes_per_s: Any
     multiprocessors: Any
+    link_bytes_per_s: Any = float("nan")
 
 
 def product_s(
@@ -157,6 +181,16 @@ def decoding_s(
     busy = np.minimum(sequences * kv_heads * np.ceil(tokens / _QUERIES) / rates.multiprocessors, 1.0)
     rate = rates.memory_bytes_per_s * costs.memory_efficiency * busy
     seconds: Array = moved / rate + costs.launch_s
+    return seconds
+
+
+def collective_s(
+    link_bytes: Array, steps: Array, ranks: Array, rates: Rates, costs: CollectiveCosts
+) -> Array:
+    """A collective of `ranks` GPUs of a node that puts `link_bytes` on each one's links."""
+    rate = rates.link_bytes_per_s * costs.efficiency / (1 + costs.few_loss * (8 / ranks - 1))
+    startup = costs.startup_s * link_bytes / (link_bytes + costs.startup_bytes)
+    seconds: Array = costs.launch_s + costs.hop_s * steps + startup + link_bytes / rate
     return seconds
 
 

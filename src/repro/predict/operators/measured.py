@@ -1,8 +1,9 @@
 """Measured operators: which there are, what their costs are, and times near those measured."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,14 +11,18 @@ from scipy.interpolate import RBFInterpolator
 
 from repro.catalog.gpus import Gpu, gpu, gpu_labelled, read_gpus
 from repro.catalog.reading import Entry, read_yaml
+from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
 from repro.paths import PARAMS, PUBLISHED
+from repro.predict.network.links import steps
 from repro.predict.operators.kernels import (
     AttentionCosts,
+    CollectiveCosts,
     ProductCosts,
     Rates,
     attention_s,
     cast_s,
+    collective_s,
     decoding_s,
     product_s,
 )
@@ -29,6 +34,8 @@ MEASURED = PUBLISHED / "operators"
 _ALIKE = {"volta": "ampere", "ada": "ampere", "cdna2": "ampere"}
 # Measurements that a time is interpolated from, and how much smoother than through each of them.
 _NEIGHBOURS, _SMOOTHING = 60, 0.5
+# What another GPU's costs add to the half width.
+_OTHER = 0.25
 _OPERAND_BYTES = {"bf16": 2.0, "fp8": 1.0}
 
 
@@ -46,12 +53,15 @@ class Operator:
         Seconds of rows of one GPU and precision.
     work
         Its operations, or bytes: what a constant rate would take its time from.
+    apart
+        Columns whose values have costs of their own, beside GPU and precision.
     """
 
     axes: tuple[str, ...]
     costs: type[Entry]
     time_s: Callable[[pd.DataFrame, str, Rates, Entry], Array]
     work: Callable[[pd.DataFrame], Array]
+    apart: tuple[str, ...] = ()
 
 
 def _product_s(rows: pd.DataFrame, dtype: str, rates: Rates, costs: Entry) -> Array:
@@ -68,6 +78,21 @@ def _prefill_s(rows: pd.DataFrame, dtype: str, rates: Rates, costs: Entry) -> Ar
 def _decode_s(rows: pd.DataFrame, dtype: str, rates: Rates, costs: Entry) -> Array:
     batch, tokens, _, kv_heads, head_dim = _columns(rows, ATTENTION_DECODE.axes)
     return decoding_s(batch, tokens, kv_heads, head_dim, _OPERAND_BYTES[dtype], rates, costs)
+
+
+def _link_bytes(rows: pd.DataFrame) -> Array:
+    factor = bus_factor(_collective(rows), rows.ranks.to_numpy(dtype=float))
+    return factor * rows.size_bytes.to_numpy(dtype=float)
+
+
+def _collective(rows: pd.DataFrame) -> str:
+    """The one collective of some rows, as nccl-tests or this project calls it."""
+    return {"alltoall": "all_to_all"}.get(name := str(rows.collective.iloc[0]), name)
+
+
+def _collective_s(rows: pd.DataFrame, rates: Rates, costs: Any) -> Array:
+    ranks = rows.ranks.to_numpy(dtype=float)
+    return collective_s(_link_bytes(rows), steps(_collective(rows), ranks), ranks, rates, costs)
 
 
 def _columns(rows: pd.DataFrame, names: tuple[str, ...]) -> list[Array]:
@@ -89,26 +114,38 @@ ATTENTION_DECODE = Operator(
     _decode_s,
     lambda rows: 1.0 * rows.batch * rows.kv_len * rows.kv_heads * rows.head_dim,
 )
+COLLECTIVE = Operator(
+    ("size_bytes", "ranks"),
+    CollectiveCosts,
+    lambda rows, dtype, rates, costs: _collective_s(rows, rates, costs),
+    lambda rows: _link_bytes(rows),
+    apart=("collective",),
+)
 KINDS: Mapping[str, Operator] = {
     "gemm": PRODUCT,
+    "nccl": COLLECTIVE,
     "attention_decode": ATTENTION_DECODE,
     "attention_prefill": ATTENTION_PREFILL,
 }
 
 
 class MeasuredOperator(Entry):
-    """Costs of one kind of operator on one GPU in one precision, fitted to measurements.
+    """Costs of one kind of operator on one GPU, fitted to measurements.
+
+    `variant` is its precision, and for collectives which one it is.
 
     `mape_pct` is what the costs alone miss measurements by, `held_out_mape_pct` what they do
-    together with measurements of other shapes nearby.
+    together with measurements of other shapes nearby, and `half_width` the 90 % quantile of
+    |ln(predicted / measured)| then.
     """
 
     kind: str
     gpu: str
-    dtype: str
+    variant: tuple[str, ...]
     rows: int
     mape_pct: float
     held_out_mape_pct: float
+    half_width: float
     costs: dict[str, float]
 
     @property
@@ -129,7 +166,7 @@ def read_operators() -> list[MeasuredOperator]:
     return found
 
 
-def operator_costs(kind: str, device: Gpu, dtype: str) -> MeasuredOperator:
+def operator_costs(kind: str, device: Gpu, *variant: str) -> MeasuredOperator:
     """Those of the GPU; else of one of its generation, or of the one it is taken to be like.
 
     Raises
@@ -137,7 +174,7 @@ def operator_costs(kind: str, device: Gpu, dtype: str) -> MeasuredOperator:
     ReproError
         Nothing like it was measured in that precision.
     """
-    known = [one for one in read_operators() if one.kind == kind and one.dtype == dtype]
+    known = [one for one in read_operators() if one.kind == kind and one.variant == variant]
     generations = (device.generation, _ALIKE.get(device.generation, device.generation))
     for suits in (
         lambda one: read_gpus()[one.gpu] == device,
@@ -149,7 +186,10 @@ def operator_costs(kind: str, device: Gpu, dtype: str) -> MeasuredOperator:
     # A precision that was not measured on anything alike: the newest GPU's.
     if known:
         return known[-1]
-    raise ReproError(f"no {kind} was measured in {dtype!r}; known are bf16 and fp8")
+    others = sorted({" ".join(one.variant) for one in read_operators() if one.kind == kind})
+    raise ReproError(
+        f"no {kind} was measured in {' '.join(variant)!r}; known are {', '.join(others)}"
+    )
 
 
 def rates(device: Gpu, kind: str, dtype: str) -> Rates:
@@ -157,7 +197,12 @@ def rates(device: Gpu, kind: str, dtype: str) -> Rates:
     flops = device.peak_flops
     if kind == "gemm" and dtype != "bf16":
         flops = device.fp8_flops or device.peak_flops
-    return Rates(flops, device.memory_gbytes_per_s * 1e9, device.multiprocessors)
+    return Rates(
+        flops,
+        device.memory_gbytes_per_s * 1e9,
+        device.multiprocessors,
+        device.link_gbytes_per_s * 1e9,
+    )
 
 
 def kind_of(columns: pd.Index) -> str | None:
@@ -165,10 +210,20 @@ def kind_of(columns: pd.Index) -> str | None:
     return next((name for name, one in KINDS.items() if set(one.axes) <= set(columns)), None)
 
 
-def costs_alone_s(kind: str, rows: pd.DataFrame, dtype: str, device: Gpu) -> Array:
-    """Seconds of rows of one GPU and precision, from costs alone."""
-    found = operator_costs(kind, device, dtype)
-    return KINDS[kind].time_s(rows, dtype, rates(device, kind, dtype), found.value)
+def variants(kind: str, rows: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], Array]]:
+    """Each variant of a table of one GPU, and where its rows are."""
+    columns = ["dtype", *KINDS[kind].apart]
+    groups = rows[columns].agg(tuple, axis=1)
+    for names, at in rows.groupby(groups).indices.items():
+        yield tuple(str(name) for name in names), at
+
+
+def costs_alone_s(
+    kind: str, rows: pd.DataFrame, variant: tuple[str, ...], device: Gpu
+) -> Array:
+    """Seconds of rows of one GPU and variant, from costs alone."""
+    found = operator_costs(kind, device, *variant)
+    return KINDS[kind].time_s(rows, variant[0], rates(device, kind, variant[0]), found.value)
 
 
 def operator_s(kind: str, rows: pd.DataFrame) -> Array:
@@ -182,13 +237,15 @@ def operator_s(kind: str, rows: pd.DataFrame) -> Array:
         A GPU is unknown, or a precision was not measured.
     """
     seconds = np.empty(len(rows))
-    for (label, dtype), at in rows.groupby(["gpu", "dtype"]).indices.items():
-        device, part = gpu(gpu_labelled(str(label))), rows.iloc[at]
-        seconds[at] = costs_alone_s(kind, part, str(dtype), device)
-        found = operator_costs(kind, device, str(dtype))
-        if gpu(found.gpu).generation == device.generation:
-            missed = _interpolator(kind, found.gpu, str(dtype))
-            seconds[at] *= np.exp(missed(sizes(kind, part)))
+    for label, of_gpu in rows.groupby("gpu").indices.items():
+        device = gpu(gpu_labelled(str(label)))
+        for variant, within in variants(kind, rows.iloc[of_gpu]):
+            at = of_gpu[within]
+            seconds[at] = costs_alone_s(kind, rows.iloc[at], variant, device)
+            found = operator_costs(kind, device, *variant)
+            if gpu(found.gpu).generation == device.generation:
+                missed = _interpolator(kind, found.gpu, variant)
+                seconds[at] *= np.exp(missed(sizes(kind, rows.iloc[at])))
     return seconds
 
 
@@ -212,8 +269,21 @@ def measured_rows(kind: str, name: str) -> pd.DataFrame:
 
 
 @lru_cache
-def _interpolator(kind: str, name: str, dtype: str) -> RBFInterpolator:
+def _interpolator(kind: str, name: str, variant: tuple[str, ...]) -> RBFInterpolator:
     rows = measured_rows(kind, name)
-    rows = rows[rows.dtype == dtype]
-    seconds = costs_alone_s(kind, rows, dtype, read_gpus()[name])
+    rows = rows.iloc[dict(variants(kind, rows))[variant]]
+    seconds = costs_alone_s(kind, rows, variant, read_gpus()[name])
     return interpolator(sizes(kind, rows), np.log(rows.time_us * 1e-6 / seconds).to_numpy())
+
+
+def half_width(kind: str, rows: pd.DataFrame) -> Array:
+    """Half of the 90 % interval of ln(time), from what held-out shapes were off by; wider on GPUs
+    that were not measured."""
+    width = np.empty(len(rows))
+    for label, of_gpu in rows.groupby("gpu").indices.items():
+        device = gpu(gpu_labelled(str(label)))
+        for variant, within in variants(kind, rows.iloc[of_gpu]):
+            found = operator_costs(kind, device, *variant)
+            own = read_gpus()[found.gpu] == device
+            width[of_gpu[within]] = found.half_width if own else np.hypot(found.half_width, _OTHER)
+    return width

@@ -15,7 +15,7 @@ from repro.predict.workload import Array, Workload, valid
 PHASES = tuple(field.name for field in fields(Phases))
 MEMORY = tuple(field.name for field in fields(Memory))
 # Rows evaluated at a time: some fifty arrays of this length stay in a second-level cache.
-_BLOCK = 8192
+BLOCK = 8192
 
 
 def iteration_times_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
@@ -43,7 +43,7 @@ def quantities(w: Workload, machine: Machine, parameters: Parameters) -> dict[st
 def in_blocks(w: Workload, evaluate: Callable[[Workload], dict[str, Array]]) -> dict[str, Array]:
     """Evaluate a flat workload block by block and join the results."""
     rows = max(w.layers.shape[0], 1)
-    blocks = [evaluate(w.rows(slice(at, at + _BLOCK))) for at in range(0, rows, _BLOCK)]
+    blocks = [evaluate(w.rows(slice(at, at + BLOCK))) for at in range(0, rows, BLOCK)]
     return {name: np.concatenate([block[name] for block in blocks], axis=-1) for name in blocks[0]}
 
 
