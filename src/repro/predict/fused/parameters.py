@@ -1,5 +1,6 @@
 """What the model of fused steps takes from measured runs, and the file it is kept in."""
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,9 +113,8 @@ class AttentionCosts(NamedTuple):
 def product_costs(run: Run, parameters: FusedParameters, half: bool = False) -> Costs:
     """Of products in the linear layers' precision, or in half precision."""
     precision = np.zeros_like(run.precision) if half else run.precision
-    rows = [_product_costs(generation, PRECISIONS) for generation in GENERATIONS]
-    table = np.array(rows)[run.generation.astype(int), precision.astype(int)]
-    found = Costs(*table.T)
+    at = run.generation.astype(int), precision.astype(int)
+    found = Costs(*(column[at] for column in _product_table()))
     sustained = np.array(
         [
             [parameters.sustained.get(sustained_name(one, other), np.nan) for other in PRECISIONS]
@@ -123,8 +123,7 @@ def product_costs(run: Run, parameters: FusedParameters, half: bool = False) -> 
     )
     # A generation without runs of its own sustains what the mean of all others does.
     sustained = np.where(np.isnan(sustained), np.nanmean(sustained, axis=0), sustained)
-    factor = sustained[run.generation.astype(int), precision.astype(int)]
-    return found._replace(efficiency=found.efficiency * factor)
+    return found._replace(efficiency=found.efficiency * sustained[at])
 
 
 def sustained_name(generation: str, precision: str) -> str:
@@ -135,8 +134,7 @@ def sustained_name(generation: str, precision: str) -> str:
 def attention_costs(run: Run, parameters: FusedParameters) -> AttentionCosts:
     """Of the software's fused attention, forward."""
     stacks = list(read_stacks().values())
-    rows = [_attention_costs(generation) for generation in GENERATIONS]
-    found = AttentionCosts(*np.array(rows)[run.generation.astype(int)].T)
+    found = AttentionCosts(*_attention_table()[:, run.generation.astype(int)])
     factors = np.array(
         [
             [parameters.attention.get(f"{one.attention} {name}", 1.0) for name in GENERATIONS]
@@ -179,15 +177,23 @@ def _any_gpu(generation: str) -> Gpu:
     return next(one for one in read_gpus().values() if one.generation == generation)
 
 
-def _product_costs(generation: str, precisions: tuple[str, ...]) -> list[list[float]]:
-    device = _any_gpu(generation)
-    measured = [
-        operator_costs("gemm", device, "bf16" if precision == "bf16" else "fp8").costs
-        for precision in precisions
+@lru_cache
+def _product_table() -> Array:
+    """Costs of products (cost, generation, precision)."""
+    found = [
+        [
+            operator_costs("gemm", _any_gpu(generation), "bf16" if name == "bf16" else "fp8").costs
+            for name in PRECISIONS
+        ]
+        for generation in GENERATIONS
     ]
-    return [[one[name] for name in Costs._fields] for one in measured]
+    return np.array([[[one[name] for one in row] for row in found] for name in Costs._fields])
 
 
-def _attention_costs(generation: str) -> list[float]:
-    measured = operator_costs("attention_prefill", _any_gpu(generation), "bf16").costs
-    return [measured[name] for name in AttentionCosts._fields]
+@lru_cache
+def _attention_table() -> Array:
+    """Costs of fused attention (cost, generation)."""
+    found = [
+        operator_costs("attention_prefill", _any_gpu(name), "bf16").costs for name in GENERATIONS
+    ]
+    return np.array([[one[name] for one in found] for name in AttentionCosts._fields])

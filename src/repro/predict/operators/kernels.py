@@ -15,9 +15,6 @@ _TILES, _DEPTH = ((128, 256), (64, 64)), 64
 # Queries of a block of fused attention.
 _QUERIES = 128
 _HALF_BYTES = 2
-# Computing and memory traffic overlap, though not where they take as long: the exponent of the norm
-# that joins them.
-_JOINT = 4
 
 
 class ProductCosts(Entry):
@@ -114,26 +111,26 @@ def product_s(
 
     `costs` are `ProductCosts`, or have its fields as arrays.
     """
-    own_flops = rates.flops / rates.multiprocessors
-    memory = rates.memory_bytes_per_s * costs.memory_efficiency
-    results = _HALF_BYTES * batch * m * n
+    per_wave = 1 / rates.multiprocessors
+    # Seconds of an operation on one multiprocessor, and of a byte.
+    operation_s = rates.multiprocessors / (rates.flops * costs.efficiency)
+    byte_s = 1 / (rates.memory_bytes_per_s * costs.memory_efficiency)
+    results = (_HALF_BYTES * batch) * (m * n)
+    deepest = np.maximum(k / costs.split_depth, 1.0)
     best: Any = np.inf
     for rows, columns in _TILES:
         tiles = np.ceil(m / rows) * np.ceil(n / columns) * batch
-        deep = np.maximum(k / costs.split_depth, 1.0)
-        split = np.clip(np.floor(rates.multiprocessors / tiles), 1.0, deep)
-        waves = tiles * split / rates.multiprocessors
-        whole = waves + costs.wave_loss * (np.ceil(waves) - waves)
-        rate = own_flops * costs.efficiency / (1 + costs.edge_loss * (64 / rows + 64 / columns))
-        steps = np.ceil(k / (split * _DEPTH)) * _DEPTH
-        computing = np.where(waves < 1, 1.0, whole) * (
-            2.0 * rows * columns * steps / rate + costs.ramp_s
-        )
+        split = np.minimum(np.maximum(np.floor(rates.multiprocessors / tiles), 1.0), deepest)
+        waves = tiles * split * per_wave
+        waves = np.maximum(waves + costs.wave_loss * (np.ceil(waves) - waves), 1.0)
+        tile_s = (2.0 * rows * columns * _DEPTH) * operation_s
+        tile_s = tile_s * (1 + costs.edge_loss * (64 / rows + 64 / columns))
+        computing = waves * (np.ceil(k / (split * _DEPTH)) * tile_s + costs.ramp_s)
         # Parts along k are summed up in fp32.
-        summed = np.where(split > 1, 2 * results * (split + 1) / memory, 0.0)
+        summed = (split > 1) * (split + 1) * (2 * byte_s) * results
         best = np.minimum(best, computing + summed)
-    moved = operand_bytes * batch * (m * k + k * n) + results
-    return _joint(best, moved / memory) + costs.launch_s
+    moved = (operand_bytes * batch) * k * (m + n) + results
+    return _joint(best, moved * byte_s) + costs.launch_s
 
 
 def cast_s(m: Array, k: Array, operand_bytes: Any, rates: Rates, costs: Any) -> Array:
@@ -195,5 +192,7 @@ def collective_s(
 
 
 def _joint(computing: Array, traffic: Array) -> Array:
-    together: Array = (computing**_JOINT + traffic**_JOINT) ** (1 / _JOINT)
+    """Computing and traffic overlap, though not where they take as long: the norm of fourth powers.
+    """
+    together: Array = np.sqrt(np.sqrt(np.square(np.square(computing)) + np.square(np.square(traffic))))
     return together
