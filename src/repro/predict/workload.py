@@ -12,6 +12,8 @@ from repro.errors import ReproError
 Array = NDArray[Any]
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
+# Rows evaluated at a time: some fifty arrays of this length stay in a second-level cache.
+BLOCK = 8192
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from repro.catalog.clusters import Cluster
 from repro.catalog.protocols import Protocol
 from repro.predict.network.machine import machine
-from repro.predict.parameters import Calibration, Parameters
+from repro.predict.parameters import TRANSFER, Calibration, Parameters
 from repro.predict.step.quantities import iteration_times_s
 from repro.predict.workload import Array, Workload
 
@@ -18,11 +18,6 @@ LEVEL = 0.90
 # The 5 % to 95 % quantiles of a normal distribution, in standard deviations.
 DEVIATIONS = 1.645
 _STEP = 0.01
-# On a GPU other than the calibrated one, or another generation of the software: two published runs
-# of one configuration (530B on 280 GPUs a replica, full recomputation) differ by 10 %, 49.05 s
-# (Korthikanti et al., 2023) and 54.09 s (Narayanan et al., 2021); sustained clocks differ too.
-TRANSFER = 0.15
-
 _DRAWS = 300
 
 # What computing takes its time from: the GPU, and the host.

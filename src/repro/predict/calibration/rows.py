@@ -102,8 +102,8 @@ def operator_kind(rows: pd.DataFrame) -> str | None:
 
 
 def software(rows: pd.DataFrame) -> pd.Series:
-    """Each run's software: `stack`, else what its set is known to have run on, else, in a table that
-    knows none of what came later, `UNFUSED` on GPUs of its time."""
+    """Each run's software: `stack`, else what its set is known to have run on, else, in a table
+    that knows none of what came later, `UNFUSED` on GPUs of its time."""
     if "stack" in rows.columns:
         return rows["stack"].fillna(UNFUSED).astype(str)
     sets = rows["set"] if "set" in rows.columns else pd.Series("", index=rows.index)

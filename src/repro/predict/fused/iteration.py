@@ -8,8 +8,7 @@ from repro.predict.fused.layer import Passes, layer_passes
 from repro.predict.fused.parameters import FusedParameters, of_stack, product_costs
 from repro.predict.fused.run import Run
 from repro.predict.operators.kernels import Rates, product_s
-from repro.predict.step.quantities import BLOCK
-from repro.predict.workload import RECOMPUTE, Array
+from repro.predict.workload import BLOCK, RECOMPUTE, Array
 
 _HALF_BYTES = 2
 # Bytes per logit that the loss moves, forward and backward, in fp32; per element of the embedding.
@@ -187,7 +186,8 @@ def _sharded_wire_s(run: Run, parameters: FusedParameters) -> Array:
     gather = _PARAMETER * count * (ranks - 1) / ranks / rate
     often = of_stack(run, lambda stack: stack.gradient_syncs_per_micro_batch)
     reduce = gather * np.where(often > 0, 1.0, 1.0 / run.micro_batches)
-    return run.sharded * np.stack([gather, gather + reduce])
+    wire: Array = run.sharded * np.stack([gather, gather + reduce])
+    return wire
 
 
 def _replicas_s(
@@ -229,4 +229,5 @@ def _optimizer_s(run: Run, parameters: FusedParameters) -> Array:
     count = (split * layers + run.vocab * run.hidden) / run.tp + experts * layers / run.ep
     ranks = run.dp * run.cp
     moved = _ADAM * count / ranks + np.where(run.sharded > 0, 0.0, _ALL_GRADIENTS * count)
-    return moved / (run.memory_bytes_per_s * parameters.memory_efficiency)
+    seconds: Array = moved / (run.memory_bytes_per_s * parameters.memory_efficiency)
+    return seconds

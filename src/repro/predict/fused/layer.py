@@ -1,6 +1,7 @@
 """One layer's passes over a micro batch: products, attention, element-wise work, communication."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -63,10 +64,18 @@ class Passes:
     @property
     def time_s(self) -> Array:
         """Both passes (pass, run): the GPU and what it waits for, or the host."""
-        longest: Array = np.maximum(
-            self.gpu + self.tensor + self.context + self.experts, self.host
-        )
+        longest: Array = np.maximum(self.gpu + self.tensor + self.context + self.experts, self.host)
         return longest
+
+
+class _Product(NamedTuple):
+    """`batch` products of (m, k) and (k, n) in a forward pass, in runs where there are any."""
+
+    m: Array
+    n: Array
+    k: Array
+    batch: Array
+    there: Array
 
 
 def layer_passes(run: Run, parameters: FusedParameters) -> Passes:
@@ -98,31 +107,31 @@ def _products(run: Run, parameters: FusedParameters) -> tuple[Array, Array, Arra
     local = np.maximum(run.experts / run.ep, 1.0)
     # Routed tokens are shared by tensor-parallel ranks, and taken to be spread evenly.
     routed = tokens * run.experts_per_token / t / local
-    # Tokens, width of the result, width of the operand, how many alike, whether there is any.
-    shapes = [
-        (tokens, qkv / t, h, 1.0, 1.0),
-        (tokens, h, run.heads * run.head_dim / t, 1.0, 1.0),
-        (tokens, matrices * run.ffn / t, h, 1.0, run.ffn > 0),
-        (tokens, h, run.ffn / t, 1.0, run.ffn > 0),
-        (tokens, matrices * run.shared_expert_ffn / t, h, 1.0, run.shared_expert_ffn > 0),
-        (tokens, h, run.shared_expert_ffn / t, 1.0, run.shared_expert_ffn > 0),
-        (routed, matrices * run.expert_ffn, h, local, run.experts > 0),
-        (routed, h, run.expert_ffn, local, run.experts > 0),
+    always = np.ones_like(tokens)
+    dense, shared, mixed = run.ffn > 0, run.shared_expert_ffn > 0, run.experts > 0
+    products = [
+        _Product(tokens, qkv / t, h, always, always),
+        _Product(tokens, h, run.heads * run.head_dim / t, always, always),
+        _Product(tokens, matrices * run.ffn / t, h, always, dense),
+        _Product(tokens, h, run.ffn / t, always, dense),
+        _Product(tokens, matrices * run.shared_expert_ffn / t, h, always, shared),
+        _Product(tokens, h, run.shared_expert_ffn / t, always, shared),
+        _Product(routed, matrices * run.expert_ffn, h, local, mixed),
+        _Product(routed, h, run.expert_ffn, local, mixed),
     ]
+
+    def seconds(m: Array, n: Array, k: Array, batch: Array) -> Array:
+        return product_s(m, n, k, run.operand_bytes, rates, costs, batch)
+
     forward, backward, operands, results = (np.zeros_like(tokens) for _ in range(4))
-    for m, n, k, batch, there in shapes:
-        if not np.any(there):
+    for one in products:
+        if not one.there.any():
             continue
-        sizes = [np.where(there, size, 1.0) for size in (m, n, k)]
-
-        def seconds(a: Array, b: Array, c: Array, batch: Array | float = batch) -> Array:
-            return product_s(a, b, c, run.operand_bytes, rates, costs, batch)
-
-        m, n, k = sizes
-        forward = forward + np.where(there, seconds(m, n, k), 0.0)
-        backward = backward + np.where(there, seconds(m, k, n) + seconds(n, k, m), 0.0)
-        operands = operands + np.where(there, batch * m * k, 0.0)
-        results = results + np.where(there, batch * m * n, 0.0)
+        m, n, k = (np.where(one.there, size, 1.0) for size in (one.m, one.n, one.k))
+        forward += one.there * seconds(m, n, k, one.batch)
+        backward += one.there * (seconds(m, k, n, one.batch) + seconds(n, k, m, one.batch))
+        operands += one.there * one.batch * m * k
+        results += one.there * one.batch * m * n
     return np.stack([forward, backward]), operands, results
 
 

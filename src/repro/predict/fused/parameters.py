@@ -10,10 +10,9 @@ from repro.catalog.gpus import Gpu, read_gpus
 from repro.catalog.reading import Entry, read_yaml
 from repro.catalog.stacks import read_stacks
 from repro.paths import PARAMS
-from repro.predict.calibration.interval import TRANSFER
 from repro.predict.fused.run import GENERATIONS, PRECISIONS, Run
 from repro.predict.operators.measured import operator_costs
-from repro.predict.parameters import Residuals
+from repro.predict.parameters import TRANSFER, Residuals
 from repro.predict.workload import Array
 
 FUSED = PARAMS / "fused.yaml"
@@ -163,14 +162,16 @@ def half_width(run: Run, calibrated: FusedCalibration) -> Array:
 
 def of_stack(run: Run, value: Any) -> Array:
     """`value` of each run's software."""
-    found: Array = np.array([float(value(one)) for one in read_stacks().values()])
-    return found[run.stack.astype(int)]
+    found = np.array([float(value(one)) for one in read_stacks().values()])
+    of_each: Array = found[run.stack.astype(int)]
+    return of_each
 
 
 def traffic(run: Run, parameters: FusedParameters) -> Array:
     """Element-wise traffic of each run's software, of what fused kernels need."""
-    found: Array = np.array([parameters.traffic.get(name, 1.0) for name in read_stacks()])
-    return found[run.stack.astype(int)]
+    found = np.array([parameters.traffic.get(name, 1.0) for name in read_stacks()])
+    of_each: Array = found[run.stack.astype(int)]
+    return of_each
 
 
 def _any_gpu(generation: str) -> Gpu:

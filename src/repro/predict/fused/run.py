@@ -27,6 +27,8 @@ PRECISIONS = tuple(OPERAND_BYTES)
 # gradients alone, and what tensor, pipeline and expert parallelism send.
 OVERLAPS = ("dp", "dp-grad", "tp", "pp", "ep")
 _UNKNOWN = "unknown"
+# GPUs of a node, and of a domain, where nobody says.
+_USUAL_NODE = 8.0
 
 # Columns of a table of runs. Those that are not there, or blank, are unknown: what follows from
 # others, or the usual, is taken for them.
@@ -191,7 +193,8 @@ def read_runs(table: pd.DataFrame) -> Run:
     dp = numbers_or("dp", gpus / (tp * pp * cp))
     _refuse(table, "gpus", ~np.isclose(gpus, tp * pp * cp * dp), "tp x pp x cp x dp")
     hidden, heads, experts = numbers("hidden"), numbers("heads"), numbers("experts")
-    micro_batch, node = numbers("micro_batch"), numbers_or("gpus_per_node", np.full(len(table), 8.0))
+    micro_batch = numbers("micro_batch")
+    node = numbers_or("gpus_per_node", np.full(len(table), _USUAL_NODE))
     own_nic = of_gpu(lambda one: one.nic_gbps)
     nic_gbps = numbers_or("inter_node_gbps_per_node", own_nic * node) / node
     precision = index("dtype", PRECISIONS)
@@ -252,7 +255,7 @@ def read_runs(table: pd.DataFrame) -> Run:
         memory_bytes_per_s=of_gpu(lambda one: 1e9 * one.memory_gbytes_per_s),
         link_bytes_per_s=of_gpu(lambda one: 1e9 * one.link_gbytes_per_s),
         nic_bytes_per_s=nic_gbps * 1e9 / 8,
-        domain_gpus=numbers_or("nvlink_domain", np.maximum(node, 8.0)),
+        domain_gpus=numbers_or("nvlink_domain", np.maximum(node, _USUAL_NODE)),
     )
 
 

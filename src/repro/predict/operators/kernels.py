@@ -23,7 +23,8 @@ class ProductCosts(Entry):
     efficiency
         Of the peak, that a tile without edges would reach.
     edge_loss
-        What tiles lose by loading their operands: rate over 1 + edge_loss x 64 (1/rows + 1/columns).
+        What tiles lose by loading their operands: rate over
+        1 + edge_loss x 64 (1/rows + 1/columns).
     wave_loss
         How much of the last wave's idle multiprocessors costs time (0 none, 1 all of it).
     ramp_s
@@ -130,7 +131,8 @@ def product_s(
         summed = (split > 1) * (split + 1) * (2 * byte_s) * results
         best = np.minimum(best, computing + summed)
     moved = (operand_bytes * batch) * k * (m + n) + results
-    return _joint(best, moved * byte_s) + costs.launch_s
+    seconds: Array = _joint(best, moved * byte_s) + costs.launch_s
+    return seconds
 
 
 def cast_s(m: Array, k: Array, operand_bytes: Any, rates: Rates, costs: Any) -> Array:
@@ -161,7 +163,8 @@ def attention_s(
     idle = np.maximum(rates.multiprocessors / blocks, 1.0)
     moved = _HALF_BYTES * sequences * tokens * head_dim * (2 * heads + 2 * kv_heads)
     traffic = moved / (rates.memory_bytes_per_s * costs.memory_efficiency)
-    return _joint(flops * idle / rate, traffic) + costs.launch_s
+    seconds: Array = _joint(flops * idle / rate, traffic) + costs.launch_s
+    return seconds
 
 
 def decoding_s(
@@ -175,7 +178,8 @@ def decoding_s(
 ) -> Array:
     """Attention of one new token of each sequence to `tokens` cached ones: reading the cache."""
     moved = 2.0 * cache_bytes * sequences * tokens * kv_heads * head_dim
-    busy = np.minimum(sequences * kv_heads * np.ceil(tokens / _QUERIES) / rates.multiprocessors, 1.0)
+    blocks = sequences * kv_heads * np.ceil(tokens / _QUERIES)
+    busy = np.minimum(blocks / rates.multiprocessors, 1.0)
     rate = rates.memory_bytes_per_s * costs.memory_efficiency * busy
     seconds: Array = moved / rate + costs.launch_s
     return seconds
@@ -192,7 +196,6 @@ def collective_s(
 
 
 def _joint(computing: Array, traffic: Array) -> Array:
-    """Computing and traffic overlap, though not where they take as long: the norm of fourth powers.
-    """
-    together: Array = np.sqrt(np.sqrt(np.square(np.square(computing)) + np.square(np.square(traffic))))
+    """Both overlap, though not where they take as long: the norm of their fourth powers."""
+    together: Array = np.sqrt(np.hypot(computing * computing, traffic * traffic))
     return together

@@ -72,7 +72,8 @@ def _product_s(rows: pd.DataFrame, dtype: str, rates: Rates, costs: Entry) -> Ar
 
 
 def _prefill_s(rows: pd.DataFrame, dtype: str, rates: Rates, costs: Entry) -> Array:
-    return attention_s(*_columns(rows, ATTENTION_PREFILL.axes), rates, costs)
+    batch, tokens, heads, kv_heads, head_dim = _columns(rows, ATTENTION_PREFILL.axes)
+    return attention_s(batch, tokens, heads, kv_heads, head_dim, rates, costs)
 
 
 def _decode_s(rows: pd.DataFrame, dtype: str, rates: Rates, costs: Entry) -> Array:
@@ -82,7 +83,8 @@ def _decode_s(rows: pd.DataFrame, dtype: str, rates: Rates, costs: Entry) -> Arr
 
 def _link_bytes(rows: pd.DataFrame) -> Array:
     factor = bus_factor(_collective(rows), rows.ranks.to_numpy(dtype=float))
-    return factor * rows.size_bytes.to_numpy(dtype=float)
+    size: Array = rows.size_bytes.to_numpy(dtype=float)
+    return factor * size
 
 
 def _collective(rows: pd.DataFrame) -> str:
@@ -100,19 +102,22 @@ def _columns(rows: pd.DataFrame, names: tuple[str, ...]) -> list[Array]:
 
 
 PRODUCT = Operator(
-    ("m", "n", "k"), ProductCosts, _product_s, lambda rows: 2.0 * rows.m * rows.n * rows.k
+    ("m", "n", "k"),
+    ProductCosts,
+    _product_s,
+    lambda rows: (2.0 * rows.m * rows.n * rows.k).to_numpy(),
 )
 ATTENTION_PREFILL = Operator(
     ("batch", "seq", "heads", "kv_heads", "head_dim"),
     AttentionCosts,
     _prefill_s,
-    lambda rows: 2.0 * rows.batch * rows.heads * rows.seq**2 * rows.head_dim,
+    lambda rows: (2.0 * rows.batch * rows.heads * rows.seq**2 * rows.head_dim).to_numpy(),
 )
 ATTENTION_DECODE = Operator(
     ("batch", "kv_len", "heads", "kv_heads", "head_dim"),
     AttentionCosts,
     _decode_s,
-    lambda rows: 1.0 * rows.batch * rows.kv_len * rows.kv_heads * rows.head_dim,
+    lambda rows: (1.0 * rows.batch * rows.kv_len * rows.kv_heads * rows.head_dim).to_numpy(),
 )
 COLLECTIVE = Operator(
     ("size_bytes", "ranks"),
@@ -213,14 +218,12 @@ def kind_of(columns: pd.Index) -> str | None:
 def variants(kind: str, rows: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], Array]]:
     """Each variant of a table of one GPU, and where its rows are."""
     columns = ["dtype", *KINDS[kind].apart]
-    groups = rows[columns].agg(tuple, axis=1)
-    for names, at in rows.groupby(groups).indices.items():
-        yield tuple(str(name) for name in names), at
+    names = rows[columns].astype(str).agg(" ".join, axis=1)
+    for name, at in names.groupby(names).indices.items():
+        yield tuple(str(name).split()), np.asarray(at)
 
 
-def costs_alone_s(
-    kind: str, rows: pd.DataFrame, variant: tuple[str, ...], device: Gpu
-) -> Array:
+def costs_alone_s(kind: str, rows: pd.DataFrame, variant: tuple[str, ...], device: Gpu) -> Array:
     """Seconds of rows of one GPU and variant, from costs alone."""
     found = operator_costs(kind, device, *variant)
     return KINDS[kind].time_s(rows, variant[0], rates(device, kind, variant[0]), found.value)
@@ -241,17 +244,19 @@ def operator_s(kind: str, rows: pd.DataFrame) -> Array:
         device = gpu(gpu_labelled(str(label)))
         for variant, within in variants(kind, rows.iloc[of_gpu]):
             at = of_gpu[within]
-            seconds[at] = costs_alone_s(kind, rows.iloc[at], variant, device)
+            part = rows.take(at)
+            seconds[at] = costs_alone_s(kind, part, variant, device)
             found = operator_costs(kind, device, *variant)
             if gpu(found.gpu).generation == device.generation:
                 missed = _interpolator(kind, found.gpu, variant)
-                seconds[at] *= np.exp(missed(sizes(kind, rows.iloc[at])))
+                seconds[at] *= np.exp(missed(sizes(kind, part)))
     return seconds
 
 
 def sizes(kind: str, rows: pd.DataFrame) -> Array:
     """Where rows stand among others: the logarithms of their axes."""
-    return np.log2(np.stack(_columns(rows, KINDS[kind].axes), axis=1))
+    where: Array = np.log2(np.stack(_columns(rows, KINDS[kind].axes), axis=1))
+    return where
 
 
 def interpolator(where: Array, missed: Array) -> RBFInterpolator:
@@ -271,7 +276,7 @@ def measured_rows(kind: str, name: str) -> pd.DataFrame:
 @lru_cache
 def _interpolator(kind: str, name: str, variant: tuple[str, ...]) -> RBFInterpolator:
     rows = measured_rows(kind, name)
-    rows = rows.iloc[dict(variants(kind, rows))[variant]]
+    rows = rows.take(dict(variants(kind, rows))[variant])
     seconds = costs_alone_s(kind, rows, variant, read_gpus()[name])
     return interpolator(sizes(kind, rows), np.log(rows.time_us * 1e-6 / seconds).to_numpy())
 

@@ -10,12 +10,10 @@ from repro.predict.network.machine import Machine
 from repro.predict.parameters import Parameters
 from repro.predict.step.iteration import Phases, gradient_wire_s, predict_phases
 from repro.predict.step.memory import Memory, memory, stage_parameters
-from repro.predict.workload import Array, Workload, valid
+from repro.predict.workload import BLOCK, Array, Workload, valid
 
 PHASES = tuple(field.name for field in fields(Phases))
 MEMORY = tuple(field.name for field in fields(Memory))
-# Rows evaluated at a time: some fifty arrays of this length stay in a second-level cache.
-BLOCK = 8192
 
 
 def iteration_times_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:

@@ -1,4 +1,4 @@
-"""Fit the model of fused steps to published runs, and judge it on models that a fit has not seen."""
+"""Fit the model of fused steps to published runs; judge it on models that a fit has not seen."""
 
 from collections.abc import Mapping
 from datetime import date
@@ -93,8 +93,9 @@ def model_weights(table: pd.DataFrame) -> Array:
     groups = table["dup_group"] if "dup_group" in table.columns else table.index.to_series()
     alike = table.groupby(groups)["gpus"].transform("size").to_numpy(dtype=float)
     of_model = (1 / pd.Series(alike, index=table.index)).groupby(table["model"]).transform("sum")
-    weights: Array = 1 / alike / np.sqrt(of_model.to_numpy(dtype=float))
-    return weights / weights.mean()
+    weights = 1 / alike / np.sqrt(of_model.to_numpy(dtype=float))
+    relative: Array = weights / weights.mean()
+    return relative
 
 
 def cross_validate(table: pd.DataFrame, by: pd.Series) -> Array:
