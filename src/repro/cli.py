@@ -219,11 +219,16 @@ def calibrate(
     ranks: Annotated[int | None, typer.Option(help="Ranks, if the logs do not say.")] = None,
     nodes: Annotated[int | None, typer.Option(help="Nodes, if the logs do not say.")] = None,
 ) -> None:
-    """Fit the performance model to measurements: GPUs to training runs, links to collectives."""
+    """Fit the performance model to measurements: GPUs to training runs, links to collectives,
+    operators and the steps of fused software to what was published of them."""
     from repro.predict.calibration.calibrating import calibrate, write_calibration
+    from repro.predict.calibration.fused_fitting import calibrate_fused, write_fused
     from repro.predict.calibration.link_fitting import calibrate_links, write_links
+    from repro.predict.calibration.operator_fitting import fit_operators, write_operators
     from repro.predict.calibration.rows import read_collectives, read_rows
+    from repro.predict.fused.parameters import FUSED
     from repro.predict.network.links import LINKS
+    from repro.predict.operators.measured import OPERATORS
 
     collectives, sources = read_collectives(log or [], gpu, network, ranks, nodes)
     value = calibrate(read_rows(training), collectives, f"{training.name}, {sources}")
@@ -231,6 +236,11 @@ def calibrate(
     typer.echo(f"params/calibration/{name}.yaml")
     write_links(calibrate_links(collectives, sources), LINKS)
     typer.echo("params/links.yaml")
+    write_operators(fit_operators(), OPERATORS)
+    typer.echo("params/operators.yaml")
+    runs = PUBLISHED / "training_modern.csv"
+    write_fused(calibrate_fused(read_rows(runs), runs.name), FUSED)
+    typer.echo("params/fused.yaml")
 
 
 @app.command()

@@ -243,7 +243,7 @@ def operator_s(kind: str, rows: pd.DataFrame) -> Array:
     for label, of_gpu in rows.groupby("gpu").indices.items():
         device = gpu(gpu_labelled(str(label)))
         for variant, within in variants(kind, rows.iloc[of_gpu]):
-            at = of_gpu[within]
+            at = np.asarray(of_gpu)[within]
             part = rows.take(at)
             seconds[at] = costs_alone_s(kind, part, variant, device)
             found = operator_costs(kind, device, *variant)
@@ -290,5 +290,5 @@ def half_width(kind: str, rows: pd.DataFrame) -> Array:
         for variant, within in variants(kind, rows.iloc[of_gpu]):
             found = operator_costs(kind, device, *variant)
             own = read_gpus()[found.gpu] == device
-            width[of_gpu[within]] = found.half_width if own else np.hypot(found.half_width, _OTHER)
+            width[np.asarray(of_gpu)[within]] = found.half_width if own else np.hypot(found.half_width, _OTHER)
     return width
