@@ -176,9 +176,24 @@ def claims(
 
 
 @app.command("what-if")
-def what_if() -> None:
-    """Write results/what_if.html: predicted scenarios on one page, which needs no network."""
+def what_if(
+    model: Annotated[
+        str | None, typer.Argument(help="Of params/open_models.yaml, such as llama3.1-70b.")
+    ] = None,
+    gpu: Annotated[str, typer.Option(help="Of params/gpus.yaml.")] = "h100-sxm-80gb",
+    gpus: Annotated[int, typer.Option(help="GPUs of the job.")] = 1024,
+    global_batch: Annotated[int, typer.Option(help="Sequences per iteration.")] = 2048,
+    precisions: Annotated[str, typer.Option(help="Of linear layers, with commas.")] = "bf16,fp8",
+) -> None:
+    """Print the best plans to train MODEL; without one write results/what_if.html: predicted
+    scenarios on one page, which needs no network."""
     from repro.figures.what_if import export_scenarios
+    from repro.predict.explore.fused_plans import best_plans, plan_table
+
+    if model is not None:
+        best = best_plans(model, gpu, gpus, global_batch, precisions=precisions.split(","))
+        typer.echo(plan_table(best))
+        return
 
     path = RESULTS / "what_if.html"
     export_scenarios(path)

@@ -17,8 +17,8 @@ class Gpu(Entry):
     lower precisions where it has units for them. `memory_gbytes_per_s` is the peak rate of its
     memory in 1e9 B/s, `memory_gb` its size in 1e9 B. `multiprocessors` are what a matrix product's
     tiles are spread over (streaming multiprocessors, compute units). `link_gbytes_per_s` is the
-    rate of all its links to the GPUs of its node in each direction, `nic_gbps` that of its port to
-    other nodes in its maker's systems. `published_as` are other names of it in measurements.
+    rate in each direction of all its links to the `domain_gpus` that they join, `nic_gbps` that of
+    its port to other nodes in its maker's systems. `published_as` are its names in measurements.
     """
 
     label: str
@@ -31,6 +31,7 @@ class Gpu(Entry):
     memory_gb: PositiveFloat
     multiprocessors: PositiveInt
     link_gbytes_per_s: PositiveFloat
+    domain_gpus: PositiveInt = 8
     nic_gbps: PositiveFloat
     source: str
 

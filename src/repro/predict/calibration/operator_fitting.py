@@ -128,9 +128,7 @@ def fit_operators() -> list[MeasuredOperator]:
 
 def write_operators(found: list[MeasuredOperator], path: Path = OPERATORS) -> None:
     """Write them as YAML, with numbers of four digits."""
-    lines = (
-        "# Written by `repro calibrate`; what each cost is: repro.predict.operators.kernels.\n"
-    )
+    lines = "# Written by `repro calibrate`; what each cost is: repro.predict.operators.kernels.\n"
     content = rounded([one.model_dump(mode="json") for one in found])
     text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=10**6)
     replace_text(path, lines + text)

@@ -55,7 +55,7 @@ class Phases:
 def predict_phases(run: Run, parameters: FusedParameters) -> Phases:
     """Every phase of an iteration, as arrays of the runs' length."""
     one = layer_passes(run, parameters)
-    layers = _stage_layers(run)
+    layers = stage_layers(run)
     m = run.micro_batches
     forward, backward = one.time_s
     again = _recomputed(run, one)
@@ -125,7 +125,7 @@ def _uneven(run: Run) -> Array:
     return uneven
 
 
-def _stage_layers(run: Run) -> Array:
+def stage_layers(run: Run) -> Array:
     """Layers of the stage that has most."""
     chunks = run.pp * run.vpp
     with_ends = np.ceil((run.layers + 2) / chunks) * run.vpp
@@ -135,10 +135,8 @@ def _stage_layers(run: Run) -> Array:
 
 def _recomputed(run: Run, one: Passes) -> Array:
     """Seconds of what a layer's backward pass computes again."""
-    return np.choose(
-        run.recompute.astype(int),
-        [np.zeros_like(run.layers), one.attention[0], one.time_s[0]],
-    ) * (run.recompute <= len(RECOMPUTE))
+    choices = {"none": 0.0, "selective": one.attention[0], "full": one.time_s[0]}
+    return np.choose(run.recompute.astype(int), [choices[name] for name in RECOMPUTE])
 
 
 def _ends_s(run: Run, parameters: FusedParameters) -> tuple[Array, Array]:
@@ -199,7 +197,7 @@ def _replicas_s(
     the layers behind them; the last bucket has nothing to hide behind.
     """
     split, experts = layer_parameters(run)
-    layers = _stage_layers(run)
+    layers = stage_layers(run)
     ranks = run.dp * run.cp
     rate = _replica_rate(run, parameters, ranks)
     own = (split * layers + run.vocab * run.hidden) / run.tp
@@ -225,7 +223,7 @@ def _replicas_s(
 def _optimizer_s(run: Run, parameters: FusedParameters) -> Array:
     """Adam's step on a GPU's part of the parameters."""
     split, experts = layer_parameters(run)
-    layers = _stage_layers(run)
+    layers = stage_layers(run)
     count = (split * layers + run.vocab * run.hidden) / run.tp + experts * layers / run.ep
     ranks = run.dp * run.cp
     moved = _ADAM * count / ranks + np.where(run.sharded > 0, 0.0, _ALL_GRADIENTS * count)

@@ -1,6 +1,6 @@
 """What is trained, how it is split and on what, as arrays with a row for each run."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, get_args
 
@@ -184,10 +184,13 @@ def read_runs(table: pd.DataFrame) -> Run:
         _refuse(table, name, found.isna(), f"one of {', '.join(known)}")
         return found.to_numpy(dtype=float)
 
-    devices = [gpu(gpu_labelled(str(label))) for label in table.gpu]
+    def each(column: pd.Series, value: Callable[[str], Any]) -> Array:
+        # Tables of plans are long and name few things.
+        found = column.astype(str).map({one: value(one) for one in column.astype(str).unique()})
+        return found.to_numpy(dtype=float)
 
-    def of_gpu(value: Any) -> Array:
-        return np.array([value(one) for one in devices], dtype=float)
+    def of_gpu(value: Callable[[Gpu], Any]) -> Array:
+        return each(table.gpu, lambda label: value(gpu(gpu_labelled(label))))
 
     gpus, tp, pp, cp = (numbers(name) for name in ("gpus", "tp", "pp", "cp"))
     dp = numbers_or("dp", gpus / (tp * pp * cp))
@@ -198,19 +201,22 @@ def read_runs(table: pd.DataFrame) -> Run:
     own_nic = of_gpu(lambda one: one.nic_gbps)
     nic_gbps = numbers_or("inter_node_gbps_per_node", own_nic * node) / node
     precision = index("dtype", PRECISIONS)
-    asked = table["overlap"].astype(str)
     sharded = yes("fsdp")
     # Both halves take as long.
     table["dtype"] = table["dtype"].replace("fp16", "bf16")
     table["recompute"] = table["recompute"].replace(_UNKNOWN, "none")
-    stacks = table["stack"] if "stack" in table.columns else table["set"].map(stack_of)
+    stacks = table["stack"] if "stack" in table.columns else table["set"].astype(str).map(stack_of)
     known_stacks = {name: float(at) for at, name in enumerate(read_stacks())}
-    names = np.array(list(OPERAND_BYTES.values()))
 
     def hides(name: str) -> Array:
         # What is not said is what the software does by default, which leaves exchanges of experts.
-        said = [(one == _UNKNOWN and name != "ep") or name in one.split(",") for one in asked]
-        return np.array(said, dtype=float)
+        return each(
+            table["overlap"],
+            lambda said: (said == _UNKNOWN and name != "ep") or name in said.split(","),
+        )
+
+    def peak(name: str) -> Array:
+        return of_gpu(lambda one: _peak(one, name))
 
     return Run(
         layers=numbers("layers"),
@@ -240,22 +246,20 @@ def read_runs(table: pd.DataFrame) -> Run:
         recompute=index("recompute", RECOMPUTE),
         precision=precision,
         generation=of_gpu(lambda one: GENERATIONS.index(one.generation)),
-        stack=np.array([choose("stack", str(name), known_stacks) for name in stacks]),
+        stack=each(stacks, lambda name: choose("stack", name, known_stacks)),
         hidden_dp=hides("dp"),
         hidden_gradients=np.maximum(hides("dp"), hides("dp-grad")),
         hidden_tp=hides("tp"),
         hidden_pp=hides("pp"),
         hidden_ep=hides("ep"),
-        operand_bytes=names[precision.astype(int)],
-        peak_flops=np.array(
-            [_peak(one, PRECISIONS[int(at)]) for one, at in zip(devices, precision, strict=True)]
-        ),
+        operand_bytes=np.array(list(OPERAND_BYTES.values()))[precision.astype(int)],
+        peak_flops=np.choose(precision.astype(int), [peak(name) for name in PRECISIONS]),
         half_flops=of_gpu(lambda one: one.peak_flops),
         multiprocessors=of_gpu(lambda one: one.multiprocessors),
         memory_bytes_per_s=of_gpu(lambda one: 1e9 * one.memory_gbytes_per_s),
         link_bytes_per_s=of_gpu(lambda one: 1e9 * one.link_gbytes_per_s),
         nic_bytes_per_s=nic_gbps * 1e9 / 8,
-        domain_gpus=numbers_or("nvlink_domain", np.maximum(node, _USUAL_NODE)),
+        domain_gpus=numbers_or("nvlink_domain", of_gpu(lambda one: one.domain_gpus)),
     )
 
 

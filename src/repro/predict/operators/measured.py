@@ -290,5 +290,7 @@ def half_width(kind: str, rows: pd.DataFrame) -> Array:
         for variant, within in variants(kind, rows.iloc[of_gpu]):
             found = operator_costs(kind, device, *variant)
             own = read_gpus()[found.gpu] == device
-            width[np.asarray(of_gpu)[within]] = found.half_width if own else np.hypot(found.half_width, _OTHER)
+            width[np.asarray(of_gpu)[within]] = (
+                found.half_width if own else np.hypot(found.half_width, _OTHER)
+            )
     return width

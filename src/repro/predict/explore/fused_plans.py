@@ -1,0 +1,188 @@
+"""Every way to split an open model's training over GPUs, ranked by predicted iteration time."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from math import isqrt
+
+import numpy as np
+import pandas as pd
+
+from repro.catalog.gpus import Gpu, gpu
+from repro.catalog.open_models import OpenModel, open_model
+from repro.catalog.reading import choose
+from repro.catalog.stacks import read_stacks
+from repro.errors import ReproError
+from repro.predict.fused.iteration import Phases, predict_phases
+from repro.predict.fused.memory import FRAGMENTATION, memory
+from repro.predict.fused.parameters import half_width, read_fused
+from repro.predict.fused.run import PRECISIONS, read_runs, training_flops
+from repro.predict.workload import BLOCK
+
+# The columns in which plans of a job differ.
+SPLIT = ("dtype", "tp", "pp", "cp", "ep", "dp", "vpp", "micro_batch", "recompute")
+_PHASES = tuple(one.name for one in fields(Phases))
+# Nobody would try more tensor-parallel ranks, more chunks of a stage, longer micro batches, or
+# shorter slices of a sequence.
+_WIDEST, _MOST_CHUNKS, _MICRO_BATCHES, _SHORTEST_SLICE = 16, 12, (1, 2, 4, 8), 4096
+_RECOMPUTE = ("none", "full")
+
+
+def best_plans(
+    model: str,
+    device: str,
+    gpus: int,
+    global_batch: int,
+    *,
+    precisions: Sequence[str] = ("bf16", "fp8"),
+    stack: str = "megatron-core",
+    count: int = 10,
+) -> pd.DataFrame:
+    """The plans that fit into memory and have the shortest predicted iterations.
+
+    Tensor-parallel groups stay within a domain of links.
+
+    Parameters
+    ----------
+    model, device, stack
+        Names of `params/open_models.yaml`, `params/gpus.yaml` and `params/stacks.yaml`.
+    gpus, global_batch
+        Of the job; sequences per iteration.
+    precisions
+        Of the linear layers, any of `PRECISIONS`.
+    count
+        How many plans, at most.
+
+    Returns
+    -------
+    DataFrame
+        A row per plan, fastest first: `SPLIT`, iteration_time_s with low_s and high_s (90 %),
+        tokens_per_s_per_gpu, mfu, memory_bytes with half of what fragmentation may add, `limit`
+        (the phase that takes longest beside products), and all phases in seconds.
+
+    Raises
+    ------
+    ReproError
+        A name is unknown, the GPUs cannot be split, or no plan fits.
+    """
+    entry, where = open_model(model), gpu(device)
+    choose("stack", stack, read_stacks())
+    for name in precisions:
+        choose("precision", name, dict.fromkeys(PRECISIONS))
+    plans = _plans(entry, where, gpus, global_batch, tuple(precisions))
+    if plans.empty:
+        raise ReproError(
+            f"gpus {gpus}: no split suits the {entry.shape.layers} layers and "
+            f"{entry.shape.heads} heads of {entry.label} and a batch of {global_batch}; "
+            f"make the latter a multiple of {gpus}"
+        )
+    table = plans.assign(
+        gpu=where.label,
+        gpus=gpus,
+        global_batch=global_batch,
+        stack=stack,
+        nvlink_domain=where.domain_gpus,
+        **entry.shape.model_dump(exclude={"gated_mlp"}),
+        gated_mlp="yes" if entry.shape.gated_mlp else "no",
+    )
+    run, calibrated = read_runs(table), read_fused()
+    table["memory_bytes"] = memory(run).total * (1 + FRAGMENTATION / 2)
+    fitting = (table.memory_bytes <= 1e9 * where.memory_gb).to_numpy()
+    if not fitting.any():
+        raise ReproError(
+            f"gpus {gpus}: {entry.label} takes {table.memory_bytes.min() / 1e9:.0f} GB or more of "
+            f"each, and {where.label} has {where.memory_gb:g} GB; take more GPUs"
+        )
+    table, run = table[fitting], run.rows(fitting)
+    blocks = [
+        predict_phases(run.rows(slice(at, at + BLOCK)), calibrated.parameters)
+        for at in range(0, len(table), BLOCK)
+    ]
+    phases = {name: np.concatenate([getattr(one, name) for one in blocks]) for name in _PHASES}
+    seconds = np.sum(list(phases.values()), axis=0)
+    best = np.argsort(seconds, kind="stable")[:count]
+    chosen = run.rows(best)
+    width = np.exp(half_width(chosen, calibrated))
+    time_s = seconds[best]
+    parts = pd.DataFrame({f"{name}_s": phases[name][best] for name in _PHASES})
+    tokens = global_batch * entry.shape.seq
+    return (
+        table.iloc[best][[*SPLIT]]
+        .reset_index(drop=True)
+        .assign(
+            iteration_time_s=time_s,
+            low_s=time_s / width,
+            high_s=time_s * width,
+            tokens_per_s_per_gpu=tokens / time_s / gpus,
+            mfu=training_flops(chosen) / (time_s * gpus * chosen.peak_flops),
+            memory_bytes=table.memory_bytes.to_numpy()[best],
+            limit=[
+                max((name for name in _PHASES if name != "products"), key=lambda n: row[f"{n}_s"])
+                for _, row in parts.iterrows()
+            ],
+            **parts,
+        )
+    )
+
+
+def plan_table(best: pd.DataFrame) -> str:
+    """What `best_plans` returns, as text: a line per plan."""
+    shown = best[[*SPLIT]].assign(
+        iteration_s=best.iteration_time_s.map("{:.3g}".format),
+        interval_s=[
+            f"{low:.3g}-{high:.3g}" for low, high in zip(best.low_s, best.high_s, strict=True)
+        ],
+        tokens_per_s_per_gpu=best.tokens_per_s_per_gpu.map("{:.0f}".format),
+        mfu_pct=(100 * best.mfu).map("{:.0f}".format),
+        memory_gb=(best.memory_bytes / 1e9).map("{:.0f}".format),
+        limit=best.limit,
+    )
+    return shown.to_string(index=False)
+
+
+def _plans(
+    entry: OpenModel, where: Gpu, gpus: int, batch: int, precisions: tuple[str, ...]
+) -> pd.DataFrame:
+    shape = entry.shape
+    # Models whose layers do not divide may count their two ends as layers.
+    stages = sorted({*_divisors(shape.layers), *_divisors(shape.layers + 2)})
+    grid = np.meshgrid(
+        np.arange(len(precisions)),
+        _divisors(where.domain_gpus, _WIDEST),
+        [one for one in stages if one <= gpus],
+        _divisors(max(shape.seq // _SHORTEST_SLICE, 1)),
+        _divisors(shape.experts) if shape.experts else [1],
+        [one for one in stages if one <= _MOST_CHUNKS],
+        _MICRO_BATCHES,
+        np.arange(len(_RECOMPUTE)),
+        indexing="ij",
+    )
+    dtype, tp, pp, cp, ep, vpp, micro_batch, recompute = (axis.ravel() for axis in grid)
+    chunks = pp * vpp
+    held = (gpus % (tp * pp * cp) == 0) & (shape.heads % tp == 0)
+    held &= (shape.layers % chunks == 0) | ((shape.layers + 2) % chunks == 0)
+    held &= (vpp == 1) | (pp > 1)
+    dp = gpus // (tp * pp * cp)
+    each = np.maximum(micro_batch * dp, 1)
+    held &= (batch % each == 0) & (batch >= each) & ((vpp == 1) | (batch // each % pp == 0))
+    held &= (dp * cp * tp) % ep == 0
+    names = np.array(precisions)
+    modes = np.array(_RECOMPUTE)
+    return pd.DataFrame(
+        {
+            "dtype": names[dtype[held]],
+            "tp": tp[held],
+            "pp": pp[held],
+            "cp": cp[held],
+            "ep": ep[held],
+            "dp": dp[held],
+            "vpp": vpp[held],
+            "micro_batch": micro_batch[held],
+            "recompute": modes[recompute[held]],
+        }
+    )
+
+
+def _divisors(number: int, most: int | None = None) -> list[int]:
+    small = [one for one in range(1, isqrt(number) + 1) if number % one == 0]
+    found = sorted({*small, *(number // one for one in small)})
+    return [one for one in found if most is None or one <= most]

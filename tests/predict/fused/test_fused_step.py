@@ -1,0 +1,180 @@
+"""A step is its work at the rates it is given: closed forms, part by part."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from repro.predict.fused.iteration import (
+    Phases,
+    in_blocks_s,
+    iteration_times_s,
+    layer_parameters,
+    predict_phases,
+)
+from repro.predict.fused.layer import layer_passes
+from repro.predict.fused.memory import FRAMEWORK_BYTES, memory
+from repro.predict.fused.parameters import FusedParameters, read_fused
+from repro.predict.fused.run import Run, read_runs
+
+_MODEL = {
+    "layers": 32,
+    "hidden": 4096,
+    "ffn": 14336,
+    "heads": 32,
+    "kv_heads": 8,
+    "head_dim": 128,
+    "gated_mlp": "yes",
+    "seq": 8192,
+    "vocab": 128256,
+}
+_EXPERTS = {**_MODEL, "ffn": 0, "experts": 64, "experts_per_token": 8, "expert_ffn": 2048}
+
+
+def _run(**changed: Any) -> Run:
+    one = {**_MODEL, "gpu": "h100_sxm", "gpus": 8, "global_batch": 128, **changed}
+    return read_runs(pd.DataFrame([one]))
+
+
+def _parameters(**changed: float) -> FusedParameters:
+    return read_fused().parameters.model_copy(update=changed)
+
+
+def _phases(run: Run, **changed: float) -> dict[str, float]:
+    found = predict_phases(run, _parameters(**changed))
+    return {one.name: float(getattr(found, one.name)[0]) for one in fields(Phases)}
+
+
+def test_phases_add_up_in_blocks_too() -> None:
+    run = _run(tp=2, pp=2, dtype="fp8", recompute="full")
+    many = run.rows(np.zeros(20_000, dtype=int))
+    times = in_blocks_s(many, _parameters())
+    assert times == pytest.approx(sum(_phases(run).values()))
+
+
+def test_computing_is_near_what_the_peak_allows() -> None:
+    """Six operations for each parameter and token cannot be done faster than the peak."""
+    run = _run()
+    passes = layer_passes(run, _parameters())
+    common, _ = layer_parameters(run)
+    ideal = 6 * common[0] * run.tokens[0] / run.peak_flops[0]
+    assert 1 < passes.products.sum() / ideal < 2
+    causal = (2 + 5) * run.seq[0] ** 2 * run.heads[0] * run.head_dim[0] / run.half_flops[0]
+    assert 1 < passes.attention.sum() / causal < 3
+
+
+def test_fp8_halves_what_large_products_take_at_most() -> None:
+    half, eighth = (layer_passes(_run(dtype=name), _parameters()) for name in ("bf16", "fp8"))
+    assert 1.3 < half.products.sum() / eighth.products.sum() < 2.2
+    # Attention stays in half precision, and casts are traffic.
+    assert half.attention.sum() == pytest.approx(eighth.attention.sum())
+    assert eighth.traffic.sum() > half.traffic.sum()
+
+
+def test_tensor_parallelism_sends_ten_collectives_a_layer() -> None:
+    run = _run(tp=4, overlap="none")
+    exposed = layer_passes(run, _parameters(link_efficiency=0.5)).tensor[:, 0]
+    one = 3 / 4 * 2 * 8192 * 4096 / (0.5 * 450e9) + 8e-6
+    assert exposed == pytest.approx([4 * one, 6 * one])
+    assert layer_passes(_run(tp=1), _parameters()).tensor.sum() == 0
+
+
+def test_what_overlaps_is_hidden_but_for_a_piece_and_multiprocessors() -> None:
+    bare, hidden = (
+        layer_passes(_run(tp=4, overlap=name), _parameters(reserved=0.1)).tensor
+        for name in ("none", "tp")
+    )
+    assert hidden == pytest.approx(bare * (1 / 4 + 0.1))
+
+
+def test_replicas_exchange_six_bytes_a_parameter() -> None:
+    run = _run(gpus=8, tp=1, overlap="none")
+    phases = _phases(run, link_efficiency=0.5)
+    common, _ = layer_parameters(run)
+    count = 32 * common[0] + 128256 * 4096
+    assert phases["replicas"] == pytest.approx(6 * count * 7 / 8 / (0.5 * 450e9))
+    assert _phases(_run(gpus=1, global_batch=16))["replicas"] == 0
+
+
+def test_replicas_on_nodes_share_their_nics_with_the_groups_beside_them() -> None:
+    """One ring has all eight NICs of a node; of four tensor-parallel ranks' rings each has two."""
+    one = _phases(_run(gpus=64, global_batch=256, overlap="none"), link_efficiency=1.0)
+    split = _phases(_run(gpus=64, tp=4, global_batch=256, overlap="none"), link_efficiency=1.0)
+    nic = 50e9 * _parameters().fabric_efficiency
+    common, _ = layer_parameters(_run())
+    count = 32 * common[0] + 128256 * 4096
+    assert one["replicas"] == pytest.approx(6 * count * 63 / 64 / (8 * nic))
+    assert split["replicas"] == pytest.approx(6 * count / 4 * 15 / 16 / (2 * nic))
+
+
+def test_the_optimizer_moves_its_part_once() -> None:
+    """A shared Adam reads and writes 40 bytes of each of its parameters; a norm and a clearing of
+    all gradients 6."""
+    run = _run(gpus=8)
+    common, _ = layer_parameters(run)
+    count = 32 * common[0] + 128256 * 4096
+    moved = 40 * count / 8 + 6 * count
+    assert _phases(run, memory_efficiency=0.5)["optimizer"] == pytest.approx(moved / (0.5 * 3352e9))
+    sharded = _phases(_run(gpus=8, fsdp="yes"), memory_efficiency=0.5)
+    assert sharded["optimizer"] == pytest.approx(40 * count / 8 / (0.5 * 3352e9))
+
+
+def test_a_bubble_is_the_other_stages_over_the_chunks() -> None:
+    plain, chunked = (_phases(_run(gpus=4, pp=4, vpp=v, global_batch=64)) for v in (1, 4))
+    busy = {name: plain[name] for name in ("products", "attention", "elements", "messages")}
+    busy = {**busy, "host": plain["host"]}
+    assert plain["bubble"] == pytest.approx(3 / 64 * sum(busy.values()), rel=1e-6)
+    assert chunked["bubble"] == pytest.approx(plain["bubble"] / 4, rel=0.05)
+
+
+def test_sharded_parameters_come_while_layers_compute() -> None:
+    hidden = _phases(_run(gpus=8, fsdp="yes"), reserved=0.0)
+    assert hidden["replicas"] == pytest.approx(0, abs=1e-9)
+    # With a thousandth of the links they are what a layer waits for.
+    slow = _run(gpus=8, fsdp="yes")
+    slow = replace(slow, link_bytes_per_s=slow.link_bytes_per_s / 1000)
+    common, _ = layer_parameters(slow)
+    wire = 2 * common[0] * 7 / 8 / (450e6 * _parameters().link_efficiency)
+    passes = layer_passes(slow, _parameters()).time_s.sum()
+    # Two gathers, and a reduction once in 16 micro batches.
+    wanted = 16 * 32 * (wire * (2 + 1 / 16) - passes)
+    assert _phases(slow, reserved=0.0)["replicas"] == pytest.approx(wanted)
+
+
+def test_tokens_go_to_their_experts_and_back() -> None:
+    run = read_runs(
+        pd.DataFrame([{**_EXPERTS, "gpu": "h100_sxm", "gpus": 8, "global_batch": 128, "ep": 8}])
+    )
+    found = layer_passes(run, _parameters(link_efficiency=0.5, exchange_s=0.0)).experts[:, 0]
+    one = 8 * 7 / 8 * 2 * 8192 * 4096 / (0.5 * 450e9)
+    assert found == pytest.approx([2 * one, 2 * one])
+    alone = replace(run, ep=np.ones(1))
+    assert layer_passes(alone, _parameters()).experts.sum() == 0
+    # However many hold the experts, as much is computed but for the tiles.
+    both = [layer_passes(one, _parameters()).products.sum() for one in (run, alone)]
+    assert both[0] == pytest.approx(both[1], rel=0.1)
+
+
+def test_memory_is_eighteen_bytes_a_parameter_and_what_is_kept() -> None:
+    """Weights 2, gradients 4, optimizer 12 (Korthikanti et al., 2023), the last of them shared."""
+    run = _run(gpus=8, recompute="full")
+    parts = memory(run)
+    common, _ = layer_parameters(run)
+    count = 32 * common[0] + 2 * 128256 * 4096
+    assert parts.weights[0] == pytest.approx(2 * count)
+    assert parts.gradients[0] == pytest.approx(4 * count)
+    assert parts.optimizer_states[0] == pytest.approx(12 * count / 8)
+    assert parts.activations[0] == pytest.approx(32 * 2 * 8192 * 4096)
+    assert parts.logits[0] == pytest.approx(4 * 8192 * 128256)
+    whole = sum(getattr(parts, one.name)[0] for one in fields(parts))
+    assert parts.total[0] == pytest.approx(whole + FRAMEWORK_BYTES)
+
+
+def test_a_slow_host_is_waited_for() -> None:
+    slow = _phases(_run(), launch_s=1e-2)
+    assert slow["host"] > slow["products"]
+    assert iteration_times_s(_run(), _parameters(launch_s=1e-2)) == pytest.approx(
+        sum(slow.values())
+    )
