@@ -28,7 +28,13 @@ def _table(**changed: object) -> pd.DataFrame:
 
 def test_what_a_table_does_not_say_is_the_usual() -> None:
     run = read_runs(_table(tp=4, micro_batch=2))
-    assert (run.dp, run.micro_batches, run.ffn, run.kv_heads, run.head_dim) == (4, 8, 16384, 32, 128)
+    assert (run.dp, run.micro_batches, run.ffn, run.kv_heads, run.head_dim) == (
+        4,
+        8,
+        16384,
+        32,
+        128,
+    )
     assert (run.operand_bytes, run.peak_flops, run.domain_gpus) == (2, 989.4e12, 8)
     assert run.nic_bytes_per_s == 400e9 / 8
     # Data and tensor parallelism overlap by default, exchanges of experts do not.

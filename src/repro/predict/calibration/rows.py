@@ -81,6 +81,8 @@ def read_rows(path: Path) -> pd.DataFrame:
     wanted: tuple[str, ...] = COLLECTIVES
     if "collective" not in rows.columns:
         wanted = (*FUSED, "iteration_time_s")
+        if "gpu" in rows.columns:
+            _refuse(path, rows, "gpu", rows.gpu.isna(), "text")
         if "gpu" in rows.columns and (software(rows) == UNFUSED).any():
             wanted = TRAINING
     missing = [name for name in wanted if name not in rows.columns]
@@ -107,7 +109,7 @@ def software(rows: pd.DataFrame) -> pd.Series:
     if "stack" in rows.columns:
         return rows["stack"].fillna(UNFUSED).astype(str)
     sets = rows["set"] if "set" in rows.columns else pd.Series("", index=rows.index)
-    found = sets.astype(str).map(stack_of)
+    found = sets.fillna("").astype(str).map(stack_of)
     if _FUSED_ONLY & set(rows.columns):
         return found
     generations = rows.gpu.map(lambda label: gpu(gpu_labelled(str(label))).generation)

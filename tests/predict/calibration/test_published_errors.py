@@ -1,0 +1,75 @@
+"""How far off the model is on what was published, set by set, to the digit.
+
+A changed term or calibration changes some of them: look at which, and pin what it gives.
+"""
+
+import pytest
+
+from repro.paths import PUBLISHED
+from repro.predict.calibration.validation import validate
+from repro.predict.fused.parameters import read_fused
+from repro.predict.parameters import calibration
+
+# Mean absolute errors in percent, by file and what groups its rows.
+_PINNED: dict[tuple[str, tuple[str, ...]], dict[str, float]] = {
+    ("training_a100_vtrain.csv", ()): {
+        "vtrain_single": 5.023,
+        "vtrain_multi": 3.387,
+    },
+    ("training_a100_tables.csv", ()): {
+        "megatron_sc21_table1": 7.059,
+        "korthikanti_table5": 1.392,
+    },
+    ("training_modern.csv", ("gpu", "dtype")): {
+        "gb200, nvfp4": 5.019,
+        "h100_sxm, fp8": 5.135,
+        "b200_sxm, mxfp8": 2.050,
+        "gb200, mxfp8": 11.102,
+        "b200_sxm, fp8": 30.545,
+        "gb200, fp8": 16.186,
+        "h100_sxm, bf16": 4.859,
+        "a100_80gb, bf16": 5.306,
+        "a100_40gb, bf16": 4.567,
+        "gb200, bf16": 11.005,
+    },
+    ("operators/gemm_a100_sxm.csv", ()): {
+        "a100_sxm, bf16": 2.555,
+    },
+    ("operators/gemm_b200_sxm.csv", ()): {
+        "b200_sxm, bf16": 2.194,
+        "b200_sxm, fp8": 1.380,
+    },
+    ("operators/attention_prefill_h100_sxm.csv", ()): {
+        "h100_sxm, bf16": 1.867,
+        "h100_sxm, fp8": 2.268,
+    },
+    ("operators/attention_decode_a100_sxm.csv", ()): {
+        "a100_sxm, bf16": 1.455,
+    },
+    ("operators/nccl_b200_sxm.csv", ("gpu",)): {
+        "b200_sxm": 1.978,
+    },
+    ("nccl_bigred200.csv", ()): {
+        "A100-SXM-40GB, Slingshot-10 100 Gb/s per node, all_reduce, several nodes": 4.432,
+        "A100-SXM-40GB, Slingshot-10 100 Gb/s per node, all_reduce, one node": 3.560,
+    },
+}
+
+
+@pytest.mark.parametrize("file, by", list(_PINNED))
+def test_errors_on_published_rows_are_the_pinned_ones(file: str, by: tuple[str, ...]) -> None:
+    found = {score.set: score.mape_pct for score in validate(PUBLISHED / file, by)}
+    assert found == pytest.approx(_PINNED[file, by], abs=0.002)
+
+
+@pytest.mark.parametrize("set_name", ["h100_sxm, bf16", "h100_sxm, fp8", "a100_80gb, bf16"])
+def test_one_rate_for_a_gpu_and_precision_is_beaten(set_name: str) -> None:
+    scores = {one.set: one for one in validate(PUBLISHED / "training_modern.csv", ("gpu", "dtype"))}
+    assert scores[set_name].mape_pct < scores[set_name].baseline_mape_pct / 2
+
+
+def test_residuals_are_of_models_that_no_fit_has_seen() -> None:
+    found = {name: one.mape_pct for name, one in read_fused().residuals.items()}
+    wanted = {"replicas": 5.735, "sharded parameters": 6.431, "mixtures of experts": 15.95}
+    assert found == pytest.approx(wanted)
+    assert calibration("a100-megatron").residuals["without tensor parallelism"].mape_pct == 4.12
