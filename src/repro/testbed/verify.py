@@ -57,15 +57,14 @@ def until_verified(check: Callable[[], Checked], patience_s: float = PATIENCE_S)
 def verify_links(
     network: Network,
     rates_gbps: dict[str, float],
-    gpus: int,
-    known: dict[tuple[str, float, int], LinkCheck],
+    known: dict[tuple[str, float], LinkCheck],
     patience_s: float = PATIENCE_S,
 ) -> tuple[LinkCheck, ...]:
-    """Fill the links between the first GPUs, and compare the payload rates with those set.
+    """Fill the links between all GPUs, and compare the payload rates with those set.
 
     Switch by switch, every vertex sends to its neighbour at the same time: each link carries
-    one flow in each direction and is the slowest link on that flow's way. A level that these GPUs
-    do not cross has no flow and is not checked.
+    one flow in each direction and is the slowest link on that flow's way. A level of one vertex has
+    no flow and is not checked.
 
     Parameters
     ----------
@@ -73,10 +72,8 @@ def verify_links(
         The emulated network, otherwise idle.
     rates_gbps : dict
         The rates in force, by level name, in Gbit/s.
-    gpus : int
-        How many GPUs a run will use; they fill the nodes in order.
     known : dict
-        What was found of a level, by its name, rate and number of GPUs; what is found now is added.
+        What was found of a level, by its name and rate; what is found now is added.
     patience_s : float
         How long the links below one switch may take until they do.
 
@@ -91,8 +88,8 @@ def verify_links(
     for level in network.topology.levels:
         crossed = network.topology.levels[: network.topology.levels.index(level) + 1]
         limit = min(rates_gbps[lower.name] for lower in crossed)
-        switches = _neighbours(below, level.members, gpus)
-        if switches and (level.name, limit, gpus) not in known:
+        switches = _neighbours(below, level.members, network.topology.gpus)
+        if switches and (level.name, limit) not in known:
             carried = [
                 rate
                 for flows in switches
@@ -100,9 +97,9 @@ def verify_links(
                     partial(_verified_gbps, network, level.name, flows, limit), patience_s
                 )
             ]
-            known[level.name, limit, gpus] = LinkCheck(level.name, limit, tuple(carried))
+            known[level.name, limit] = LinkCheck(level.name, limit, tuple(carried))
         if switches:
-            checks.append(known[level.name, limit, gpus])
+            checks.append(known[level.name, limit])
         below *= level.members
     return tuple(checks)
 

@@ -27,7 +27,7 @@ MOST_LACKED = 0.1
 PATIENCE_S = 600.0
 # Computing is steady when it takes as long as in the iteration before, to this share, and there
 # were so many passes.
-_STEADY, _LEAST_PASSES, _MOST_WARMUP = 0.15, 3, 10
+_STEADY, _LEAST_PASSES, _MOST_WARMUP = 0.1, 3, 8
 
 
 @dataclass(frozen=True)
@@ -145,12 +145,14 @@ class Watch:
                 self.one()
             return self.run.warmup
         stage, done = parallel_state.get_pipeline_model_parallel_rank(), 0
-        before_s: FloatArray | float = np.inf
+        # Of the passes of an iteration: forward, backward, optimizer.
+        often = np.array([self.run.microbatches, self.run.microbatches, 1])
+        before_s: FloatArray = np.full(1, np.inf)
         while True:
             self.one()
             done += 1
             now_s = _by_stage(stage, pass_times_s(timers))
-            change = np.abs(now_s / before_s - 1).max()
+            change = abs(float((now_s @ often).sum() / (before_s * often).sum()) - 1)
             enough = done >= self.run.warmup and done * self.run.microbatches >= _LEAST_PASSES
             if enough and (change <= _STEADY or done >= _MOST_WARMUP):
                 hold_passes(timers, ((now_s + before_s) / 2)[stage].tolist())

@@ -70,7 +70,7 @@ def supervise(user: Connection) -> None:
         starting_s = time.monotonic() - began
         user.send(Ready())
         port, previous = _FIRST_PORT, None
-        verified: dict[tuple[str, float, int], LinkCheck] = {}
+        verified: dict[tuple[str, float], LinkCheck] = {}
         while True:
             orders: tuple[Order[Any], ...] = user.recv()
             first = orders[0]
@@ -118,7 +118,7 @@ def _smallest(run: TrainingRun) -> TrainingRun:
 def _carry_out(
     ranks: RankProcesses,
     network: Network | None,
-    verified: dict[tuple[str, float, int], LinkCheck],
+    verified: dict[tuple[str, float], LinkCheck],
     scratch: Path,
     port: int,
     user: Connection,
@@ -145,7 +145,7 @@ def _carry_out(
         for turn in reversed(range(len(orders))):
             set_links(turn)
             rates = orders[turn].rates_gbps
-            checks[turn] = verify_links(network, rates, count, verified)
+            checks[turn] = verify_links(network, rates, verified)
     checking_s = time.monotonic() - started
     address = network.addresses[0] if network else "127.0.0.1"
     with sample_counters(lambda: [read_uplink_bytes(node) for node in nodes]) as nics:
