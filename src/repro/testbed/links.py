@@ -10,7 +10,7 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyroute2.netlink.exceptions import NetlinkError
 
@@ -52,7 +52,10 @@ class Link:
 
 @dataclass(frozen=True)
 class Network:
-    """A built topology: one namespace per GPU (rank order), one per node, and every link."""
+    """A built topology: one namespace per GPU (rank order), one per node, and every link.
+
+    `rates_gbps` are those in force, by level name, as `set_rates` left them.
+    """
 
     topology: Topology
     gpus: tuple[Namespace, ...]
@@ -60,6 +63,7 @@ class Network:
     nodes: tuple[Namespace, ...]
     links: tuple[Link, ...]
     netem: bool
+    rates_gbps: dict[str, float] = field(default_factory=dict)
 
 
 @contextmanager
@@ -159,6 +163,9 @@ def bucket_bytes(link_gbps: float) -> int:
 def set_rates(network: Network, rates_gbps: dict[str, float]) -> None:
     """Set the payload rate of every link, by level name, in Gbit/s in each direction."""
     for link in network.links:
+        # Turns change few of them, and each takes milliseconds.
+        if network.rates_gbps.get(link.level) == rates_gbps[link.level]:
+            continue
         bytes_per_second = int(rates_gbps[link.level] * 1e9 / 8 * FRAMING)
         for namespace, index in ((link.child, link.uplink), (link.parent, link.port)):
             namespace.netlink.tc(
@@ -170,6 +177,7 @@ def set_rates(network: Network, rates_gbps: dict[str, float]) -> None:
                 burst=bucket_bytes(rates_gbps[link.level]),
                 latency=f"{1e3 * max(_QUEUE_S, _SHORTEST_QUEUE_BYTES / bytes_per_second):.0f}ms",
             )
+    network.rates_gbps.update(rates_gbps)
 
 
 def set_fabric_latency(network: Network, latency_s: float) -> float:

@@ -14,10 +14,12 @@ from typer.testing import CliRunner
 from repro.cli import app
 from repro.errors import ReproError
 from repro.paths import PUBLISHED
+from repro.predict.calibration.rows import UNFUSED, software
 from repro.predict.calibration.validation import (
     CollectivesScore,
     Score,
     best_constant_mape_pct,
+    predict_runs,
     table,
     validate,
 )
@@ -153,3 +155,23 @@ def test_a_network_without_a_rate_is_left_out_and_named(
     rows.tail(1).to_csv(path, index=False)
     with pytest.raises(ReproError, match="no network of the file"):
         validate(path)
+
+
+def test_what_a_table_does_not_say_widens_its_intervals() -> None:
+    rows = pd.read_csv(PUBLISHED / "training_modern.csv").head(20)
+    said, unsaid = (predict_runs(table) for table in (rows, rows.drop(columns="overlap")))
+    assert (unsaid.half_width >= said.half_width).all()
+    parallel = (rows.tp > 1).to_numpy()
+    assert parallel.any() and (unsaid.half_width > said.half_width)[parallel].all()
+
+
+def test_a_run_is_judged_by_the_model_of_its_software(tmp_path: Path) -> None:
+    rows = pd.read_csv(PUBLISHED / "training_a100_tables.csv").head(3)
+    newer = rows.assign(gpu="H100-SXM-80GB")
+    assert (software(rows) == UNFUSED).all()
+    assert (software(newer) == "megatron-core").all()
+    path = tmp_path / "rows.csv"
+    pd.concat([rows, newer]).to_csv(path, index=False)
+    assert [score.n for score in validate(path, by=["gpu"])] == [3, 3]
+    with pytest.raises(ReproError, match="no column 'colour' to group by"):
+        validate(path, by=["colour"])

@@ -17,7 +17,8 @@ from repro.predict.fused.iteration import (
 from repro.predict.fused.layer import layer_passes
 from repro.predict.fused.memory import FRAMEWORK_BYTES, memory
 from repro.predict.fused.parameters import FusedParameters, read_fused
-from repro.predict.fused.run import Run, read_runs
+from repro.predict.fused.reading import read_runs
+from repro.predict.fused.run import Run
 
 _MODEL = {
     "layers": 32,

@@ -8,7 +8,8 @@ from repro.catalog.open_models import open_model, read_open_models
 from repro.errors import ReproError
 from repro.paths import PUBLISHED
 from repro.predict.fused.iteration import layer_parameters
-from repro.predict.fused.run import read_runs, training_flops
+from repro.predict.fused.reading import read_runs
+from repro.predict.fused.run import training_flops
 
 _ONE = {
     "gpu": "h100_sxm",
@@ -48,6 +49,7 @@ def test_what_it_says_holds() -> None:
     assert (run.peak_flops, run.operand_bytes) == (1978.9e12, 1)
     assert (run.hidden_gradients, run.hidden_dp, run.hidden_tp) == (1, 0, 0)
     assert run.nic_bytes_per_s == 200e9 / 8
+    assert read_runs(_table(dtype="fp16")).peak_flops == 989.4e12
     # An A100 has no units for it.
     assert read_runs(_table(dtype="fp8", gpu="a100_80gb")).peak_flops == 312e12
     assert read_runs(_table(gpu="gb200")).domain_gpus == 72

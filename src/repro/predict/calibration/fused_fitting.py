@@ -24,7 +24,8 @@ from repro.predict.fused.parameters import (
     FusedParameters,
     kinds,
 )
-from repro.predict.fused.run import Run, read_runs
+from repro.predict.fused.reading import read_runs
+from repro.predict.fused.run import Run
 from repro.predict.parameters import Prior
 from repro.predict.workload import Array
 

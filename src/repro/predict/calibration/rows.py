@@ -18,7 +18,8 @@ from repro.catalog.topology import Level, Topology
 from repro.errors import ReproError
 from repro.logs.reading import read_log
 from repro.paths import PUBLISHED
-from repro.predict.fused.run import NEEDED as FUSED
+from repro.predict.fused.reading import NEEDED as FUSED
+from repro.predict.fused.reading import read_runs
 from repro.predict.operators.measured import KINDS as OPERATORS
 from repro.predict.operators.measured import kind_of
 from repro.predict.workload import Array, Workload, check, from_columns
@@ -92,6 +93,10 @@ def read_rows(path: Path) -> pd.DataFrame:
         _check_training(path, rows)
     elif wanted is not COLLECTIVES:
         _check_numbers(path, rows, ("iteration_time_s",))
+        try:
+            read_runs(rows)
+        except ReproError as error:
+            raise ReproError(f"{path}: {error}") from None
     else:
         _check_numbers(path, rows, ("ranks", "nodes", "size_bytes", "time_us"))
     return rows

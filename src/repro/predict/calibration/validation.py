@@ -26,7 +26,7 @@ from repro.predict.calibration.rows import (
 from repro.predict.fused.iteration import in_blocks_s
 from repro.predict.fused.parameters import half_width as fused_half_width
 from repro.predict.fused.parameters import read_fused
-from repro.predict.fused.run import read_runs
+from repro.predict.fused.reading import otherwise, read_runs
 from repro.predict.fused.run import training_flops as fused_flops
 from repro.predict.network.link_prediction import predict_collective
 from repro.predict.network.machine import machine
@@ -108,7 +108,7 @@ def validate(path: Path, by: Sequence[str] = ()) -> Sequence[Score]:
         predicted, measured = _predict_operators(kind, rows), rows.time_us * 1e-6
         usual = ("gpu", "dtype", *OPERATORS[kind].apart)
     else:
-        predicted, measured, usual = _predict_runs(rows), rows.iteration_time_s, ("set",)
+        predicted, measured, usual = predict_runs(rows), rows.iteration_time_s, ("set",)
     for name in by:
         if name not in rows.columns:
             raise ReproError(f"{path}: no column {name!r} to group by")
@@ -119,8 +119,15 @@ def validate(path: Path, by: Sequence[str] = ()) -> Sequence[Score]:
     ]
 
 
-def _predict_runs(rows: pd.DataFrame) -> pd.DataFrame:
-    """Each run by the model of its software's generation."""
+def predict_runs(rows: pd.DataFrame) -> pd.DataFrame:
+    """Training runs, each by the model of its software's generation.
+
+    Returns
+    -------
+    DataFrame
+        By the index of `rows`: time_s, half_width of its 90 % interval (from time_s / e^x to
+        time_s e^x), work (FLOPs over all GPUs' peak) and rate (configurations a second).
+    """
     unfused = (software(rows) == UNFUSED).to_numpy()
     parts = [_predict(part) for part in training_rows(rows[unfused])] if unfused.any() else []
     if not unfused.all():
@@ -129,16 +136,22 @@ def _predict_runs(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _predict_fused(rows: pd.DataFrame) -> pd.DataFrame:
+    """Intervals of rows that do not say all are wider, by half of what the unsaid could change."""
     calibrated = read_fused()
     run = read_runs(rows)
+    time_s = in_blocks_s(run, calibrated.parameters)
+    variance = fused_half_width(run, calibrated) ** 2
+    for blank, table in otherwise(rows):
+        other_s = in_blocks_s(read_runs(table), calibrated.parameters)
+        variance += blank * (np.log(other_s / time_s) / 2) ** 2
     many = run.rows(np.resize(np.arange(len(rows)), _TIMED_ROWS))
     start = time.perf_counter()
     in_blocks_s(many, calibrated.parameters)
     rate = _TIMED_ROWS / (time.perf_counter() - start)
     return pd.DataFrame(
         {
-            "time_s": in_blocks_s(run, calibrated.parameters),
-            "half_width": fused_half_width(run, calibrated),
+            "time_s": time_s,
+            "half_width": np.sqrt(variance),
             "work": fused_flops(run) / (run.gpus * run.peak_flops),
             "rate": rate,
         },

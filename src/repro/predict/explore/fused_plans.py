@@ -15,7 +15,8 @@ from repro.errors import ReproError
 from repro.predict.fused.iteration import Phases, predict_phases
 from repro.predict.fused.memory import FRAGMENTATION, memory
 from repro.predict.fused.parameters import half_width, read_fused
-from repro.predict.fused.run import PRECISIONS, read_runs, training_flops
+from repro.predict.fused.reading import read_runs
+from repro.predict.fused.run import PRECISIONS, training_flops
 from repro.predict.workload import BLOCK
 
 # The columns in which plans of a job differ.

@@ -1,0 +1,107 @@
+"""Open models on today's GPUs: plans by phase, and predictions beside published runs."""
+
+from dataclasses import fields
+
+import holoviews as hv
+import hvplot.pandas  # noqa: F401  (registers .hvplot)
+import numpy as np
+import pandas as pd
+
+from repro.paths import PUBLISHED
+from repro.predict.calibration.rows import read_rows
+from repro.predict.calibration.validation import predict_runs
+from repro.predict.explore.fused_plans import SPLIT
+from repro.predict.fused.iteration import Phases
+
+_COLOURS = {
+    "products": "#0072B2",
+    "attention": "#56B4E9",
+    "elements": "#009E73",
+    "logits": "#117733",
+    "recompute": "#332288",
+    "tensor parallel": "#E69F00",
+    "context parallel": "#F0E442",
+    "expert parallel": "#D55E00",
+    "replicas": "#882255",
+    "messages": "#CC79A7",
+    "host": "#999999",
+    "bubble": "#DDDDDD",
+    "optimizer": "#661100",
+    "stragglers": "#444444",
+}
+_PHASES = tuple(one.name for one in fields(Phases))
+
+
+def plan_phases(best: pd.DataFrame) -> hv.Overlay:
+    """Iteration time by phase, a bar per plan of `best_plans`; the line is its 90 % interval."""
+    names = [
+        f"{one.dtype} t{one.tp} p{one.pp}x{one.vpp} c{one.cp} e{one.ep} d{one.dp} "
+        f"b{one.micro_batch}{' recompute' if one.recompute != 'none' else ''}"
+        for one in best[list(SPLIT)].itertuples()
+    ]
+    shown = best[[f"{name}_s" for name in _PHASES]].set_axis(
+        [name.replace("_", " ") for name in _PHASES], axis=1
+    )
+    shown = shown.loc[:, shown.max() > 0.005 * best.iteration_time_s.max()].set_axis(names)
+    bars = shown.iloc[::-1].hvplot.barh(
+        stacked=True,
+        color=[_COLOURS[name] for name in shown.columns],
+        xlabel="",
+        ylabel="iteration time in s",
+        title="Iteration time by phase (predicted; line: 90 % interval)",
+        legend="bottom_right",
+        width=860,
+        height=80 + 34 * len(shown),
+    )
+    time_s = best.iteration_time_s
+    interval = (names, time_s, time_s - best.low_s, best.high_s - time_s)
+    return bars * hv.ErrorBars(
+        tuple(list(part)[::-1] for part in interval), "index", ["time", "below", "above"]
+    )
+
+
+def published_runs() -> pd.DataFrame:
+    """Published runs of today's software beside what is predicted of them.
+
+    Returns
+    -------
+    DataFrame
+        A row per run: set, model, gpu, dtype, gpus, `experts` (whether it is a mixture of them),
+        tokens per second and GPU as published and predicted, and the error in percent of the time.
+    """
+    rows = read_rows(PUBLISHED / "training_modern.csv")
+    predicted_s = predict_runs(rows).time_s.loc[rows.index]
+    published = rows.tokens_per_s_per_gpu
+    return rows[["set", "model", "gpu", "dtype", "gpus"]].assign(
+        experts=rows.experts.notna(),
+        published=published,
+        predicted=published * rows.iteration_time_s / predicted_s,
+        error_pct=100 * (predicted_s / rows.iteration_time_s - 1),
+    )
+
+
+def published_against_predicted(runs: pd.DataFrame) -> hv.Overlay:
+    """Tokens per second and GPU of `published_runs`, one mark each, by GPU and precision."""
+    ends = [0.8 * runs.published.min(), 1.2 * runs.published.max()]
+    same = hv.Curve((ends, ends)).opts(color="black", alpha=0.5)
+    marks = runs.assign(on=runs.gpu + ", " + runs.dtype).hvplot.scatter(
+        "published",
+        "predicted",
+        by="on",
+        loglog=True,
+        alpha=0.7,
+        xlabel="published tokens per second and GPU",
+        ylabel="predicted",
+        title="Published runs, and what the model says of them (line: the same)",
+        legend="right",
+        width=860,
+        height=480,
+    )
+    return same * marks
+
+
+def worst_runs(runs: pd.DataFrame, count: int = 10) -> pd.DataFrame:
+    """Those of `published_runs` that are furthest off."""
+    order = np.argsort(-runs.error_pct.abs().to_numpy(), kind="stable")
+    shown = ["set", "model", "gpu", "dtype", "gpus", "published", "predicted", "error_pct"]
+    return runs.iloc[order[:count]][shown].round(1).reset_index(drop=True)

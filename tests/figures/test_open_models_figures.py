@@ -1,0 +1,45 @@
+"""Figures of open models show what was predicted, and published runs beside it."""
+
+import holoviews as hv
+import pandas as pd
+import pytest
+
+from repro.figures.open_models import (
+    plan_phases,
+    published_against_predicted,
+    published_runs,
+    worst_runs,
+)
+from repro.paths import PUBLISHED
+from repro.predict.explore.fused_plans import best_plans
+
+
+@pytest.fixture(scope="module")
+def runs() -> pd.DataFrame:
+    hv.extension("matplotlib")
+    return published_runs()
+
+
+def test_bars_add_up_to_the_iteration(runs: pd.DataFrame) -> None:
+    best = best_plans("llama3.1-8b", "h100-sxm-80gb", 8, 128, count=3)
+    bars, interval = plan_phases(best)
+    total = bars.data.groupby("index", sort=False).value.sum()
+    # Phases that no plan has much of are left out.
+    assert total.to_numpy()[::-1] == pytest.approx(best.iteration_time_s, rel=0.05)
+    assert list(interval.dimension_values("time"))[::-1] == pytest.approx(best.iteration_time_s)
+
+
+def test_every_published_run_is_a_mark(runs: pd.DataFrame) -> None:
+    published = pd.read_csv(PUBLISHED / "training_modern.csv")
+    assert len(runs) == len(published) == 213
+    marks = published_against_predicted(runs).get(1)
+    assert sum(len(one.data) for one in marks) == len(published)
+    # Slower than published is an error above zero.
+    assert ((runs.predicted < runs.published) == (runs.error_pct > 0)).all()
+
+
+def test_the_worst_come_first(runs: pd.DataFrame) -> None:
+    worst = worst_runs(runs, 5)
+    assert len(worst) == 5
+    assert worst.error_pct.abs().is_monotonic_decreasing
+    assert worst.error_pct.abs().iloc[0] == pytest.approx(runs.error_pct.abs().max(), abs=0.05)
