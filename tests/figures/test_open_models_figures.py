@@ -6,7 +6,7 @@ import pytest
 
 from repro.figures.open_models import (
     plan_phases,
-    published_against_predicted,
+    published_errors,
     published_runs,
     worst_runs,
 )
@@ -32,7 +32,7 @@ def test_bars_add_up_to_the_iteration(runs: pd.DataFrame) -> None:
 def test_every_published_run_is_a_mark(runs: pd.DataFrame) -> None:
     published = pd.read_csv(PUBLISHED / "training_modern.csv")
     assert len(runs) == len(published) == 213
-    marks = published_against_predicted(runs).get(1)
+    marks = published_errors(runs).get(1)
     assert sum(len(one.data) for one in marks) == len(published)
     # Slower than published is an error above zero.
     assert ((runs.predicted < runs.published) == (runs.error_pct > 0)).all()

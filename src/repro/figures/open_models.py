@@ -29,6 +29,7 @@ _COLOURS = {
     "optimizer": "#661100",
     "stragglers": "#444444",
 }
+_GPU_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"]
 _PHASES = tuple(one.name for one in fields(Phases))
 
 
@@ -46,10 +47,11 @@ def plan_phases(best: pd.DataFrame) -> hv.Overlay:
     bars = shown.iloc[::-1].hvplot.barh(
         stacked=True,
         color=[_COLOURS[name] for name in shown.columns],
-        xlabel="",
-        ylabel="iteration time in s",
+        # Bars lie on their side, and their axes' labels do not.
+        xlabel="iteration time in s",
+        ylabel="",
         title="Iteration time by phase (predicted; line: 90 % interval)",
-        legend="bottom_right",
+        legend="right",
         width=860,
         height=80 + 34 * len(shown),
     )
@@ -80,24 +82,26 @@ def published_runs() -> pd.DataFrame:
     )
 
 
-def published_against_predicted(runs: pd.DataFrame) -> hv.Overlay:
-    """Tokens per second and GPU of `published_runs`, one mark each, by GPU and precision."""
-    ends = [0.8 * runs.published.min(), 1.2 * runs.published.max()]
-    same = hv.Curve((ends, ends)).opts(color="black", alpha=0.5)
-    marks = runs.assign(on=runs.gpu + ", " + runs.dtype).hvplot.scatter(
+def published_errors(runs: pd.DataFrame) -> hv.Overlay:
+    """How much longer than published the iterations of `published_runs` are predicted to take, one
+    mark each, by GPU."""
+    marks = runs.assign(of=np.where(runs.experts, "experts", "dense")).hvplot.scatter(
         "published",
-        "predicted",
-        by="on",
-        loglog=True,
-        alpha=0.7,
+        "error_pct",
+        by="gpu",
+        hover_cols=["set", "model", "dtype", "gpus", "of"],
+        s=300,
+        alpha=0.6,
+        logx=True,
+        color=_GPU_COLOURS[: runs.gpu.nunique()],
         xlabel="published tokens per second and GPU",
-        ylabel="predicted",
-        title="Published runs, and what the model says of them (line: the same)",
-        legend="right",
+        ylabel="error of the iteration time in %",
+        title="What the model misses published runs by",
+        legend="top_right",
         width=860,
-        height=480,
+        height=420,
     )
-    return same * marks
+    return hv.HLine(0).opts(color="black", alpha=0.5) * marks
 
 
 def worst_runs(runs: pd.DataFrame, count: int = 10) -> pd.DataFrame:
