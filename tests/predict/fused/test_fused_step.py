@@ -148,8 +148,10 @@ def test_tokens_go_to_their_experts_and_back() -> None:
     run = read_runs(
         pd.DataFrame([{**_EXPERTS, "gpu": "h100_sxm", "gpus": 8, "global_batch": 128, "ep": 8}])
     )
-    found = layer_passes(run, _parameters(link_efficiency=0.5, exchange_s=0.0)).experts[:, 0]
-    one = 8 * 7 / 8 * 2 * 8192 * 4096 / (0.5 * 450e9)
+    parameters = _parameters(link_efficiency=0.5, exchange_efficiency=0.8)
+    started = parameters.exchange["megatron-core"]
+    found = layer_passes(run, parameters).experts[:, 0]
+    one = 8 * 7 / 8 * 2 * 8192 * 4096 / (0.8 * 0.5 * 450e9) + started
     assert found == pytest.approx([2 * one, 2 * one])
     alone = replace(run, ep=np.ones(1))
     assert layer_passes(alone, _parameters()).experts.sum() == 0

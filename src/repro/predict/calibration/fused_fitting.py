@@ -54,7 +54,10 @@ PRIORS: Mapping[str, Prior] = {
     # 16 to 20 of 108 to 148 (NCCL's channels, userbuffers' copies).
     "reserved": Prior(0.13, 0.3),
     "launch_s": Prior(5e-6, 0.3),
-    "exchange_s": Prior(1e-4, 1.0),
+    "exchange megatron-core": Prior(5e-5, 0.7),
+    "exchange megatron-core-2024": Prior(5e-4, 1.0),
+    # All ranks send to all others at the same time, in small pieces.
+    "exchange_efficiency": Prior(0.6, 0.3),
     "straggler_fraction": Prior(0.002, 1.0),
 }
 # Logarithmic errors beyond this count less: some published runs are off by themselves.

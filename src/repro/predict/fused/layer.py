@@ -8,9 +8,9 @@ import numpy as np
 from repro.predict.fused.parameters import (
     FusedParameters,
     attention_costs,
+    by_software,
     of_stack,
     product_costs,
-    traffic,
 )
 from repro.predict.fused.run import Run
 from repro.predict.operators.kernels import Rates, attention_s, product_s
@@ -84,7 +84,7 @@ def layer_passes(run: Run, parameters: FusedParameters) -> Passes:
     attention = _attention(run, parameters)
     elements = _elements(run) + (run.precision > 0) * _CAST_BYTES * np.stack([operands, results])
     memory = run.memory_bytes_per_s * parameters.memory_efficiency
-    element_s = traffic(run, parameters) * elements / memory
+    element_s = by_software(run, parameters.traffic) * elements / memory
     return Passes(
         products=products,
         attention=attention,
@@ -217,8 +217,9 @@ def _experts(run: Run, parameters: FusedParameters, computing: Array) -> Array:
     links, fabric = _rates(run, parameters)
     copies = (domains - 1) * (1 - (1 - 1 / domains) ** k)
     inside = k * np.minimum((run.ep - 1) / run.ep, 1.0) * size / links
-    wire = np.maximum(inside, copies * size / fabric)
-    one = np.where(run.ep > 1, wire + run.mixture * parameters.exchange_s, 0.0)
+    wire = np.maximum(inside, copies * size / fabric) / parameters.exchange_efficiency
+    started = run.mixture * by_software(run, parameters.exchange)
+    one = np.where(run.ep > 1, wire + started, 0.0)
     every = np.stack([2 * one, 2 * one])
     # Overlapped, one micro batch's exchange goes on behind another's computing.
     hidden = np.maximum(every - computing, 0.0) + parameters.reserved * every

@@ -1,5 +1,6 @@
 """What the model of fused steps takes from measured runs, and the file it is kept in."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -42,8 +43,10 @@ class FusedParameters(Entry):
         Part of the multiprocessors that communication takes while it goes on behind computing.
     launch_s
         The host's time for each kernel.
-    exchange_s
-        An exchange among expert-parallel ranks beside its transfer.
+    exchange
+        Seconds of an exchange among expert-parallel ranks beside its transfer, by software.
+    exchange_efficiency
+        Of what rings have of links and fabric.
     straggler_fraction
         The slowest of N GPUs is slower by this x log2 N.
     """
@@ -57,7 +60,8 @@ class FusedParameters(Entry):
     fabric_efficiency: PositiveFloat
     reserved: NonNegativeFloat
     launch_s: NonNegativeFloat
-    exchange_s: NonNegativeFloat
+    exchange: dict[str, NonNegativeFloat]
+    exchange_efficiency: PositiveFloat
     straggler_fraction: NonNegativeFloat
 
 
@@ -167,9 +171,10 @@ def of_stack(run: Run, value: Any) -> Array:
     return of_each
 
 
-def traffic(run: Run, parameters: FusedParameters) -> Array:
-    """Element-wise traffic of each run's software, of what fused kernels need."""
-    found = np.array([parameters.traffic.get(name, 1.0) for name in read_stacks()])
+def by_software(run: Run, values: Mapping[str, float]) -> Array:
+    """The value of each run's software; where it has none, that of the first."""
+    names = list(read_stacks())
+    found = np.array([values.get(name, values[names[0]]) for name in names])
     of_each: Array = found[run.stack.astype(int)]
     return of_each
 
