@@ -61,18 +61,14 @@ def predict_phases(run: Run, parameters: FusedParameters) -> Phases:
     again = _recomputed(run, one)
     wire = _sharded_wire_s(run, parameters)
     # Sharded parameters of the next layer come while this one computes.
-    waits = np.where(
-        run.sharded > 0,
-        np.maximum(wire[0] - forward, 0.0) + np.maximum(wire[1] - backward - again, 0.0),
-        0.0,
-    )
-    waits = waits + parameters.reserved * run.sharded * np.minimum(wire.sum(axis=0), 1e9)
+    waits = np.maximum(wire[0] - forward, 0.0) + np.maximum(wire[1] - backward - again, 0.0)
+    waits = waits + parameters.reserved * wire.sum(axis=0)
     logits, embedding = _ends_s(run, parameters)
     alone = run.pp == 1
     messages = _messages_s(run, parameters)
     layer = forward + backward + again + waits
-    # The slowest stage decides: one in the middle, or the last one with the logits.
-    # Stages of uneven models leave room for the ends.
+    # The slowest stage decides, which is the last one with the logits. Stages of uneven models
+    # leave room for the ends.
     room = np.where(_uneven(run), layer, 0.0)
     ends = np.where(alone, logits + embedding, np.maximum(logits - room, 0.0))
     stage = layers * layer + messages
@@ -117,6 +113,36 @@ def layer_parameters(run: Run) -> tuple[Array, Array]:
     matrices = 2 + run.gated
     shared = matrices * h * (run.ffn + run.shared_expert_ffn)
     return attention + shared + h * run.experts, matrices * h * run.expert_ffn * run.experts
+
+
+@dataclass(frozen=True)
+class HeldParameters:
+    """Parameters of a GPU of the stage that has most layers, as if replicas shared none of them.
+
+    `common` are those of layers and a table, `experts` those of its experts, which
+    `expert_replicas` GPUs have; `own` is the GPU's part where all replicas share them.
+    """
+
+    common: Array
+    experts: Array
+    expert_replicas: Array
+    own: Array
+
+    @property
+    def all(self) -> Array:
+        """All of them."""
+        count: Array = self.common + self.experts
+        return count
+
+
+def held_parameters(run: Run, tables: Array | float = 1.0) -> HeldParameters:
+    """What a GPU holds, with so many tables of the vocabulary."""
+    split, experts = layer_parameters(run)
+    layers, ranks = stage_layers(run), run.dp * run.cp
+    common = (split * layers + tables * run.vocab * run.hidden) / run.tp
+    routed = experts * layers / run.ep
+    replicas = np.maximum(ranks * run.tp / run.ep, 1.0)
+    return HeldParameters(common, routed, replicas, common / ranks + routed / replicas)
 
 
 def _uneven(run: Run) -> Array:
@@ -196,16 +222,12 @@ def _replicas_s(
     Buckets go while the last micro batch's backward pass and the first one's forward pass compute
     the layers behind them; the last bucket has nothing to hide behind.
     """
-    split, experts = layer_parameters(run)
-    layers = stage_layers(run)
     ranks = run.dp * run.cp
     rate = _replica_rate(run, parameters, ranks)
-    own = (split * layers + run.vocab * run.hidden) / run.tp
-    wire = own * (ranks - 1) / ranks / rate
-    # Replicas of an expert: all ranks that are not its expert-parallel neighbours.
-    fewer = np.maximum(ranks * run.tp / run.ep, 1.0)
-    expert = experts * layers / run.ep
-    wire = wire + expert * (fewer - 1) / fewer / _replica_rate(run, parameters, ranks)
+    held = held_parameters(run)
+    wire = held.common * (ranks - 1) / ranks + held.experts * (1 - 1 / held.expert_replicas)
+    wire = wire / rate
+    layers = stage_layers(run)
     gradients, gathered = _GRADIENT * wire, _PARAMETER * wire
     last = 1 / np.maximum(layers, 2.0)
     cover = (1 - last) / run.vpp
@@ -222,10 +244,7 @@ def _replicas_s(
 
 def _optimizer_s(run: Run, parameters: FusedParameters) -> Array:
     """Adam's step on a GPU's part of the parameters."""
-    split, experts = layer_parameters(run)
-    layers = stage_layers(run)
-    count = (split * layers + run.vocab * run.hidden) / run.tp + experts * layers / run.ep
-    ranks = run.dp * run.cp
-    moved = _ADAM * count / ranks + np.where(run.sharded > 0, 0.0, _ALL_GRADIENTS * count)
+    held = held_parameters(run)
+    moved = _ADAM * held.own + np.where(run.sharded > 0, 0.0, _ALL_GRADIENTS * held.all)
     seconds: Array = moved / (run.memory_bytes_per_s * parameters.memory_efficiency)
     return seconds

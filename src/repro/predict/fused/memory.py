@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from repro.predict.fused.iteration import layer_parameters, stage_layers
+from repro.predict.fused.iteration import held_parameters, layer_parameters, stage_layers
 from repro.predict.fused.run import Run
 from repro.predict.workload import RECOMPUTE, Array
 
@@ -39,21 +39,17 @@ def memory(run: Run) -> Memory:
     Weights in half precision and gradients in fp32 are whole on each replica, unless replicas share
     all of them; the optimizer's states they share anyhow.
     """
+    tables = np.where(run.pp > 1, 1.0, 2.0 - run.tied)
+    held = held_parameters(run, tables)
     split, experts = layer_parameters(run)
-    layers = stage_layers(run)
-    tables = run.vocab * run.hidden * np.where(run.pp > 1, 1.0, 2.0 - run.tied)
-    common, routed = (split * layers + tables) / run.tp, experts * layers / run.ep
-    ranks = run.dp * run.cp
-    replicas_of_expert = np.maximum(ranks * run.tp / run.ep, 1.0)
-    shared = common / ranks + routed / replicas_of_expert
     # One layer's parameters and gradients are whole while it computes.
     at_once = split / run.tp + experts / run.ep
-    held = np.where(run.sharded > 0, shared + 2 * at_once, common + routed)
+    whole = np.where(run.sharded > 0, held.own + 2 * at_once, held.all)
     return Memory(
-        weights=_HALF_BYTES * held,
-        gradients=_FP32_BYTES * held,
-        optimizer_states=_STATES_BYTES * shared,
-        activations=_activations(run) * layers * _in_flight(run),
+        weights=_HALF_BYTES * whole,
+        gradients=_FP32_BYTES * whole,
+        optimizer_states=_STATES_BYTES * held.own,
+        activations=_activations(run) * stage_layers(run) * _in_flight(run),
         logits=np.where(run.pp > 1, 0.0, _FP32_BYTES * run.tokens * run.vocab / run.tp),
     )
 
