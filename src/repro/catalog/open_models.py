@@ -11,7 +11,8 @@ class DecoderShape(Entry):
 
     `heads` share `kv_heads` keys and values of `head_dim`. A gated MLP has three matrices. Where
     there are `experts`, every layer is a mixture of them, each `expert_ffn` wide, beside a shared
-    one. The output's table is one of its own.
+    one. Every second layer looks back at `window` tokens only, where there is one. The output's
+    table is one of its own.
     """
 
     layers: PositiveInt
@@ -25,6 +26,7 @@ class DecoderShape(Entry):
     experts_per_token: NonNegativeInt = 0
     expert_ffn: NonNegativeInt = 0
     shared_expert_ffn: NonNegativeInt = 0
+    window: NonNegativeInt = 0
     seq: PositiveInt
     vocab: PositiveInt
 

@@ -181,3 +181,12 @@ def test_a_slow_host_is_waited_for() -> None:
     assert iteration_times_s(_run(), _parameters(launch_s=1e-2)) == pytest.approx(
         sum(slow.values())
     )
+
+
+def test_a_window_leaves_out_what_is_further_back() -> None:
+    """Every second layer has 128 of up to 8192 scores in a row: s w instead of s^2 / 2."""
+    whole, windowed = (layer_passes(_run(window=w), _parameters()).attention for w in (0, 128))
+    assert windowed == pytest.approx(whole * (1 + 2 * 128 / 8192) / 2)
+    # A model that is known needs no column.
+    named = layer_passes(_run(model="gpt-oss-20b"), _parameters()).attention
+    assert named == pytest.approx(windowed)

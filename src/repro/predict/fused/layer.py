@@ -150,7 +150,8 @@ def _attention(run: Run, parameters: FusedParameters) -> Array:
         attention_costs(run, parameters),
     )
     backward = _ATTENTION_BACKWARD_FLOPS * forward / parameters.attention_backward
-    return np.stack([forward, backward]) / run.cp
+    seconds: Array = np.stack([forward, backward]) * run.looked_at / run.cp
+    return seconds
 
 
 def _elements(run: Run) -> Array:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from repro.catalog.gpus import Gpu, gpu, gpu_labelled
+from repro.catalog.open_models import read_open_models
 from repro.catalog.reading import choose
 from repro.catalog.stacks import read_stacks, stack_of
 from repro.errors import ReproError
@@ -88,6 +89,13 @@ class _Columns:
             lambda said: (said == _UNKNOWN and name != "ep") or name in said.split(","),
         )
 
+    def known_window(self) -> Array:
+        """The window of rows whose model is an open one; 0 of others, and of nameless ones."""
+        if "model" not in self.table.columns:
+            return np.zeros(len(self.table))
+        known = {name: entry.shape.window for name, entry in read_open_models().items()}
+        return self.each(self.table["model"], lambda name: known.get(name, 0))
+
     def refuse(self, name: str, wrong: Any, wanted: str) -> None:
         """Name the first row where something is wrong."""
         wrong = np.asarray(wrong)
@@ -139,6 +147,7 @@ def read_runs(table: pd.DataFrame) -> Run:
         kv_heads=of.numbers_or("kv_heads", heads),
         head_dim=of.numbers_or("head_dim", hidden / heads),
         gated=of.yes("gated_mlp"),
+        window=of.numbers_or("window", of.known_window()),
         seq=of.numbers("seq"),
         vocab=of.numbers("vocab"),
         tied=of.yes("tied_embeddings"),

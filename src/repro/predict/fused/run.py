@@ -27,9 +27,9 @@ class Run:
 
     Attributes
     ----------
-    layers, hidden, ffn, heads, kv_heads, head_dim, gated, seq, vocab, tied
-        The model: widths in elements, `seq` in tokens; `gated` and `tied` are 0 or 1. `ffn` is 0
-        where all layers are mixtures of experts.
+    layers, hidden, ffn, heads, kv_heads, head_dim, gated, window, seq, vocab, tied
+        The model: widths in elements, `window` and `seq` in tokens; `gated` and `tied` are 0 or 1.
+        `ffn` is 0 where all layers are mixtures of experts, `window` where all look back at all.
     experts, experts_per_token, expert_ffn, shared_expert_ffn
         0 for dense models.
     tp, pp, cp, ep, dp, vpp
@@ -62,6 +62,7 @@ class Run:
     kv_heads: Array
     head_dim: Array
     gated: Array
+    window: Array
     seq: Array
     vocab: Array
     tied: Array
@@ -109,6 +110,13 @@ class Run:
         return count
 
     @property
+    def looked_at(self) -> Array:
+        """Scores of a layer, on average, of those that causality leaves."""
+        windowed = np.minimum(2 * self.window / self.seq, 1.0)
+        share: Array = np.where(self.window > 0, (1 + windowed) / 2, 1.0)
+        return share
+
+    @property
     def mixture(self) -> Array:
         """1 where layers are mixtures of experts."""
         is_one: Array = np.minimum(self.experts, 1.0)
@@ -130,6 +138,6 @@ def training_flops(run: Run) -> Array:
     attention = 2 * (run.heads + run.kv_heads) * run.head_dim
     widths = run.ffn + run.shared_expert_ffn + run.experts_per_token * run.expert_ffn
     layer = run.hidden * (attention + (2 + run.gated) * widths)
-    scores = run.layers * run.heads * run.head_dim * run.seq
+    scores = run.layers * run.heads * run.head_dim * run.seq * run.looked_at
     flops: Array = 6 * tokens * (run.layers * layer + run.vocab * run.hidden + scores)
     return flops
