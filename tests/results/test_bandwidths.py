@@ -1,6 +1,7 @@
 """Bandwidths of made-up sweeps whose times and bytes are known, and the tables of them."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -128,6 +129,19 @@ def test_bandwidths_follow_their_definitions(results: xr.Dataset, name: str, siz
         assert _at(found[f"algbw_GBps{end}"], **where) == pytest.approx(algbw)
         assert _at(found[f"busbw_GBps{end}"], **where) == pytest.approx(busbw)
         assert _at(found[f"full_scale_busbw_GBps{end}"], **where) == pytest.approx(busbw / _SCALE)
+
+
+def test_a_size_that_ended_early_has_the_median_of_its_repeats() -> None:
+    asked = replace(_asked(("broadcast",)), repeats=3)
+    timings = [_timing("world", "broadcast", False, size, 0, 2) for size in _SIZES]
+    early = replace(timings[0], time_s=timings[0].time_s[:3])
+    records = (SweepRecord(0, _group_ranks(2), (early, timings[1])),)
+    outcome = Outcome((), NicSeries(), (), 0.0, records)
+    found = bandwidths(sweep_dataset("testbed", "rdma", 2, asked, outcome))["time_s"].squeeze()
+    for size, count in zip(_SIZES, (3, _REPEATS), strict=True):
+        known = [_seconds(size, repeat, 0) for repeat in range(count)]
+        time = found.sel(collective="broadcast", in_place=_OUT, layout="world", size_bytes=size)
+        assert float(time) == pytest.approx(np.median(known))
 
 
 def test_groups_have_their_own_factor(results: xr.Dataset) -> None:

@@ -45,7 +45,8 @@ def sweep_dataset(
         list(asked.sizes_bytes),
     ]
     shape = tuple(len(axis) for axis in axes)
-    times = np.full((*shape, asked.repeats, len(records)), np.nan)
+    # Sizes end when they are known: what fewer repeats leave is NaN.
+    times = np.full((*shape, asked.most_repeats, len(records)), np.nan)
     sent, received = (np.full((*shape, len(records)), np.nan) for _ in range(2))
     calls, moved = (np.full(shape, np.nan) for _ in range(2))
     for column, record in enumerate(records):
@@ -54,7 +55,7 @@ def sweep_dataset(
             at: tuple[Any, ...] = tuple(
                 axis.index(key) for axis, key in zip(axes, keys, strict=True)
             )
-            times[(*at, slice(None), column)] = found.time_s
+            times[(*at, slice(len(found.time_s)), column)] = found.time_s
             sent[(*at, column)], received[(*at, column)] = found.sent_bytes, found.received_bytes
             calls[at], moved[at] = found.calls, found.size_bytes
     group = [records[0].group_ranks[layout] for layout in asked.layouts]
@@ -81,7 +82,7 @@ def sweep_dataset(
         coords={
             **dict(zip(_CASE, axes, strict=True)),
             "in_place": list(PLACES.values()),
-            "repeat": range(asked.repeats),
+            "repeat": range(asked.most_repeats),
             "rank": [record.rank for record in records],
             "level": list(rates),
         },
