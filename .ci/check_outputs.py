@@ -24,9 +24,11 @@ for name, dataset in experiments.items():
     ran = dataset["out_of_memory"] == 0
     assert bool(ran.any()), f"{name}: everything is out of memory"
     time = dataset["iteration_time_s"].isel(rank=0)
-    assert bool((time > 0).where(ran, True).all()), f"{name}: an iteration is missing"
+    # Configurations end when they are known, some after more iterations than others.
+    recorded = time > 0
+    assert bool(recorded.any("iteration").where(ran, True).all()), f"{name}: nothing was recorded"
     phases = dataset["phase_time_s"].sum("phase").isel(rank=0)
-    assert np.allclose(phases.where(ran, 0), time.where(ran, 0)), f"{name}: phases do not add up"
+    assert np.allclose(phases.where(recorded, 0), time.where(recorded, 0)), f"{name}: a phase"
     losses = dataset["loss"].notnull().any(["rank", "iteration"])
     assert bool(losses.where(ran, True).all()), f"{name}: no stage has a loss"
 for name, dataset in (experiments | sweeps).items():
