@@ -80,7 +80,8 @@ def main() -> None:
                         rows.append({"load": loaded, "in turns": in_turns, **ratios})
     table = pd.DataFrame(rows).groupby(["load", "in turns"])
     spread = 100 * (table.max() / table.min() - 1)
-    shown = table.mean().join(spread.drop(columns="seconds"), rsuffix=", spread %")
+    spread = spread.drop(columns="seconds").add_suffix(", spread %")
+    shown = table.mean().join(spread)
     print(shown.round(2).to_string())
 
 
