@@ -1,5 +1,6 @@
 """Join and leave the process groups of a run."""
 
+import resource
 from datetime import timedelta
 
 import torch
@@ -38,6 +39,7 @@ def join_groups(
             f"{ranks} ranks do not divide into pipelines of {pipeline_parallel} stages; change "
             f"the ranks or pipeline_parallel"
         )
+    _allow_sockets()
     word = word_embedding_stages(family, pipeline_parallel)
     position = position_embedding_stages(family, pipeline_parallel)
     dist.init_process_group(
@@ -54,6 +56,13 @@ def join_groups(
         get_embedding_ranks=lambda pipeline: [pipeline[stage] for stage in word],
         get_position_embedding_ranks=lambda pipeline: [pipeline[stage] for stage in position],
     )
+
+
+def _allow_sockets() -> None:
+    """Let this process have as many files as its user may: gloo keeps sockets of groups that were
+    left, and 1024 are few for a process that forms groups again and again."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def leave_groups() -> None:
