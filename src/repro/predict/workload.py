@@ -1,6 +1,7 @@
 """What is trained and how it is split over GPUs, as arrays: the input of the performance model."""
 
 from dataclasses import dataclass, fields, replace
+from math import isqrt
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -12,8 +13,6 @@ from repro.errors import ReproError
 Array = NDArray[Any]
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
-# Rows evaluated at a time: some fifty arrays of this length stay in a second-level cache.
-BLOCK = 8192
 
 
 @dataclass(frozen=True)
@@ -258,3 +257,10 @@ def check(w: Workload) -> None:
             where = int(np.argmin(np.broadcast_to(rule.holds, shape).ravel()))
             values = {name: getattr(flat, name)[where] for name in ARRAY_FIELDS}
             raise ReproError(f"{rule.field}: {rule.message.format(**values)}")
+
+
+def divisors(number: int) -> Array:
+    """All of a number, smallest first: the sizes that groups may have."""
+    small = np.arange(1, isqrt(number) + 1)
+    small = small[number % small == 0]
+    return np.unique(np.concatenate([small, number // small]))

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from repro.catalog.models import Shape
 from repro.catalog.volumes import embedding_parameters, stack_parameters
+from repro.predict.blocks import in_blocks
 from repro.predict.network.machine import Machine
-from repro.predict.step.quantities import MEMORY, PHASES, in_blocks, iteration_times_s, quantities
+from repro.predict.step.quantities import MEMORY, PHASES, iteration_times_s, quantities
 from repro.predict.workload import Array, Plan, Workload, valid
 
 _DGX = machine_of("dgx-a100")

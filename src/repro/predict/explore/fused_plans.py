@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import fields
-from math import isqrt
 
 import numpy as np
 import pandas as pd
@@ -12,12 +11,13 @@ from repro.catalog.open_models import OpenModel, open_model
 from repro.catalog.reading import choose
 from repro.catalog.stacks import read_stacks
 from repro.errors import ReproError
+from repro.predict.blocks import in_blocks
 from repro.predict.fused.iteration import Phases, predict_phases
 from repro.predict.fused.memory import FRAGMENTATION, memory
 from repro.predict.fused.parameters import half_width, read_fused
 from repro.predict.fused.reading import read_runs
 from repro.predict.fused.run import PRECISIONS, training_flops
-from repro.predict.workload import BLOCK
+from repro.predict.workload import divisors
 
 # The columns in which plans of a job differ.
 SPLIT = ("dtype", "tp", "pp", "cp", "ep", "dp", "vpp", "micro_batch", "recompute")
@@ -94,11 +94,7 @@ def best_plans(
             f"each, and {where.label} has {where.memory_gb:g} GB; take more GPUs"
         )
     table, run = table[fitting], run.rows(fitting)
-    blocks = [
-        predict_phases(run.rows(slice(at, at + BLOCK)), calibrated.parameters)
-        for at in range(0, len(table), BLOCK)
-    ]
-    phases = {name: np.concatenate([getattr(one, name) for one in blocks]) for name in _PHASES}
+    phases = in_blocks(run, lambda rows: vars(predict_phases(rows, calibrated.parameters)))
     seconds = np.sum(list(phases.values()), axis=0)
     best = np.argsort(seconds, kind="stable")[:count]
     chosen = run.rows(best)
@@ -145,14 +141,15 @@ def _plans(
 ) -> pd.DataFrame:
     shape = entry.shape
     # Models whose layers do not divide may count their two ends as layers.
-    stages = sorted({*_divisors(shape.layers), *_divisors(shape.layers + 2)})
+    stages = np.union1d(divisors(shape.layers), divisors(shape.layers + 2))
+    widths = divisors(where.domain_gpus)
     grid = np.meshgrid(
         np.arange(len(precisions)),
-        _divisors(where.domain_gpus, _WIDEST),
-        [one for one in stages if one <= gpus],
-        _divisors(max(shape.seq // _SHORTEST_SLICE, 1)),
-        _divisors(shape.experts) if shape.experts else [1],
-        [one for one in stages if one <= _MOST_CHUNKS],
+        widths[widths <= _WIDEST],
+        stages[stages <= gpus],
+        divisors(max(shape.seq // _SHORTEST_SLICE, 1)),
+        divisors(shape.experts) if shape.experts else [1],
+        stages[stages <= _MOST_CHUNKS],
         _MICRO_BATCHES,
         np.arange(len(_RECOMPUTE)),
         indexing="ij",
@@ -181,9 +178,3 @@ def _plans(
             "recompute": modes[recompute[held]],
         }
     )
-
-
-def _divisors(number: int, most: int | None = None) -> list[int]:
-    small = [one for one in range(1, isqrt(number) + 1) if number % one == 0]
-    found = sorted({*small, *(number // one for one in small)})
-    return [one for one in found if most is None or one <= most]

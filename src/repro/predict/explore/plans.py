@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import isqrt
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,15 @@ from repro.predict.network.machine import Machine, machine
 from repro.predict.parameters import Calibration, calibration
 from repro.predict.step.memory import FRAMEWORK_BYTES
 from repro.predict.step.quantities import MEMORY, quantities
-from repro.predict.workload import RECOMPUTE, Array, Plan, Recompute, Workload, valid, workload
+from repro.predict.workload import (
+    RECOMPUTE,
+    Plan,
+    Recompute,
+    Workload,
+    divisors,
+    valid,
+    workload,
+)
 from repro.results.store import write_dataset
 
 # The one choice of `protocol` where a cluster has no protocols to choose from.
@@ -162,12 +169,12 @@ def enumerate_plans(job: Job) -> pd.MultiIndex:
         The GPUs cannot be split.
     """
     # Twice the layers, for t5's two stacks; `valid` drops what does not divide the others'.
-    stages = _divisors(2 * job.model.full.layers)
+    stages = divisors(2 * job.model.full.layers)
     t, p, v, b, mode = np.meshgrid(
-        _divisors(job.cluster.topology.gpus_per_node),
+        divisors(job.cluster.topology.gpus_per_node),
         stages,
         stages,
-        _divisors(job.global_batch_size),
+        divisors(job.global_batch_size),
         np.array(job.recompute),
         indexing="ij",
     )
@@ -291,10 +298,3 @@ def describe(plans: pd.Index) -> list[str]:
         f"t{t} d{d} p{p}{f'x{v}' if v > 1 else ''} b{b}{f' {mode}' if mode != 'none' else ''}"
         for t, d, p, v, b, mode in split
     ]
-
-
-def _divisors(number: int) -> Array:
-    """All divisors, smallest first."""
-    small = np.arange(1, isqrt(number) + 1)
-    small = small[number % small == 0]
-    return np.unique(np.concatenate([small, number // small]))

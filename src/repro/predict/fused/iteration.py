@@ -4,11 +4,12 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from repro.predict.blocks import in_blocks
 from repro.predict.fused.layer import Passes, layer_passes
 from repro.predict.fused.parameters import FusedParameters, of_stack, product_costs
 from repro.predict.fused.run import Run
 from repro.predict.operators.kernels import Rates, product_s
-from repro.predict.workload import BLOCK, RECOMPUTE, Array
+from repro.predict.workload import RECOMPUTE, Array
 
 _HALF_BYTES = 2
 # Bytes per logit that the loss moves, forward and backward, in fp32; per element of the embedding.
@@ -101,9 +102,7 @@ def iteration_times_s(run: Run, parameters: FusedParameters) -> Array:
 
 def in_blocks_s(run: Run, parameters: FusedParameters) -> Array:
     """`iteration_times_s` of many runs, in blocks that fit a cache."""
-    rows = len(run.layers)
-    blocks = [run.rows(slice(at, at + BLOCK)) for at in range(0, rows, BLOCK)]
-    return np.concatenate([iteration_times_s(block, parameters) for block in blocks])
+    return in_blocks(run, lambda rows: {"time": iteration_times_s(rows, parameters)})["time"]
 
 
 def layer_parameters(run: Run) -> tuple[Array, Array]:

@@ -1,16 +1,16 @@
 """All that the performance model says of configurations, in blocks that fit a cache."""
 
-from collections.abc import Callable
 from dataclasses import fields
 
 import numpy as np
 
 from repro.catalog.volumes import BACKWARD_PER_FORWARD, ring_all_reduce_bytes, training_flops
+from repro.predict.blocks import in_blocks
 from repro.predict.network.machine import Machine
 from repro.predict.parameters import Parameters
 from repro.predict.step.iteration import Phases, gradient_wire_s, predict_phases
 from repro.predict.step.memory import Memory, memory, stage_parameters
-from repro.predict.workload import BLOCK, Array, Workload, valid
+from repro.predict.workload import Array, Workload, valid
 
 PHASES = tuple(field.name for field in fields(Phases))
 MEMORY = tuple(field.name for field in fields(Memory))
@@ -36,13 +36,6 @@ def quantities(w: Workload, machine: Machine, parameters: Parameters) -> dict[st
         fabric_burst_gbps while gradients are on the wire.
     """
     return in_blocks(w, lambda rows: _quantities(rows, machine, parameters))
-
-
-def in_blocks(w: Workload, evaluate: Callable[[Workload], dict[str, Array]]) -> dict[str, Array]:
-    """Evaluate a flat workload block by block and join the results."""
-    rows = max(w.layers.shape[0], 1)
-    blocks = [evaluate(w.rows(slice(at, at + BLOCK))) for at in range(0, rows, BLOCK)]
-    return {name: np.concatenate([block[name] for block in blocks], axis=-1) for name in blocks[0]}
 
 
 def _quantities(w: Workload, machine: Machine, parameters: Parameters) -> dict[str, Array]:

@@ -1,0 +1,28 @@
+"""Many rows evaluated in blocks that fit a cache."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol, Self, TypeVar
+
+import numpy as np
+
+from repro.predict.workload import Array
+
+# Some fifty arrays of this length stay in a second-level cache.
+_BLOCK = 8192
+
+
+class _Rows(Protocol):
+    @property
+    def layers(self) -> Array: ...
+
+    def rows(self, chosen: slice, /) -> Self: ...
+
+
+_Many = TypeVar("_Many", bound=_Rows)
+
+
+def in_blocks(many: _Many, evaluate: Callable[[_Many], Mapping[str, Array]]) -> dict[str, Array]:
+    """Evaluate flat rows block by block and join the results by name."""
+    count = max(len(many.layers), 1)
+    blocks = [evaluate(many.rows(slice(at, at + _BLOCK))) for at in range(0, count, _BLOCK)]
+    return {name: np.concatenate([block[name] for block in blocks], axis=-1) for name in blocks[0]}
