@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import least_squares
 from tqdm import tqdm
 
 from repro.errors import ReproError
+from repro.predict.calibration.robust import most_probable
 from repro.predict.calibration.rows import TrainingRows, training_rows
 from repro.predict.network.machine import machine
 from repro.predict.parameters import Parameters, Prior
@@ -43,8 +43,6 @@ PRIORS: Mapping[str, Prior] = {
     "congestion_exponent": Prior(0.17, 0.5),
     "straggler_fraction": Prior(0.01, 0.7),
 }
-# Logarithmic errors beyond this count less (soft L1): some published runs are off by themselves.
-_SCALE = 0.05
 
 
 @dataclass(frozen=True)
@@ -54,12 +52,6 @@ class Fit:
     parameters: Parameters
     names: tuple[str, ...]
     covariance: Array
-
-
-def soft_l1(errors: Array) -> Array:
-    """Size of residuals whose squares grow like |error| where errors are large."""
-    root: Array = np.sqrt(2 * (np.sqrt(1 + errors**2) - 1))
-    return root
 
 
 def predicted_times_s(part: TrainingRows, parameters: Parameters) -> Array:
@@ -97,23 +89,12 @@ def fit(rows: pd.DataFrame, start: Parameters, names: Sequence[str] = tuple(PRIO
     weights = np.concatenate(
         [weight_of[rows.set[part.index]].to_numpy(dtype=float) for part in parts]
     )
-    medians = np.log([PRIORS[name].median for name in names])
-    deviations = np.array([PRIORS[name].deviation for name in names])
-
-    def residuals(logarithms: Array) -> Array:
-        values = dict(zip(names, np.exp(logarithms), strict=True))
-        errors = log_errors(parts, start.model_copy(update=values))
-        # least_squares's own robust loss would flatten the priors too.
-        robust = np.sign(errors) * soft_l1(errors / _SCALE)
-        return np.concatenate([np.sqrt(weights) * robust, (logarithms - medians) / deviations])
-
-    found = least_squares(residuals, medians, method="trf", x_scale=deviations)
-    values = dict(zip(names, np.exp(found.x).tolist(), strict=True))
-    return Fit(
-        parameters=start.model_copy(update=values),
-        names=tuple(names),
-        covariance=np.linalg.inv(found.jac.T @ found.jac),
+    found = most_probable(
+        lambda values: log_errors(parts, start.model_copy(update=values)),
+        weights,
+        {name: PRIORS[name] for name in names},
     )
+    return Fit(start.model_copy(update=found.values), tuple(names), found.covariance)
 
 
 def cross_validate(rows: pd.DataFrame, start: Parameters) -> Array:

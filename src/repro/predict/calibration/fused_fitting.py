@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import yaml
-from scipy.optimize import least_squares
 from tqdm import tqdm
 
 from repro.atomic import replace_text
 from repro.catalog.gpus import gpu_labelled
 from repro.predict.calibration.calibrating import residuals_of
-from repro.predict.calibration.fitting import soft_l1
 from repro.predict.calibration.link_fitting import rounded
+from repro.predict.calibration.robust import most_probable
 from repro.predict.fused.iteration import iteration_times_s
 from repro.predict.fused.parameters import (
     FUSED,
@@ -60,8 +59,6 @@ PRIORS: Mapping[str, Prior] = {
     "exchange_efficiency": Prior(0.6, 0.3),
     "straggler_fraction": Prior(0.002, 1.0),
 }
-# Logarithmic errors beyond this count less: some published runs are off by themselves.
-_SCALE = 0.05
 
 
 def parameters_of(values: Mapping[str, float]) -> FusedParameters:
@@ -78,18 +75,13 @@ def parameters_of(values: Mapping[str, float]) -> FusedParameters:
 
 def fit(run: Run, measured_s: Array, weights: Array) -> FusedParameters:
     """The most probable parameters, by least squares over logarithms."""
-    names = list(PRIORS)
-    medians = np.log([PRIORS[name].median for name in names])
-    deviations = np.array([PRIORS[name].deviation for name in names])
-
-    def residuals(logarithms: Array) -> Array:
-        parameters = parameters_of(dict(zip(names, np.exp(logarithms), strict=True)))
-        errors = np.log(iteration_times_s(run, parameters) / measured_s)
-        robust = np.sign(errors) * soft_l1(errors / _SCALE)
-        return np.concatenate([np.sqrt(weights) * robust, (logarithms - medians) / deviations])
-
-    found = least_squares(residuals, medians, x_scale=deviations, diff_step=1e-3)
-    return parameters_of(dict(zip(names, np.exp(found.x).tolist(), strict=True)))
+    found = most_probable(
+        lambda values: np.log(iteration_times_s(run, parameters_of(values)) / measured_s),
+        weights,
+        PRIORS,
+        diff_step=1e-3,
+    )
+    return parameters_of(found.values)
 
 
 def model_weights(table: pd.DataFrame) -> Array:

@@ -12,8 +12,8 @@ from scipy.optimize import least_squares, nnls
 
 from repro.atomic import replace_text
 from repro.errors import ReproError
-from repro.predict.calibration.fitting import soft_l1
 from repro.predict.calibration.interval import LEVEL
+from repro.predict.calibration.robust import soft_l1
 from repro.predict.network.links import (
     NEW_NETWORK,
     NEW_RANKS,
@@ -32,7 +32,7 @@ from repro.predict.network.links import (
 from repro.predict.parameters import Prior, Residuals
 from repro.predict.workload import Array
 
-# Soft L1 as in `repro.predict.calibration.fitting` does not do here: its pull never fades, and logs
+# Soft L1 as in `repro.predict.calibration.robust` does not do here: its pull never fades, and logs
 # have rows that are off by a factor of 3 to 200 (70 ms for 2 MiB on MI250X), which no smooth model
 # explains.
 # Cauchy's loss lets go of them; _SCALE is the error from which on it does.
