@@ -187,13 +187,13 @@ def what_if(
 ) -> None:
     """Print the best plans to train MODEL; without one write results/what_if.html: predicted
     scenarios on one page, which needs no network."""
-    from repro.figures.what_if import export_scenarios
-    from repro.predict.explore.fused_plans import best_plans, plan_table
-
     if model is not None:
+        from repro.predict.explore.fused_plans import best_plans, plan_table
+
         best = best_plans(model, gpu, gpus, global_batch, precisions=precisions.split(","))
         typer.echo(plan_table(best))
         return
+    from repro.figures.what_if import export_scenarios
 
     path = RESULTS / "what_if.html"
     export_scenarios(path)

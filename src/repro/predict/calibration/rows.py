@@ -13,13 +13,12 @@ from repro.catalog.clusters import Cluster, read_clusters
 from repro.catalog.gpus import gpu, gpu_labelled
 from repro.catalog.models import Family
 from repro.catalog.reading import choose
-from repro.catalog.stacks import stack_of
 from repro.catalog.topology import Level, Topology
 from repro.errors import ReproError
 from repro.logs.reading import read_log
 from repro.paths import PUBLISHED
 from repro.predict.fused.reading import NEEDED as FUSED
-from repro.predict.fused.reading import read_runs
+from repro.predict.fused.reading import read_runs, stack_names
 from repro.predict.operators.measured import KINDS as OPERATORS
 from repro.predict.operators.measured import kind_of
 from repro.predict.workload import Array, Workload, check, from_columns
@@ -78,27 +77,11 @@ def read_rows(path: Path) -> pd.DataFrame:
         raise ReproError(f"{path}: no rows")
     if (kind := operator_kind(rows)) is not None:
         _check_numbers(path, rows, (*OPERATORS[kind].axes, "time_us"))
-        return rows
-    wanted: tuple[str, ...] = COLLECTIVES
-    if "collective" not in rows.columns:
-        wanted = (*FUSED, "iteration_time_s")
-        if "gpu" in rows.columns:
-            _refuse(path, rows, "gpu", rows.gpu.isna(), "text")
-        if "gpu" in rows.columns and (software(rows) == UNFUSED).any():
-            wanted = TRAINING
-    missing = [name for name in wanted if name not in rows.columns]
-    if missing:
-        raise ReproError(f"{path}: no column {missing[0]!r}; wanted are {', '.join(wanted)}")
-    if wanted is TRAINING:
-        _check_training(path, rows)
-    elif wanted is not COLLECTIVES:
-        _check_numbers(path, rows, ("iteration_time_s",))
-        try:
-            read_runs(rows)
-        except ReproError as error:
-            raise ReproError(f"{path}: {error}") from None
-    else:
+    elif "collective" in rows.columns:
+        _check_columns(path, rows, COLLECTIVES)
         _check_numbers(path, rows, ("ranks", "nodes", "size_bytes", "time_us"))
+    else:
+        _check_runs(path, rows)
     return rows
 
 
@@ -109,16 +92,14 @@ def operator_kind(rows: pd.DataFrame) -> str | None:
 
 
 def software(rows: pd.DataFrame) -> pd.Series:
-    """Each run's software: `stack`, else what its set is known to have run on, else, in a table
-    that knows none of what came later, `UNFUSED` on GPUs of its time."""
-    if "stack" in rows.columns:
-        return rows["stack"].fillna(UNFUSED).astype(str)
-    sets = rows["set"] if "set" in rows.columns else pd.Series("", index=rows.index)
-    found = sets.fillna("").astype(str).map(stack_of)
+    """Each run's software: `stack`; where that is blank, in a table that knows none of what came
+    later, `UNFUSED` on GPUs of its time; else what its set is known to have run on."""
+    found = stack_names(rows)
     if _FUSED_ONLY & set(rows.columns):
         return found
     generations = rows.gpu.map(lambda label: gpu(gpu_labelled(str(label))).generation)
-    return found.mask(generations.isin(_UNFUSED_GENERATIONS), UNFUSED)
+    unsaid = rows["stack"].isna() if "stack" in rows.columns else True
+    return found.mask(generations.isin(_UNFUSED_GENERATIONS) & unsaid, UNFUSED)
 
 
 def _big_red_rows(table: pd.DataFrame) -> pd.DataFrame:
@@ -183,7 +164,27 @@ def read_collectives(
 _TEXT = ("set", "gpu", "recompute", "sequence_parallel")
 
 
-def _check_training(path: Path, rows: pd.DataFrame) -> None:
+def _check_runs(path: Path, rows: pd.DataFrame) -> None:
+    _check_columns(path, rows, (*FUSED, "iteration_time_s"))
+    _refuse(path, rows, "gpu", rows.gpu.isna(), "text")
+    _check_numbers(path, rows, ("iteration_time_s",))
+    if (software(rows) == UNFUSED).any():
+        _check_unfused(path, rows)
+        return
+    try:
+        read_runs(rows)
+    except ReproError as error:
+        raise ReproError(f"{path}: {error}") from None
+
+
+def _check_columns(path: Path, rows: pd.DataFrame, wanted: tuple[str, ...]) -> None:
+    missing = [name for name in wanted if name not in rows.columns]
+    if missing:
+        raise ReproError(f"{path}: no column {missing[0]!r}; wanted are {', '.join(wanted)}")
+
+
+def _check_unfused(path: Path, rows: pd.DataFrame) -> None:
+    _check_columns(path, rows, TRAINING)
     _check_numbers(path, rows, tuple(name for name in TRAINING if name not in _TEXT))
     for name in _TEXT:
         _refuse(path, rows, name, rows[name].isna(), "text")

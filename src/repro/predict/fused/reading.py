@@ -135,9 +135,6 @@ def read_runs(table: pd.DataFrame) -> Run:
     nic_gbps = of.numbers_or("inter_node_gbps_per_node", own_nics_gbps) / node
     precision = of.index("dtype", PRECISIONS)
     peaks = [of.of_gpu(partial(_peak, precision=name)) for name in PRECISIONS]
-    stacks = of.table["set"].astype(str).map(stack_of)
-    if "stack" in table.columns:
-        stacks = table["stack"].fillna(stacks)
     numbered = {name: at for at, name in enumerate(read_stacks())}
     return Run(
         layers=of.numbers("layers"),
@@ -168,7 +165,7 @@ def read_runs(table: pd.DataFrame) -> Run:
         recompute=of.index("recompute", RECOMPUTE),
         precision=precision,
         generation=of.of_gpu(lambda one: GENERATIONS.index(one.generation)),
-        stack=of.each(stacks, lambda name: choose("stack", name, numbered)),
+        stack=of.each(stack_names(of.table), lambda name: choose("stack", name, numbered)),
         hidden_dp=of.hides("dp"),
         hidden_gradients=np.maximum(of.hides("dp"), of.hides("dp-grad")),
         hidden_tp=of.hides("tp"),
@@ -183,6 +180,13 @@ def read_runs(table: pd.DataFrame) -> Run:
         nic_bytes_per_s=nic_gbps * 1e9 / 8,
         domain_gpus=of.numbers_or("nvlink_domain", of.of_gpu(lambda one: one.domain_gpus)),
     )
+
+
+def stack_names(table: pd.DataFrame) -> pd.Series:
+    """Each run's software: `stack`, else what its set is known to have run on."""
+    sets = table["set"] if "set" in table.columns else pd.Series("", index=table.index)
+    known = sets.fillna("").astype(str).map(stack_of)
+    return table["stack"].fillna(known).astype(str) if "stack" in table.columns else known
 
 
 def otherwise(table: pd.DataFrame) -> Iterator[tuple[Array, pd.DataFrame]]:
