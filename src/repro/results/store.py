@@ -7,7 +7,7 @@ from typing import get_args
 
 import xarray as xr
 
-from repro.atomic import replacing
+from repro.atomic import cannot_be_written, replacing
 from repro.catalog.collectives import read_collectives_sweep
 from repro.catalog.experiments import EXPERIMENTS, Swept
 from repro.catalog.reading import choose
@@ -32,9 +32,8 @@ def write_dataset(dataset: xr.Dataset, path: Path) -> None:
         with replacing(path) as temporary:
             dataset.to_netcdf(temporary, engine="netcdf4", encoding=encoding)
     except (OSError, RuntimeError) as error:
-        raise ReproError(
-            f"{path}: cannot be written ({error}); free space or choose another folder"
-        ) from None
+        # netCDF's library has errors of its own.
+        raise cannot_be_written(path, error) from None
 
 
 def read_dataset(path: Path) -> xr.Dataset:
