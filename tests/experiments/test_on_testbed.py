@@ -154,6 +154,33 @@ def test_rates_are_derived_from_the_median_computing_time(
         assert order.rates_gbps["fabric"] == pytest.approx(rate * explained["rate_scale"])
 
 
+def test_a_machine_whose_links_would_be_too_fast_computes_slower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten times the cores: RDMA would need more than can be shaped, and get less than its share."""
+    here = resolve_on_testbed(select("weak_scaling"), tmp_path, "95,5")
+    path = computing_times.compute_path("pinnacles")
+    times = xr.load_dataset(path)
+    faster = times.assign(iteration_time_s=times.iteration_time_s / 10)
+    write_dataset(faster, path)
+    there = resolve_on_testbed(select("weak_scaling"), tmp_path, "95,5")
+    assert isinstance(here.where, Site) and isinstance(there.where, Site)
+    fabric = {one.order.rates_gbps["fabric"] for one in there.cases}
+    assert max(fabric) == pytest.approx(1.0)
+    slowed = json.loads(there.attributes["emulated_gpu"])["slowed"]
+    assert 1 < slowed < 10
+    assert there.where.cores == pytest.approx(here.where.cores / slowed)
+    for before, after in zip(here.cases, there.cases, strict=True):
+        # Faster by what is not held back, links and computing alike.
+        ratio = after.order.rates_gbps["fabric"] / before.order.rates_gbps["fabric"]
+        assert ratio == pytest.approx(10 / slowed)
+        times_s = [
+            case.inputs["similarity"]["compute_testbed_s"]  # type: ignore[index]
+            for case in (before, after)
+        ]
+        assert times_s[0] / times_s[1] == pytest.approx(10 / slowed)
+
+
 def test_computing_lies_on_lines_between_and_beyond_the_measured_sizes() -> None:
     found = computing_times.read_computing("pinnacles", "bert-large", pipeline=True)
     expected = {1: 0.04, 2: 0.06, 4: 0.1, 8: 0.18, 16: 0.34, 32: 0.66}

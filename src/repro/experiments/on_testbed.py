@@ -15,6 +15,7 @@ from repro.experiments.computing import Computing, read_computing
 from repro.experiments.resolved import Resolved
 from repro.experiments.runs import selected_run
 from repro.experiments.similarity import (
+    FASTEST_LINK_GBPS,
     REFERENCE_MICRO_BATCH,
     Similarity,
     derive,
@@ -73,17 +74,17 @@ def resolve_on_testbed(
     entry = cluster(selection.experiment.cluster)
     ranks = most_gpus(selection.experiment.cluster)
     topology = entry.topology.first(ranks)
-    gpu = emulated_gpu(selection.experiment.cluster)
     configurations: list[_Configuration] = []
-    missing = {}
+    missing, slowed = {}, 1.0
     try:
-        configurations = _plan(selection, entry, corpus, split, compute_factor)
+        configurations, slowed = _plan(selection, entry, corpus, split, compute_factor)
     except NotRunHere as reason:
         missing = {"testbed": str(reason)}
     similarities = {_name(c, selection): _explain(c.similarity) for c in configurations}
+    gpu = {**emulated_gpu(selection.experiment.cluster), "slowed": slowed}
     return Resolved(
         title=selection.name,
-        where=Site(topology, topology.gpus, cores_per_rank(ranks)),
+        where=Site(topology, topology.gpus, cores_per_rank(ranks) / slowed),
         cases=tuple(configuration.case(gpu) for configuration in configurations),
         attributes={
             "title": selection.experiment.title,
@@ -122,14 +123,23 @@ def _explain(similarity: Similarity) -> dict[str, object]:
 
 def _plan(
     selection: Selection, entry: Cluster, corpus: Path, split: str, factor: float
-) -> list[_Configuration]:
-    """Every configuration, fewest changes of rank groups first."""
+) -> tuple[list[_Configuration], float]:
+    """Every configuration, fewest changes of rank groups first, and how many times slower than they
+    could emulated GPUs compute."""
     planned = []
     chosen = selection.experiment
     computing = {
         name: read_computing(chosen.cluster, name, chosen.pipeline) for name in selection.models
     }
     similarities = _similarities(selection, entry, computing, factor)
+    fastest_gbps = max(
+        one.rate_scale * fabric_links(entry, transport).bytes_per_s * 8e-9
+        for one in similarities.values()
+        for transport in entry.protocols or selection.protocols
+    )
+    # The more and the faster cores a machine has, the faster links would have to be.
+    slowed = max(1.0, fastest_gbps / FASTEST_LINK_GBPS)
+    similarities = {key: one.slowed(slowed) for key, one in similarities.items()}
     for gpus in selection.gpus:
         for name in selection.models:
             for value, batch in selection.batches(name, gpus).items():
@@ -142,7 +152,7 @@ def _plan(
                     )
     if chosen.until_out_of_memory:
         planned = [_limit(one, entry, computing[one.cell.model]) for one in planned]
-    return planned
+    return planned, slowed
 
 
 def _configuration(

@@ -9,7 +9,7 @@ The memory of an emulated GPU follows in the same way: what model states leave f
 sequences' activations as on the real GPU.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from repro.catalog.clusters import Cluster
 from repro.catalog.models import Model, Shape
@@ -25,8 +25,9 @@ from repro.predict.workload import Plan, workload
 # Micro batch, in sequences per GPU, at which computing times are compared where an experiment does
 # not fix its own: that of weak scaling.
 REFERENCE_MICRO_BATCH = 4
-# Above it two cores' token buckets are not exact. Links that would be faster, of buses and NVLink,
-# are emulated at this rate; datasets say what was set.
+# Above it two cores' token buckets are not exact. Buses and NVLink that would be faster are
+# emulated at this rate; datasets say what was set. Where links between nodes would be, GPUs are
+# slowed instead.
 FASTEST_LINK_GBPS = 1.0
 
 
@@ -57,6 +58,10 @@ class Similarity:
     def rate_scale(self) -> float:
         """Testbed rate that stands for one full-scale rate unit, (V_t/V_f) (C_f/C_t)."""
         return self.volume_testbed_bytes / self.volume_full_bytes / self.time_scale
+
+    def slowed(self, times: float) -> "Similarity":
+        """The same with GPUs that are held back to take so many times as long."""
+        return replace(self, compute_testbed_s=self.compute_testbed_s * times)
 
     def rates_gbps(self, cluster: Cluster, fabric_gbps: float) -> dict[str, float]:
         """The testbed's link rates by level, for `fabric_gbps` between nodes."""

@@ -1,6 +1,7 @@
 """Show that shaped links carry what they were set to, before anything is measured on them."""
 
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -9,16 +10,17 @@ from functools import partial
 from typing import TypeVar
 
 from repro.errors import ReproError
+from repro.observe.other_work import busiest_other
 from repro.testbed.links import FRAMING, Network, bucket_bytes, read_uplink_bytes
 from repro.testbed.namespaces import Namespace, inside
 
 TOLERANCE = 0.05
 Checked = TypeVar("Checked")
 _PORT = 29400
-# Other work on the machine, or on the host of a virtual one, may starve checks for a minute or two;
-# what is off for longer is off.
-PATIENCE_S = 180.0
-_PAUSE_S = 0.5
+# Other work on the machine, or on the host of a virtual one, may starve checks for minutes; what is
+# off for longer is off. Iterations are waited for as long (`repro.train.series`).
+PATIENCE_S = 600.0
+_PAUSE_S, _SAY_AFTER_S, _SAY_AGAIN_S = 0.5, 10.0, 60.0
 _RAMP_S = 0.1
 # Three frames of the largest size.
 _DATAGRAM_BYTES = 26_000
@@ -37,20 +39,25 @@ class LinkCheck:
 
 
 def until_verified(check: Callable[[], Checked], patience_s: float = PATIENCE_S) -> Checked:
-    """The result of a check, tried again and again until it passes.
+    """The result of a check, tried again and again until it passes; stderr says what it waits for.
 
     Raises
     ------
     ReproError
         The check's own, when it has not passed for `patience_s` seconds.
     """
-    deadline = time.monotonic() + patience_s
+    now = time.monotonic()
+    deadline, say_at = now + patience_s, now + _SAY_AFTER_S
     while True:
         try:
             return check()
-        except ReproError:
-            if time.monotonic() > deadline:
+        except ReproError as error:
+            now = time.monotonic()
+            if now > deadline:
                 raise
+            if now > say_at:
+                print(f"waiting, {busiest_other()}: {error}", file=sys.stderr, flush=True)
+                say_at = now + _SAY_AGAIN_S
         time.sleep(_PAUSE_S)
 
 
