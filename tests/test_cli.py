@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 _REPRO = Path(sys.executable).with_name("repro")
 
 

@@ -8,6 +8,8 @@ from repro import doctor
 from repro.catalog.nodes import Nodes, Slurm
 from repro.observe.adapters import Interface, Port
 
+pytestmark = pytest.mark.slow
+
 _SMI = """#!/bin/sh
 case "$1" in
   -L) echo "GPU 0: NVIDIA A100-PCIE-40GB (UUID: GPU-0)"; echo "GPU 1: NVIDIA A100-PCIE-40GB";;

@@ -5,10 +5,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import xarray as xr
 
 from repro.atomic import replace_text
 from repro.launch.journal import Journal
+
+pytestmark = pytest.mark.slow
 
 # Files larger than this cannot be written: what a full disk is to an ordinary user's test.
 _LIMIT = 4096

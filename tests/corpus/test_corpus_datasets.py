@@ -26,6 +26,8 @@ from repro.corpus.t5 import decoder_tokens_needed
 from repro.corpus.tokenizer import LocalTokenizer
 from repro.errors import ReproError
 
+pytestmark = pytest.mark.slow
+
 TRAIN, VALID = 300, 20
 
 

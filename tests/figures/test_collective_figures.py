@@ -18,6 +18,8 @@ from repro.results.collectives import bandwidths
 from repro.results.merging import merge
 from repro.results.store import not_run
 
+pytestmark = pytest.mark.slow
+
 _SCALE = 0.01
 _SIZES = (8, 32768, 1_048_576)
 _COLLECTIVES = ("all_reduce", "all_gather", "send_recv")

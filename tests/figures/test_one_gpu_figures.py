@@ -14,6 +14,8 @@ from repro.predict.step.memory import FRAMEWORK_BYTES
 from repro.results.metrics import phase_time_s
 from repro.results.store import not_run
 
+pytestmark = pytest.mark.slow
+
 _MODELS = ("gpt2-medium", "bert-large", "t5-large", "gpt2-large")
 _PHASES = ("forward compute", "backward compute", "optimizer")
 _NOTHING = not_run({"cluster": "no GPU"})

@@ -14,6 +14,8 @@ from repro.figures.scaling import breakdown, received_over_time
 from repro.figures.similarity import sensitivity
 from repro.results.store import not_run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=["bokeh", "matplotlib"])
 def backend(request: pytest.FixtureRequest) -> str:

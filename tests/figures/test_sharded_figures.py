@@ -16,6 +16,8 @@ from repro.figures.sharded import collective_times, share_by_gpus, throughput_by
 from repro.predict.explore.experiments import predict_experiment
 from repro.results.store import not_run
 
+pytestmark = pytest.mark.slow
+
 _MODELS = ("gpt-350m", "gpt-1.3b")
 _FIGURES = (collective_times, share_by_gpus, throughput_by_gpus)
 

@@ -27,6 +27,8 @@ from repro.figures.what_if import (
 )
 from repro.predict.explore.plans import Job, best_plans, choose_job, describe
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=["bokeh", "matplotlib"])
 def backend(request: pytest.FixtureRequest) -> str:

@@ -10,6 +10,8 @@ import pytest
 
 from repro.logs.kineto import read_kineto
 
+pytestmark = pytest.mark.slow
+
 SAMPLE = (Path(__file__).parent / "samples" / "kineto_nccl.json").read_text(encoding="utf-8")
 MiB = 1024**2
 

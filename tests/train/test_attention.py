@@ -21,6 +21,8 @@ from repro.train.run import forward_backward
 from repro.train.steps import Batch, forward_step
 from repro.train.training import Training, set_up
 
+pytestmark = pytest.mark.slow
+
 
 def _hide_the_end(batch: Batch) -> Batch:
     """BERT's batch with padding, of which the test corpus gives too little."""

@@ -16,6 +16,8 @@ from repro.train.records import TrainingRun
 from repro.train.run import forward_backward
 from repro.train.training import Training, set_up
 
+pytestmark = pytest.mark.slow
+
 
 def _moments(state: Training) -> list[torch.Tensor]:
     return [entry["exp_avg"] for entry in state.optimizer.optimizer.state.values()]

@@ -16,6 +16,8 @@ from repro.collectives.records import CollectiveSweep, SweepRecord, Timing
 from repro.collectives.sweep import sweep
 from repro.errors import ReproError
 
+pytestmark = pytest.mark.slow
+
 _LAYOUTS: tuple[Layout, ...] = ("world", "node", "rail")
 _PLACES = [(name, place) for name in COLLECTIVES for place in PLACES[name]]
 # Smaller than an element a rank; no multiple of anything; more than one of gloo's and of the ring's

@@ -13,6 +13,8 @@ from repro.train.records import TrainingRun
 from repro.train.run import forward_backward
 from repro.train.training import set_up
 
+pytestmark = pytest.mark.slow
+
 _MICRO_BATCH = 3
 
 

@@ -13,6 +13,8 @@ from repro.observe.nic import interface_bytes
 from repro.train.records import RankRecord, TrainingRun
 from repro.train.run import train
 
+pytestmark = pytest.mark.slow
+
 
 def _scattered(in_place: bool, mean: bool) -> bool:
     """A rank's task: whether its part of a sum is that of an all-reduce."""

@@ -33,6 +33,8 @@ from repro.train.groups import join_groups
 from repro.train.records import RankRecord, TrainingRun
 from repro.train.training import set_up
 
+pytestmark = pytest.mark.slow
+
 _ITERATIONS = 3
 _LAYOUTS = [(2, 1), (4, 1), (8, 1), (2, 2)]
 _FP32 = 4

@@ -11,6 +11,8 @@ from repro.catalog.phases import PHASES
 from repro.train.records import Precision
 from repro.train.run import train
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(("precision", "gradient_bytes"), [("fp32", 4), ("bf16", 2), ("fp16", 2)])
 def test_precisions_that_a_cpu_has(

@@ -27,6 +27,8 @@ from repro.observe.nic import NicSeries
 from repro.results.outcome import NodeAdapters, Outcome, OutOfMemory
 from repro.results.schema import Cell
 
+pytestmark = pytest.mark.slow
+
 _CELL = Cell("bert-large", "rdma", 4)
 # The second node's clock is ahead, and gains.
 _AHEAD_S, _DRIFT = 100.0, 1e-5

@@ -31,6 +31,8 @@ from repro.results.measured import keep_measured, read_kept
 from repro.results.metrics import communication_fraction
 from repro.results.store import has_runs, not_run, why_not_run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def measured() -> xr.Dataset:

@@ -23,6 +23,8 @@ from repro.predict.step.quantities import MEMORY, quantities
 from repro.predict.workload import RECOMPUTE, Plan, valid, workload
 from repro.results.store import read_dataset
 
+pytestmark = pytest.mark.slow
+
 _ALL = 10**6
 _JOBS = {
     "one protocol of several": ("bert-large", "pinnacles", "tcp", 4, 8),

@@ -35,6 +35,8 @@ from repro.predict.network.links import (
 )
 from repro.predict.parameters import Residuals
 
+pytestmark = pytest.mark.slow
+
 COSTS = Costs(launch_s=10e-6, hop_s=5e-6, startup_s=200e-6, startup_bytes=1e6)
 PEAK_GBPS = 20.0
 WIDTHS = {STARTUP: 0.3, TRANSFER: 0.1, NEW_RANKS: 0.5, NEW_NETWORK: 0.9}
