@@ -130,6 +130,35 @@ def test_a_bubble_is_the_other_stages_over_the_chunks() -> None:
     assert chunked["bubble"] == pytest.approx(plain["bubble"] / 4, rel=0.05)
 
 
+def test_zero_bubble_leaves_a_forward_pass() -> None:
+    """F + B - W of F + B + W, where B and W are half a backward pass each (Qi et al., 2024)."""
+    plain, zero = (
+        _run(gpus=64, tp=8, pp=8, overlap="pp", zero_bubble=said) for said in ("no", "yes")
+    )
+    _, backward = layer_passes(plain, _parameters()).time_s
+    saved = _phases(plain)["bubble"] - _phases(zero)["bubble"]
+    assert saved == pytest.approx(7 * 4 * float(backward[0]))
+    assert _phases(zero)["products"] == _phases(plain)["products"]
+
+
+def test_the_busiest_experts_are_waited_for() -> None:
+    even, uneven = (
+        _run(**{**_EXPERTS, "gpus": 64, "ep": 8, "expert_imbalance": ratio, "overlap": "none"})
+        for ratio in (1.0, 2.0)
+    )
+    wires = [
+        float(layer_passes(run, _parameters()).experts.sum()) - 4 * _exchange_s()
+        for run in (even, uneven)
+    ]
+    assert wires[1] == pytest.approx(2 * wires[0])
+    assert _phases(uneven)["products"] > 1.3 * _phases(even)["products"]
+    assert _phases(uneven)["attention"] == _phases(even)["attention"]
+
+
+def _exchange_s() -> float:
+    return read_fused().parameters.exchange["megatron-core"]
+
+
 def test_sharded_parameters_come_while_layers_compute() -> None:
     hidden = _phases(_run(gpus=8, fsdp="yes"), reserved=0.0)
     assert hidden["replicas"] == pytest.approx(0, abs=1e-9)

@@ -62,6 +62,7 @@ def test_what_it_says_holds() -> None:
         ({"dtype": "int4"}, "line 2: dtype is 'int4'; wanted is one of bf16, fp8, mxfp8, nvfp4"),
         ({"dp": 3}, "line 2: gpus is 16; wanted is tp x pp x cp x dp"),
         ({"fsdp": "perhaps"}, "line 2: fsdp is 'perhaps'; wanted is yes or no"),
+        ({"expert_imbalance": 0.5}, "line 2: expert_imbalance is 0.5; wanted is 1 .even. or more"),
         ({"layers": "many"}, "line 2: layers is 'many'; wanted is a number"),
         ({"stack": "megatron-9"}, "unknown stack 'megatron-9'; choose from: megatron-core, "),
     ],

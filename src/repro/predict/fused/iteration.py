@@ -73,7 +73,10 @@ def predict_phases(run: Run, parameters: FusedParameters) -> Phases:
     room = np.where(_uneven(run), layer, 0.0)
     ends = np.where(alone, logits + embedding, np.maximum(logits - room, 0.0))
     stage = layers * layer + messages
-    bubble = np.where(alone, 0.0, (run.pp - 1) / run.vpp * stage)
+    # With gradients of weights put off, T_F + T_B - T_W of T_F + T_B + T_W are left (Qi et al.,
+    # Zero Bubble Pipeline Parallelism, 2024, ZB-H1); T_B and T_W are half a backward pass each.
+    put_off = run.zero_bubble * layers * backward
+    bubble = np.where(alone, 0.0, (run.pp - 1) / run.vpp * (stage - put_off))
     replicas = _replicas_s(run, parameters, layers * forward, layers * backward)
     gpu = one.gpu + one.tensor + one.context + one.experts
     phases = {

@@ -105,8 +105,8 @@ def _products(run: Run, parameters: FusedParameters) -> tuple[Array, Array, Arra
     matrices = 1 + run.gated
     qkv = (run.heads + 2 * run.kv_heads) * run.head_dim
     local = np.maximum(run.experts / run.ep, 1.0)
-    # Routed tokens are shared by tensor-parallel ranks, and taken to be spread evenly.
-    routed = tokens * run.experts_per_token / t / local
+    # Routed tokens are shared by tensor-parallel ranks; all wait for the rank that has most.
+    routed = tokens * run.experts_per_token / t / local * run.imbalance
     always = np.ones_like(tokens)
     dense, shared, mixed = run.ffn > 0, run.shared_expert_ffn > 0, run.experts > 0
     products = [
@@ -210,7 +210,8 @@ def _context(run: Run, parameters: FusedParameters, attention: Array) -> Array:
 def _experts(run: Run, parameters: FusedParameters, computing: Array) -> Array:
     """Exposed all-to-alls (pass, run): tokens to their experts and back.
 
-    A token that several experts of one domain want crosses the fabric once.
+    A token that several experts of one domain want crosses the fabric once. The rank that gets most
+    ends last.
     """
     domains = np.maximum(run.ep / np.maximum(run.domain_gpus / run.tp, 1.0), 1.0)
     size = run.mixture * _HALF_BYTES * run.tokens / run.tp * run.hidden
@@ -218,7 +219,8 @@ def _experts(run: Run, parameters: FusedParameters, computing: Array) -> Array:
     links, fabric = _rates(run, parameters)
     copies = (domains - 1) * (1 - (1 - 1 / domains) ** k)
     inside = k * np.minimum((run.ep - 1) / run.ep, 1.0) * size / links
-    wire = np.maximum(inside, copies * size / fabric) / parameters.exchange_efficiency
+    longest = run.imbalance * np.maximum(inside, copies * size / fabric)
+    wire = longest / parameters.exchange_efficiency
     started = run.mixture * by_software(run, parameters.exchange)
     one = np.where(run.ep > 1, wire + started, 0.0)
     every = np.stack([2 * one, 2 * one])

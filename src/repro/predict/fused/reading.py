@@ -32,6 +32,7 @@ _USUAL: Mapping[str, Any] = {
     **dict.fromkeys(("tp", "pp", "cp", "ep", "vpp", "micro_batch"), 1),
     **dict.fromkeys(("experts", "experts_per_token", "expert_ffn", "shared_expert_ffn"), 0),
     "gated_mlp": "no",
+    "zero_bubble": "no",
     "fsdp": "no",
     "tied_embeddings": "no",
     "recompute": "none",
@@ -129,6 +130,8 @@ def read_runs(table: pd.DataFrame) -> Run:
     dp = of.numbers_or("dp", gpus / (tp * pp * cp))
     of.refuse("gpus", ~np.isclose(gpus, tp * pp * cp * dp), "tp x pp x cp x dp")
     hidden, heads, experts = of.numbers("hidden"), of.numbers("heads"), of.numbers("experts")
+    imbalance = of.numbers_or("expert_imbalance", np.ones(len(table)))
+    of.refuse("expert_imbalance", imbalance < 1, "1 (even) or more")
     micro_batch = of.numbers("micro_batch")
     node = of.numbers_or("gpus_per_node", np.full(len(table), _USUAL_NODE))
     own_nics_gbps = node * of.of_gpu(lambda one: one.nic_gbps)
@@ -152,12 +155,14 @@ def read_runs(table: pd.DataFrame) -> Run:
         experts_per_token=of.numbers("experts_per_token"),
         expert_ffn=of.numbers("expert_ffn"),
         shared_expert_ffn=of.numbers("shared_expert_ffn"),
+        imbalance=imbalance,
         tp=tp,
         pp=pp,
         cp=cp,
         ep=of.numbers("ep"),
         dp=dp,
         vpp=of.numbers("vpp"),
+        zero_bubble=of.yes("zero_bubble"),
         sharded=of.yes("fsdp"),
         micro_batch=micro_batch,
         # Software that sizes micro batches itself need not divide the batch.

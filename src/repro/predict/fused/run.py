@@ -32,9 +32,13 @@ class Run:
         `ffn` is 0 where all layers are mixtures of experts, `window` where all look back at all.
     experts, experts_per_token, expert_ffn, shared_expert_ffn
         0 for dense models.
+    imbalance
+        Tokens of the busiest expert-parallel rank over those of the average one, 1 or more.
     tp, pp, cp, ep, dp, vpp
         Sizes of the parallel groups, and the chunks of a pipeline stage. Experts are spread over
         the data- and context-parallel ranks.
+    zero_bubble
+        1 where gradients of weights fill the pipeline's bubble (ZB-H1); 0 for 1F1B.
     sharded
         1 where replicas share the parameters (FSDP, ZeRO-3); 0 where they share the optimizer.
     micro_batch, micro_batches
@@ -70,12 +74,14 @@ class Run:
     experts_per_token: Array
     expert_ffn: Array
     shared_expert_ffn: Array
+    imbalance: Array
     tp: Array
     pp: Array
     cp: Array
     ep: Array
     dp: Array
     vpp: Array
+    zero_bubble: Array
     sharded: Array
     micro_batch: Array
     micro_batches: Array
