@@ -119,9 +119,10 @@ class Prior:
 
 
 class Residuals(Entry):
-    """How far a calibration is off on points it has not seen: cross-validated by model size.
+    """How far a calibration is off on points it has not seen: cross-validated by model size,
+    between nodes by the number of GPUs.
 
-    `half_width` is the 90 % quantile of |ln(predicted / measured)|.
+    `half_width` is the 90 % quantile of |ln(predicted / measured)|; of few groups, of the next one.
     """
 
     rows: int

@@ -7,7 +7,8 @@ import pytest
 from examples import IDEAL, rows
 
 from repro.catalog.clusters import cluster
-from repro.predict.calibration.interval import ALONE, TENSOR_PARALLEL, half_width
+from repro.predict.calibration.calibrating import residuals_of
+from repro.predict.calibration.interval import ALONE, BETWEEN_NODES, TENSOR_PARALLEL, half_width
 from repro.predict.parameters import Calibration, Residuals, calibration
 from repro.predict.workload import Array, Plan
 
@@ -17,10 +18,14 @@ _LAUNCHES = IDEAL.model_copy(update={"host_layer_s": 10.0})
 _RESIDUALS = {
     ALONE: Residuals(rows=9, mape_pct=4.0, half_width=0.1),
     TENSOR_PARALLEL: Residuals(rows=9, mape_pct=8.0, half_width=0.2),
+    BETWEEN_NODES: Residuals(rows=9, mape_pct=9.0, half_width=0.3),
 }
 
 
-def _widths(fitted: Sequence[str], variance: float) -> Array:
+_ONE_NODE = Plan(global_batch_size=8, tensor_parallel=[1, 2])
+
+
+def _widths(fitted: Sequence[str], variance: float, plan: Plan = _ONE_NODE) -> Array:
     shipped = calibration(_DGX.calibration)
     calibrated: Calibration = shipped.model_copy(
         update={
@@ -30,11 +35,25 @@ def _widths(fitted: Sequence[str], variance: float) -> Array:
             "residuals": _RESIDUALS,
         }
     )
-    return half_width(rows(Plan(global_batch_size=8, tensor_parallel=[1, 2])), _DGX, calibrated)
+    return half_width(rows(plan), _DGX, calibrated)
 
 
 def test_residuals_are_those_of_the_regime() -> None:
     assert _widths(["host_layer_s"], 0.0) == pytest.approx([0.1, 0.2])
+
+
+def test_runs_between_nodes_have_residuals_of_their_own() -> None:
+    two_sizes = Plan(global_batch_size=16, tensor_parallel=2, data_parallel=[4, 8])
+    assert _widths(["host_layer_s"], 0.0, two_sizes) == pytest.approx([0.2, 0.3])
+
+
+def test_of_few_groups_the_next_one_may_differ_more() -> None:
+    """Student's t of two degrees of freedom is 2.92 where a normal distribution has 1.645."""
+    errors = np.linspace(-0.1, 0.1, 101)
+    rows_alone, three_groups = residuals_of(errors), residuals_of(errors, 3)
+    assert rows_alone.half_width == pytest.approx(0.09)
+    assert three_groups.half_width == pytest.approx(0.09 * 2.920 / 1.645, rel=1e-3)
+    assert three_groups.mape_pct == rows_alone.mape_pct
 
 
 def test_what_calibration_leaves_open_adds_in_quadrature() -> None:

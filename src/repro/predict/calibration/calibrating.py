@@ -8,12 +8,19 @@ import numpy as np
 import pandas as pd
 import yaml
 from scipy.optimize import least_squares
+from scipy.stats import t as student_t
 
 from repro.atomic import replacing
 from repro.catalog.gpus import gpu_labelled
 from repro.errors import ReproError
-from repro.predict.calibration.fitting import PRIORS, cross_validate, fit
-from repro.predict.calibration.interval import ALONE, LEVEL, TENSOR_PARALLEL
+from repro.predict.calibration.fitting import PRIORS, cross_validate, fit, model_sizes
+from repro.predict.calibration.interval import (
+    ALONE,
+    BETWEEN_NODES,
+    DEVIATIONS,
+    LEVEL,
+    TENSOR_PARALLEL,
+)
 from repro.predict.calibration.link_fitting import rounded
 from repro.predict.calibration.rows import cluster_like
 from repro.predict.parameters import Calibration, Parameters, Residuals
@@ -74,8 +81,19 @@ def calibrate(training: pd.DataFrame, collectives: pd.DataFrame, source: str) ->
     medians = {name: prior.median for name, prior in PRIORS.items()}
     start = Parameters(**medians, collective_efficiency=ring.efficiency, ring_ramp=ring.ramp)
     fitted = fit(training, start)
-    errors = cross_validate(training, start)
+    errors = cross_validate(training, model_sizes(training), start).to_numpy(dtype=float)
     parallel = training.tp.to_numpy() > 1
+    residuals = {
+        # Without runs of a regime, all runs stand for it.
+        ALONE: residuals_of(errors[~parallel] if (~parallel).any() else errors),
+        TENSOR_PARALLEL: residuals_of(errors[parallel] if parallel.any() else errors),
+    }
+    between = training[training.gpus > training.gpus_per_node]
+    counts = between.gpus.nunique()
+    if counts > 1:
+        # What runs between nodes miss, all runs of as many GPUs miss alike.
+        missed = cross_validate(training, between.gpus, start).to_numpy(dtype=float)
+        residuals[BETWEEN_NODES] = residuals_of(missed, counts)
     return Calibration(
         source=source,
         date=date.today().isoformat(),
@@ -83,11 +101,7 @@ def calibrate(training: pd.DataFrame, collectives: pd.DataFrame, source: str) ->
         parameters=fitted.parameters,
         fitted=fitted.names,
         covariance=tuple(tuple(row) for row in fitted.covariance.tolist()),
-        # Without runs of a regime, all runs stand for it.
-        residuals={
-            ALONE: residuals_of(errors[~parallel] if (~parallel).any() else errors),
-            TENSOR_PARALLEL: residuals_of(errors[parallel] if parallel.any() else errors),
-        },
+        residuals=residuals,
     )
 
 
@@ -99,12 +113,17 @@ def _gpu(training: pd.DataFrame) -> str:
     return found.pop()
 
 
-def residuals_of(errors: Array) -> Residuals:
-    """What ln(predicted / measured) of rows that a fit has not seen says of others."""
+def residuals_of(errors: Array, groups: int | None = None) -> Residuals:
+    """What ln(predicted / measured) of rows that a fit has not seen says of others.
+
+    Of few `groups` with an error each that their rows share, Student's t makes of it what it says
+    of the next group; None: every row has its own.
+    """
+    few = 1.0 if groups is None else student_t.ppf((1 + LEVEL) / 2, groups - 1) / DEVIATIONS
     return Residuals(
         rows=len(errors),
         mape_pct=float(100 * np.abs(np.expm1(errors)).mean()),
-        half_width=float(np.quantile(np.abs(errors), LEVEL)),
+        half_width=float(few * np.quantile(np.abs(errors), LEVEL)),
     )
 
 

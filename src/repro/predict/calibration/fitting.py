@@ -97,10 +97,26 @@ def fit(rows: pd.DataFrame, start: Parameters, names: Sequence[str] = tuple(PRIO
     return Fit(start.model_copy(update=found.values), tuple(names), found.covariance)
 
 
-def cross_validate(rows: pd.DataFrame, start: Parameters) -> Array:
-    """ln(predicted / measured) of every row, by fits that have seen no row of its model size.
+def cross_validate(rows: pd.DataFrame, groups: pd.Series, start: Parameters) -> pd.Series:
+    """ln(predicted / measured), by the rows' index, by fits that have seen no row of their group.
 
-    A model size is a number of layers and a hidden size of one family.
+    Parameters
+    ----------
+    groups : Series
+        Of the rows that are held out, by their index; all others are in every fit.
+    """
+    errors = pd.Series(np.nan, index=groups.index)
+    for group in tqdm(groups.unique(), desc=f"cross-validation by {groups.name}", unit="group"):
+        held = rows.loc[groups.index[groups == group]]
+        fitted = fit(rows.drop(held.index), start)
+        parts = list(training_rows(held))
+        index = np.concatenate([part.index.to_numpy() for part in parts])
+        errors.loc[index] = log_errors(parts, fitted.parameters)
+    return errors
+
+
+def model_sizes(rows: pd.DataFrame) -> pd.Series:
+    """The groups of models with as many layers, as wide and of one family.
 
     Raises
     ------
@@ -115,11 +131,4 @@ def cross_validate(rows: pd.DataFrame, start: Parameters) -> Array:
             f"all runs are of one model ({sizes.iloc[0]}); calibrating takes two sizes or more, "
             "to be judged by those that a fit has not seen"
         )
-    errors = pd.Series(np.nan, index=rows.index)
-    for size in tqdm(sizes.unique(), desc="cross-validation", unit="size"):
-        held = rows[sizes == size]
-        fitted = fit(rows[sizes != size], start)
-        parts = list(training_rows(held))
-        index = np.concatenate([part.index.to_numpy() for part in parts])
-        errors.loc[index] = log_errors(parts, fitted.parameters)
-    return errors.to_numpy(dtype=float)
+    return sizes.rename("model size")

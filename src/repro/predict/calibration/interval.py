@@ -37,6 +37,7 @@ _HOST = (
 )
 
 ALONE, TENSOR_PARALLEL = "without tensor parallelism", "with tensor parallelism"
+BETWEEN_NODES = "between nodes"
 
 
 def transfer_half_width(calibrated: Calibration, cluster: Cluster) -> float:
@@ -60,6 +61,9 @@ def half_width(
     """
     parallel, alone = (calibrated.residuals[name].half_width for name in (TENSOR_PARALLEL, ALONE))
     quantile = np.where(w.tensor_parallel > 1, parallel, alone)
+    if between := calibrated.residuals.get(BETWEEN_NODES):
+        on_several = w.gpus > cluster.topology.gpus_per_node
+        quantile = np.where(on_several, between.half_width, quantile)
     transfer = transfer_half_width(calibrated, cluster)
 
     def logarithm(parameters: Parameters) -> Array:
