@@ -16,7 +16,7 @@ from repro.predict.fused.iteration import Phases, predict_phases
 from repro.predict.fused.memory import FRAGMENTATION, memory
 from repro.predict.fused.parameters import half_width, read_fused
 from repro.predict.fused.reading import read_runs
-from repro.predict.fused.run import PRECISIONS, training_flops
+from repro.predict.fused.run import PRECISIONS, Run, on_device, training_flops
 from repro.predict.workload import divisors
 
 # The columns in which plans of a job differ.
@@ -26,6 +26,10 @@ _PHASES = tuple(one.name for one in fields(Phases))
 # shorter slices of a sequence.
 _WIDEST, _MOST_CHUNKS, _MICRO_BATCHES, _SHORTEST_SLICE = 16, 12, (1, 2, 4, 8), 4096
 _RECOMPUTE = ("none", "full")
+
+
+class DoesNotFit(ReproError):
+    """No plan fits into the memory of a GPU."""
 
 
 def best_plans(
@@ -66,34 +70,8 @@ def best_plans(
         A name is unknown, the GPUs cannot be split, or no plan fits.
     """
     entry, where = open_model(model), gpu(device)
-    choose("stack", stack, read_stacks())
-    for name in precisions:
-        choose("precision", name, dict.fromkeys(PRECISIONS))
-    plans = _plans(entry, where, gpus, global_batch, tuple(precisions))
-    if plans.empty:
-        raise ReproError(
-            f"gpus {gpus}: no split suits the {entry.shape.layers} layers and "
-            f"{entry.shape.heads} heads of {entry.label} and a batch of {global_batch}; "
-            f"make the latter a multiple of {gpus}"
-        )
-    table = plans.assign(
-        gpu=where.label,
-        gpus=gpus,
-        global_batch=global_batch,
-        stack=stack,
-        nvlink_domain=where.domain_gpus,
-        **entry.shape.model_dump(exclude={"gated_mlp"}),
-        gated_mlp="yes" if entry.shape.gated_mlp else "no",
-    )
-    run, calibrated = read_runs(table), read_fused()
-    table["memory_bytes"] = memory(run).total * (1 + FRAGMENTATION / 2)
-    fitting = (table.memory_bytes <= 1e9 * where.memory_gb).to_numpy()
-    if not fitting.any():
-        raise ReproError(
-            f"gpus {gpus}: {entry.label} takes {table.memory_bytes.min() / 1e9:.0f} GB or more of "
-            f"each, and {where.label} has {where.memory_gb:g} GB; take more GPUs"
-        )
-    table, run = table[fitting], run.rows(fitting)
+    table, run = fitting_plans(entry, where, gpus, global_batch, precisions, stack)
+    calibrated = read_fused()
     phases = in_blocks(run, lambda rows: vars(predict_phases(rows, calibrated.parameters)))
     seconds = np.sum(list(phases.values()), axis=0)
     best = np.argsort(seconds, kind="stable")[:count]
@@ -119,6 +97,56 @@ def best_plans(
             **parts,
         )
     )
+
+
+def fitting_plans(
+    entry: OpenModel,
+    where: Gpu,
+    gpus: int,
+    global_batch: int,
+    precisions: Sequence[str],
+    stack: str,
+) -> tuple[pd.DataFrame, Run]:
+    """All plans that fit into the memory of a GPU, which need not be one of the catalogue's.
+
+    Returns
+    -------
+    tuple
+        A table with `SPLIT`, `memory_bytes` and what else a row of runs has; and its runs.
+
+    Raises
+    ------
+    ReproError
+        A name is unknown, the GPUs cannot be split, or no plan fits.
+    """
+    choose("stack", stack, read_stacks())
+    for name in precisions:
+        choose("precision", name, dict.fromkeys(PRECISIONS))
+    plans = _plans(entry, where, gpus, global_batch, tuple(precisions))
+    if plans.empty:
+        raise ReproError(
+            f"gpus {gpus}: no split suits the {entry.shape.layers} layers and "
+            f"{entry.shape.heads} heads of {entry.label} and a batch of {global_batch}; "
+            f"make the latter a multiple of {gpus}"
+        )
+    table = plans.assign(
+        gpu=where.label,
+        gpus=gpus,
+        global_batch=global_batch,
+        stack=stack,
+        nvlink_domain=where.domain_gpus,
+        **entry.shape.model_dump(exclude={"gated_mlp"}),
+        gated_mlp="yes" if entry.shape.gated_mlp else "no",
+    )
+    run = on_device(read_runs(table), where)
+    table["memory_bytes"] = memory(run).total * (1 + FRAGMENTATION / 2)
+    fitting = (table.memory_bytes <= 1e9 * where.memory_gb).to_numpy()
+    if not fitting.any():
+        raise DoesNotFit(
+            f"gpus {gpus}: {entry.label} takes {table.memory_bytes.min() / 1e9:.0f} GB or more of "
+            f"each, and {where.label} has {where.memory_gb:g} GB; take more GPUs"
+        )
+    return table[fitting], run.rows(fitting)
 
 
 def plan_table(best: pd.DataFrame) -> str:

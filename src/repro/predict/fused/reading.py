@@ -13,7 +13,7 @@ from repro.catalog.open_models import read_open_models
 from repro.catalog.reading import choose
 from repro.catalog.stacks import read_stacks, stack_of
 from repro.errors import ReproError
-from repro.predict.fused.run import GENERATIONS, OPERAND_BYTES, PRECISIONS, Run
+from repro.predict.fused.run import GENERATIONS, OPERAND_BYTES, PRECISIONS, Run, peak_flops
 from repro.predict.workload import RECOMPUTE, Array
 
 _UNKNOWN = "unknown"
@@ -137,7 +137,7 @@ def read_runs(table: pd.DataFrame) -> Run:
     own_nics_gbps = node * of.of_gpu(lambda one: one.nic_gbps)
     nic_gbps = of.numbers_or("inter_node_gbps_per_node", own_nics_gbps) / node
     precision = of.index("dtype", PRECISIONS)
-    peaks = [of.of_gpu(partial(_peak, precision=name)) for name in PRECISIONS]
+    peaks = [of.of_gpu(partial(peak_flops, precision=name)) for name in PRECISIONS]
     numbered = {name: at for at, name in enumerate(read_stacks())}
     return Run(
         layers=of.numbers("layers"),
@@ -200,9 +200,3 @@ def otherwise(table: pd.DataFrame) -> Iterator[tuple[Array, pd.DataFrame]]:
     for name, value in _OTHERWISE.items():
         given = table[name] if name in table.columns else pd.Series(None, index=table.index)
         yield given.isna().to_numpy(), table.assign(**{name: given.astype(object).fillna(value)})
-
-
-def _peak(device: Gpu, precision: str) -> float:
-    """The dense peak in FLOP/s; without units of its own a precision has the next one's."""
-    fp8 = device.fp8_flops or device.peak_flops
-    return {"bf16": device.peak_flops, "nvfp4": device.fp4_flops or fp8}.get(precision, fp8)

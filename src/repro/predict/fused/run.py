@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from repro.catalog.gpus import Generation
+from repro.catalog.gpus import Generation, Gpu
 from repro.predict.workload import Array
 
 GENERATIONS: tuple[str, ...] = get_args(Generation)
@@ -132,6 +132,28 @@ class Run:
         """Some of the rows."""
         kept: dict[str, Any] = {one.name: getattr(self, one.name)[chosen] for one in fields(self)}
         return replace(self, **kept)
+
+
+def peak_flops(device: Gpu, precision: str) -> float:
+    """The dense peak in FLOP/s; without units of its own a precision has the next one's."""
+    fp8 = device.fp8_flops or device.peak_flops
+    return {"bf16": device.peak_flops, "nvfp4": device.fp4_flops or fp8}.get(precision, fp8)
+
+
+def on_device(run: Run, device: Gpu) -> Run:
+    """The same runs on another GPU, which need not exist, in its maker's systems."""
+    peaks = np.array([peak_flops(device, name) for name in PRECISIONS])
+    of_all = {
+        "generation": GENERATIONS.index(device.generation),
+        "half_flops": device.peak_flops,
+        "multiprocessors": device.multiprocessors,
+        "memory_bytes_per_s": 1e9 * device.memory_gbytes_per_s,
+        "link_bytes_per_s": 1e9 * device.link_gbytes_per_s,
+        "nic_bytes_per_s": 1e9 / 8 * device.nic_gbps,
+        "domain_gpus": device.domain_gpus,
+    }
+    alike = {name: np.full(len(run.layers), float(value)) for name, value in of_all.items()}
+    return replace(run, peak_flops=peaks[run.precision.astype(int)], **alike)
 
 
 def training_flops(run: Run) -> Array:
