@@ -31,6 +31,7 @@ def test_the_papers_sections_have_their_notebooks() -> None:
         "claims",
         "testbed_prediction",
         "what_if",
+        "hardware_generations",
         "open_models",
         "report",
     }
