@@ -11,6 +11,7 @@ from repro.catalog.experiments import experiment
 from repro.catalog.protocols import read_protocols
 from repro.catalog.selection import select
 from repro.claims.definitions import Quantity, Statement
+from repro.claims.hardware import HARDWARE, OfHardware
 from repro.claims.predictions import PREDICTIONS, Predicted
 from repro.claims.published import Claim, read_claims
 from repro.claims.quantities import ASSUMPTIONS, MEMORY_INPUTS, NOT_ON_TESTBED, TESTS
@@ -25,7 +26,9 @@ Verdict = Literal["reproduced", "same direction", "not reproduced", "not run", "
 # A number counts as reproduced within this much of the published one, or if its interval holds it.
 TOLERANCE = 0.10
 # The documents whose claims are judged; the others are about other clusters and models.
-DOCUMENTS = ("hoti2023", "micro2024", "gpt350m")
+DOCUMENTS = ("hoti2023", "micro2024", "gpt350m", "perfmodel")
+# What answers claims that no experiment does.
+_PREDICTIONS: Mapping[str, Predicted | OfHardware] = {**PREDICTIONS, **HARDWARE}
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ def _judge_all(claims: list[Claim], results: Mapping[str, xr.Dataset]) -> list[J
     tested = {TESTS[claim.id].experiment for claim in claims if claim.id in TESTS}
     predicted = {name: predicted_sample(name) for name in tested}
     # Several documents repeat a claim: what answers it is evaluated once.
-    asked = dict.fromkeys(PREDICTIONS[claim.id] for claim in claims if claim.id in PREDICTIONS)
+    asked = dict.fromkeys(_PREDICTIONS[claim.id] for claim in claims if claim.id in _PREDICTIONS)
     evaluated = {prediction: prediction.evaluate() for prediction in asked}
     inputs = {
         claim: f"{entry.label}'s rate is computed from it"
@@ -120,7 +123,7 @@ def _judge_all(claims: list[Claim], results: Mapping[str, xr.Dataset]) -> list[J
         if test := TESTS.get(claim.id):
             name, reason = test.experiment, inputs.get(claim.id, "")
             assumed = ASSUMPTIONS.get(name, "")
-            if claim.id not in PREDICTIONS:
+            if claim.id not in _PREDICTIONS:
                 at_full_scale = _find(claim, test, predicted[name], reason, assumed)
             absent = f"{name} was not run"
             sample = NOT_ON_TESTBED.get(claim.id) or measured["testbed"].get(name, absent)
@@ -128,7 +131,7 @@ def _judge_all(claims: list[Claim], results: Mapping[str, xr.Dataset]) -> list[J
             on_testbed = _find(
                 claim, test, sample, reason or MEMORY_INPUTS.get(claim.id, ""), assumed
             )
-        if prediction := PREDICTIONS.get(claim.id):
+        if prediction := _PREDICTIONS.get(claim.id):
             at_full_scale = _evaluate(claim, prediction, *evaluated[prediction])
         judgements.append(_judgement(claim, at_full_scale, on_testbed, on_nodes))
     return judgements
@@ -197,7 +200,9 @@ def judge_point(claim: Claim, test: Quantity | Statement, results: xr.Dataset) -
     return _of_number(claim, value, (value, value), test.neutral)
 
 
-def _evaluate(claim: Claim, predicted: Predicted, value: float, draws: Array) -> Finding:
+def _evaluate(
+    claim: Claim, predicted: Predicted | OfHardware, value: float, draws: Array
+) -> Finding:
     if claim.value is None:
         found = _of_statement(float(np.mean(draws)), bool(value))
     else:
