@@ -189,19 +189,24 @@ def claims(
     experiment: Annotated[
         str | None, typer.Option(help="Only those that this experiment answers.")
     ] = None,
+    reference: Annotated[
+        bool, typer.Option("--reference", help="As the run kept in data/reference measured them.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
 ) -> None:
     """Print what became of the published claims: verdicts by observation, rows, or one in full."""
     from rich.console import Console
 
+    from repro.claims.reference import judge_reference, reference_run
     from repro.claims.selection import filter_claims
     from repro.claims.terminal import card, overview, rows
     from repro.claims.verdicts import judge_every_claim
     from repro.experiments.this_machine import caveats
     from repro.results.store import read_experiments
 
-    results = read_experiments()
-    chosen = filter_claims(judge_every_claim(results), ids or (), verdict, experiment)
+    results = {} if reference else read_experiments()
+    judged = judge_reference() if reference else judge_every_claim(results)
+    chosen = filter_claims(judged, ids or (), verdict, experiment)
     if as_json:
         typer.echo(json.dumps([asdict(judgement) for judgement in chosen], indent=1))
         return
@@ -211,8 +216,36 @@ def claims(
         console.print(*map(card, chosen), sep="\n")
     else:
         console.print(rows(chosen) if every or verdict or experiment else overview(chosen))
+    if reference:
+        typer.echo(f"testbed: a reference run, not this machine's ({reference_run()})", err=True)
     for caveat in caveats(results):
         typer.echo(caveat, err=True)
+
+
+@app.command()
+def reference() -> None:
+    """Keep the run in results/ as the reference run: small files in data/reference, for git."""
+    from repro.claims.reference import keep_run
+    from repro.results.store import read_experiments
+
+    for path in keep_run(read_experiments()):
+        typer.echo(path)
+
+
+@app.command()
+def compare(
+    every: Annotated[bool, typer.Option("--all", help="Print a row for each cell.")] = False,
+) -> None:
+    """Say which cells of the run in results/ agree with the reference run in their intervals."""
+    from repro.claims.reference import agreement, compare, reference_run
+    from repro.results.reference import describe_run
+    from repro.results.store import has_runs, read_experiments
+
+    results = read_experiments()
+    compared = compare(results)
+    typer.echo(f"here:      {describe_run(next(filter(has_runs, results.values())))}")
+    typer.echo(f"reference: {reference_run()}")
+    typer.echo((compared if every else agreement(compared)).round(3).to_string())
 
 
 @app.command("what-if")

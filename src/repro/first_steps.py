@@ -5,15 +5,17 @@ from repro.paths import RESULTS
 
 _NOTHING_MEASURED = """\
 Nothing is measured here yet. Without measuring:
-  repro claims      published claims beside what the performance model predicts
+  repro claims                   published claims beside what the performance model predicts
+  repro claims --reference       what another machine's run measured, kept in git
   repro what-if llama3.1-70b     the best plans to train an open model on today's GPUs
   jupyter lab notebooks/         source = "predicted" needs no run
 To measure:
-  repro doctor      what this machine can do, and how to make it do more
-  make repro        everything: corpus, training on emulated nodes, figures, verdicts"""
+  repro doctor                   what this machine can do, and how to make it do more
+  make repro                     everything: corpus, training on emulated nodes, figures, verdicts"""
 _MEASURED = """\
 {} of {} experiments are measured here.
   repro claims      what became of the published claims; `repro claims C017` shows one in full
+  repro compare     which cells agree with the reference run
   jupyter lab notebooks/         one notebook per section of the papers
   make repro        measures what is missing or has changed"""
 

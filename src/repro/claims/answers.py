@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 import pandas as pd
 import xarray as xr
 
+from repro.claims.quantities import TESTS
+from repro.claims.reference import judge_reference
 from repro.claims.table import frame
 from repro.claims.verdicts import Judgement, judge_claims, missing
 from repro.results.store import has_runs
@@ -46,10 +48,13 @@ def answers(results: Mapping[str, xr.Dataset]) -> Answers:
     partial = "; ".join(
         text
         for name, dataset in results.items()
-        if sources == {"predicted"} and (text := missing(name, dataset, "predicted"))
+        for source in sources
+        if (source == "predicted" or "reference" in dataset.attrs)
+        and (text := missing(name, dataset, source))
     )
     answered, reasons = [], Counter[str]()
-    for judgement in judge_claims(results):
+    kept = any("reference" in dataset.attrs for dataset in results.values())
+    for judgement in _of_reference(results) if kept else judge_claims(results):
         if reason := partial or _unanswered(judgement, sources):
             reasons[reason] += 1
         else:
@@ -59,6 +64,11 @@ def answers(results: Mapping[str, xr.Dataset]) -> Answers:
     why = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common())
     rest = f"{reasons.total()} claims are not answered by this selection ({why})." if why else ""
     return Answers(frame(answered).drop(columns=absent, errors="ignore"), rest)
+
+
+def _of_reference(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
+    """The verdicts that are kept of the reference run: its samples are not."""
+    return [j for j in judge_reference() if j.id in TESTS and TESTS[j.id].experiment in results]
 
 
 def _unanswered(judgement: Judgement, sources: set[str]) -> str:
