@@ -11,7 +11,7 @@ Nothing is measured here yet. Without measuring:
   jupyter lab notebooks/         source = "predicted" needs no run
 To measure:
   repro doctor                   what this machine can do, and how to make it do more
-  make repro                     everything: corpus, training on emulated nodes, figures, verdicts"""
+  make repro                     corpus, training on emulated nodes, figures, verdicts"""
 _MEASURED = """\
 {} of {} experiments are measured here.
   repro claims      what became of the published claims; `repro claims C017` shows one in full

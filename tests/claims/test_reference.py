@@ -49,6 +49,8 @@ def test_what_is_kept_is_small_and_says_what_it_is(
     assert kept.sizes["iteration"] == 1 and "sample" not in kept.dims
     assert "profile default" in reference_run(folder) and "cores" in reference_run(folder)
     assert kept.attrs["title"] == "A made-up run, reference run"
+    for name in kept.data_vars.keys() - {"cells"}:
+        assert kept[name].dims == results["weak_scaling"][name].dims
     # Quantities of the means are those of the samples.
     for quantity in (iteration_time_s, communication_fraction):
         there, here = xr.align(quantity(kept), quantity(results["weak_scaling"]), join="exact")

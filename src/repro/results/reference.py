@@ -37,7 +37,12 @@ def keep_reference(name: str, results: xr.Dataset, folder: Path = REFERENCE) -> 
     """
     measured = results.sel(source=[SOURCE])
     kept = measured[[variable for variable in _KEPT if variable in measured]]
-    means = kept.mean("iteration", keep_attrs=True).expand_dims("iteration", axis=-1)
+    means = kept.map(
+        lambda values: (
+            values.mean("iteration", keepdims=True) if "iteration" in values.dims else values
+        ),
+        keep_attrs=True,
+    )
     summary = means.astype("float32").assign(cells=cells(measured))
     summary.attrs = {key: results.attrs[key] for key in _DESCRIBED if key in results.attrs}
     path = folder / f"{name}.nc"
