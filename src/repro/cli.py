@@ -274,6 +274,17 @@ def what_if(
 
 
 @app.command()
+def explore(
+    port: Annotated[int, typer.Option(help="Of this machine.")] = 5006,
+    show: Annotated[bool, typer.Option(help="Open it in a browser.")] = True,
+) -> None:
+    """Serve one page with sliders: measured and predicted iterations side by side, and plans."""
+    from repro.explorer.page import serve
+
+    serve(port, show)
+
+
+@app.command()
 def validate(
     file: Path,
     by: Annotated[

@@ -7,6 +7,7 @@ _NOTHING_MEASURED = """\
 Nothing is measured here yet. Without measuring:
   repro claims                   published claims beside what the performance model predicts
   repro claims --reference       what another machine's run measured, kept in git
+  repro explore                  sliders: link rate, latency, batch and GPUs move the prediction
   repro what-if llama3.1-70b     the best plans to train an open model on today's GPUs
   jupyter lab notebooks/         source = "predicted" needs no run
 To measure:
