@@ -8,10 +8,12 @@ from rich.console import Console, RenderableType
 
 from repro.claims.observations import OBSERVATIONS, observation_of
 from repro.claims.published import read_claims
+from repro.claims.quantities import TESTS
 from repro.claims.selection import filter_claims
 from repro.claims.terminal import card, overview, rows
 from repro.claims.verdicts import DOCUMENTS, Judgement, judge_claims
 from repro.errors import ReproError
+from repro.paths import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +82,18 @@ def test_filters_and_unknown_words(judged: list[Judgement]) -> None:
     ):
         with pytest.raises(ReproError, match="unknown"):
             filter_claims(judged, ids, verdict, experiment)
+
+
+def test_the_documented_table_has_the_observations_with_their_claims_and_experiments() -> None:
+    text = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
+    documented = {}
+    for row in re.findall(r"^\|.*\| C\d.*\|$", text, re.M):
+        name, _, claims, experiments = (cell.strip() for cell in row.strip("|").split("|"))
+        listed: list[str] = []
+        for first, last in re.findall(r"C(\d+)(?:-C(\d+))?", claims):
+            listed += [f"C{number:03d}" for number in range(int(first), int(last or first) + 1)]
+        documented[name] = (tuple(listed), set(experiments.split(", ")))
+    assert documented == {
+        one.name: (one.claims, {TESTS[claim].experiment for claim in one.claims if claim in TESTS})
+        for one in OBSERVATIONS
+    }
