@@ -25,7 +25,10 @@ class Answers:
     rest: str
 
     def _repr_html_(self) -> str:
-        table = self.rows.style.set_properties(None, **{"text-align": "left"}).to_html()
+        styled = self.rows.style.set_table_styles(
+            [{"selector": "th, td", "props": "text-align: left"}]
+        )
+        table = styled.to_html()
         return f"{table if len(self.rows) else ''}<p>{html.escape(self.rest)}</p>"
 
 
