@@ -6,6 +6,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from repro.figures.notebook import LOADS_SCRIPTS
+
 pytestmark = pytest.mark.slow
 
 _CELLS = """
@@ -43,6 +45,7 @@ def test_scripts_come_once_and_figures_ask_for_nothing(
 ) -> None:
     (scripts,), _, (bokeh,), (matplotlib,) = outputs
     assert len(scripts.data["text/html"]) > 1e6
+    assert scripts.metadata == LOADS_SCRIPTS
     for figure in (bokeh, matplotlib):
         html = figure.data["text/html"]
         assert len(html) < 1e6

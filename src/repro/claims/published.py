@@ -49,7 +49,7 @@ def read_claims() -> list[Claim]:
         ]
 
 
-def read_documents() -> dict[str, str]:
-    """Titles and venues of the documents, by their keys."""
+def read_sources() -> dict[str, str]:
+    """The documents by key: title and venue."""
     with (PUBLISHED / "sources.csv").open(newline="", encoding="utf-8") as file:
         return {row["key"]: f"{row['title']} ({row['venue']})" for row in csv.DictReader(file)}

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from repro.claims.contradictions import contradictions
 from repro.claims.observations import OBSERVATIONS, observation_of
-from repro.claims.published import read_documents
+from repro.claims.published import read_sources
 from repro.claims.quantities import TESTS
 from repro.claims.table import found, frame, published_text
 from repro.claims.verdicts import Judgement, Verdict
@@ -103,7 +103,7 @@ def card(judgement: Judgement) -> RenderableType:
         lines.append(f"measured by: dvc repro experiment@{test.experiment}")
     return Group(
         Text(f"{j.id}  {j.statement}", style="bold"),
-        Text(f"{read_documents()[j.source]}, {j.section}", style="dim"),
+        Text(f"{read_sources()[j.source]}, {j.section}", style="dim"),
         Padding(values, (0, 0, 0, 2)),
         *(Padding(Text(line), (0, 0, 0, 2)) for line in lines),
         "",

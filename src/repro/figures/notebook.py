@@ -15,6 +15,8 @@ from repro.results.folded import folded_html
 
 # The core draws every figure here; widgets, tables and formulas are other files.
 _SCRIPTS = Resources(mode="inline", components=["bokeh"])
+# Of the output that holds them: a page that has the scripts already leaves it out.
+LOADS_SCRIPTS = {"loads_scripts": True}
 
 
 def show(backend: Literal["bokeh", "matplotlib"]) -> None:
@@ -30,7 +32,7 @@ def show(backend: Literal["bokeh", "matplotlib"]) -> None:
         formatters["text/html"].for_type(xr.Dataset, folded_html)
         shell.display_formatter.mimebundle_formatter.for_type(hv.core.Dimensioned, _bundle)
     if backend == "bokeh":
-        display(HTML(_SCRIPTS.render_js()))  # type: ignore[no-untyped-call]
+        display(HTML(_SCRIPTS.render_js()), metadata=LOADS_SCRIPTS)  # type: ignore[no-untyped-call]
 
 
 def _bundle(figure: hv.core.Dimensioned, **_: object) -> dict[str, str]:
