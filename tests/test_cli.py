@@ -1,8 +1,10 @@
 """The command line: bad input is one line and a non-zero exit."""
 
 import json
+import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ def _repro(*arguments: str) -> "subprocess.CompletedProcess[str]":
     ("arguments", "message"),
     [
         (("corpus", "dataset", "rnn"), "rnn"),
+        (("claims", "--experiment", "fusion"), "fusion"),
     ],
 )
 def test_bad_input_is_one_line(arguments: tuple[str, ...], message: str) -> None:
@@ -46,6 +49,21 @@ def test_doctor_names_every_ability() -> None:
     )
     for what in (*abilities, "protocol rdma", "protocol tcp"):
         assert what in result.stdout
+
+
+def test_without_a_command_it_says_what_to_do_next() -> None:
+    result = _repro()
+    assert result.returncode == 0
+    assert "repro claims" in result.stdout and "make repro" in result.stdout
+    assert _repro("--version").stdout == f"repro {version('repro')}\n"
+
+
+def test_shells_can_complete_commands() -> None:
+    environment = {**os.environ, "_REPRO_COMPLETE": "complete_bash", "COMP_WORDS": "repro cla"}
+    result = subprocess.run(
+        [_REPRO], env={**environment, "COMP_CWORD": "1"}, capture_output=True, text=True
+    )
+    assert result.stdout.split() == ["claims"]
 
 
 def test_claims_as_json() -> None:

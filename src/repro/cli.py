@@ -4,6 +4,7 @@ import json
 import sys
 import warnings
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -13,9 +14,6 @@ from repro.errors import ReproError
 from repro.paths import ENWIKI, PARAMS, PUBLISHED, RESULTS
 
 app = typer.Typer(
-    help="The wind tunnel for LLM interconnects.",
-    no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 corpus_app = typer.Typer(help="From an English Wikipedia dump to Megatron's datasets.")
@@ -23,6 +21,30 @@ app.add_typer(corpus_app, name="corpus", no_args_is_help=True)
 
 _DUMP = ENWIKI / "dump.xml.bz2"
 _ARTICLES = ENWIKI / "articles.jsonl"
+_FILE_WIDTH = 160
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"repro {version('repro')}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def start(
+    context: typer.Context,
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print it, and end."
+        ),
+    ] = False,
+) -> None:
+    """The wind tunnel for LLM interconnects."""
+    if context.invoked_subcommand is None:
+        from repro.first_steps import first_steps
+
+        typer.echo(first_steps())
 
 
 @corpus_app.command("dump")
@@ -157,22 +179,73 @@ def figures() -> None:
 
 @app.command()
 def claims(
+    ids: Annotated[
+        list[str] | None, typer.Argument(help="Show these in full, such as C017.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Print a row for each claim.")] = False,
+    verdict: Annotated[
+        str | None, typer.Option(help="Only those with this verdict, of any source.")
+    ] = None,
+    experiment: Annotated[
+        str | None, typer.Option(help="Only those that this experiment answers.")
+    ] = None,
+    reference: Annotated[
+        bool, typer.Option("--reference", help="As the run kept in data/reference measured them.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
 ) -> None:
-    """Print every claim: published, predicted and measured value, intervals and verdicts."""
-    from repro.claims.table import table
+    """Print what became of the published claims: verdicts by observation, rows, or one in full."""
+    from rich.console import Console
+
+    from repro.claims.reference import judge_reference, reference_run
+    from repro.claims.selection import filter_claims
+    from repro.claims.terminal import card, overview, rows
     from repro.claims.verdicts import judge_every_claim
     from repro.experiments.this_machine import caveats
     from repro.results.store import read_experiments
 
-    results = read_experiments()
-    judgements = judge_every_claim(results)
+    results = {} if reference else read_experiments()
+    judged = judge_reference() if reference else judge_every_claim(results)
+    chosen = filter_claims(judged, ids or (), verdict, experiment)
     if as_json:
-        typer.echo(json.dumps([asdict(judgement) for judgement in judgements], indent=1))
+        typer.echo(json.dumps([asdict(judgement) for judgement in chosen], indent=1))
+        return
+    # A file takes any width; a terminal has its own.
+    console = Console(width=None if sys.stdout.isatty() else _FILE_WIDTH, highlight=False)
+    if ids:
+        console.print(*map(card, chosen), sep="\n")
     else:
-        typer.echo(table(judgements))
-        for caveat in caveats(results):
-            typer.echo(caveat, err=True)
+        console.print(rows(chosen) if every or verdict or experiment else overview(chosen))
+    if reference:
+        typer.echo(f"testbed: a reference run, not this machine's ({reference_run()})", err=True)
+    for caveat in caveats(results):
+        typer.echo(caveat, err=True)
+
+
+@app.command()
+def reference() -> None:
+    """Keep the run in results/ as the reference run: small files in data/reference, for git."""
+    from repro.claims.reference import keep_run
+    from repro.results.store import read_experiments
+
+    for path in keep_run(read_experiments()):
+        typer.echo(path)
+
+
+@app.command()
+def compare(
+    every: Annotated[bool, typer.Option("--all", help="Print a row for each cell.")] = False,
+) -> None:
+    """Say which cells of the run in results/ agree with the reference run in their intervals."""
+    from repro.claims.reference import agreement, compare, reference_run
+    from repro.results.reference import describe_run
+    from repro.results.store import has_runs, read_experiments
+
+    results = read_experiments()
+    compared = compare(results)
+    typer.echo(f"here:      {describe_run(next(filter(has_runs, results.values())))}")
+    typer.echo(f"reference: {reference_run()}")
+    typer.echo((compared if every else agreement(compared)).round(3).to_string())
 
 
 @app.command("what-if")
@@ -198,6 +271,17 @@ def what_if(
     path = RESULTS / "what_if.html"
     export_scenarios(path)
     typer.echo(path)
+
+
+@app.command()
+def explore(
+    port: Annotated[int, typer.Option(help="Of this machine.")] = 5006,
+    show: Annotated[bool, typer.Option(help="Open it in a browser.")] = True,
+) -> None:
+    """Serve one page with sliders: measured and predicted iterations side by side, and plans."""
+    from repro.explorer.page import serve
+
+    serve(port, show)
 
 
 @app.command()

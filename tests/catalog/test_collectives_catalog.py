@@ -65,7 +65,7 @@ def test_some_of_each(gpus: object) -> None:
         ({"profile": "huge"}, "unknown profile 'huge'; choose from: default, thorough, ci"),
         (
             {"source": "dream"},
-            "unknown source 'dream'; choose from: paper, predicted, testbed, cluster",
+            "unknown source 'dream'; choose from: paper, reference, predicted, testbed, cluster",
         ),
     ],
 )

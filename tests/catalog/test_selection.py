@@ -44,7 +44,10 @@ def test_real_nodes_have_more_protocols() -> None:
         ({"models": "gpt5"}, "unknown model 'gpt5'; choose from: gpt2-medium"),
         ({"gpus": 3}, "unknown number of GPUs '3'; choose from: 2, 4, 8"),
         ({"profile": "huge"}, "unknown profile 'huge'; choose from: default, thorough, ci"),
-        ({"source": "dream"}, "unknown source 'dream'; choose from: paper, predicted, testbed"),
+        (
+            {"source": "dream"},
+            "unknown source 'dream'; choose from: paper, reference, predicted, testbed",
+        ),
     ],
 )
 def test_unknown_values_are_refused(arguments: dict[str, str], message: str) -> None:

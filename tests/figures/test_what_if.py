@@ -9,13 +9,11 @@ import holoviews as hv
 import hvplot
 import matplotlib.image
 import pandas as pd
-import panel as pn
 import pytest
 
 from repro.figures.disk import save_figure
 from repro.figures.what_if import (
     compare,
-    explorer,
     export_scenarios,
     plan_breakdown,
     plan_links,
@@ -119,26 +117,6 @@ def test_the_verdict_says_that_it_is_predicted(job: Job, plans: pd.DataFrame) ->
     said = verdict(job, plans)
     assert said.startswith("Predicted for GPT-2-Large, global batch 32, on 8 GPUs over RDMA")
     assert f"{1e3 * plans.iteration_time_s.iloc[0]:.0f} ms an iteration" in said
-
-
-def test_widgets_answer_or_say_why_not() -> None:
-    hvplot.extension("bokeh", logo=False)
-    view = explorer()
-    view.get_root()
-    widgets = {widget.label: widget for widget in view[0]}
-
-    def answer() -> pn.viewable.Viewable:
-        return view[1]._pane
-
-    assert len(answer()) == 5
-    widgets["cluster"].value = "dgx-h100"
-    assert widgets["protocol"].value == "fabric"
-    assert "DGX H100" in answer()[0].object
-    widgets["GPUs"].value = 7
-    assert answer().object.startswith("gpus 7: no split suits")
-    widgets["GPUs"].value = 16
-    widgets["recompute"].value = "full"
-    assert "full is fastest" in answer()[0].object
 
 
 def test_the_page_needs_nothing_else(tmp_path: Path) -> None:

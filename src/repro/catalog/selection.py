@@ -14,7 +14,7 @@ from repro.errors import ReproError
 
 T = TypeVar("T")
 
-SOURCES = ("paper", "predicted", "testbed", "cluster")
+SOURCES = ("paper", "reference", "predicted", "testbed", "cluster")
 
 
 @dataclass(frozen=True)

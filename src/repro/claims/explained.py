@@ -22,6 +22,7 @@ from repro.predict.calibration.interval import slower
 from repro.predict.explore.experiments import predict_with
 from repro.predict.parameters import calibration
 from repro.predict.workload import Array
+from repro.progress import clear_progress
 
 HEADLINES = ("C001", "C002", "C003", "C004", "C005", "C017", "C018", "C072", "C073", "C061")
 # Published numbers are rounded, and averages of four models whose sequence lengths are unknown.
@@ -83,6 +84,7 @@ def explain() -> tuple[Fitted, list[Explained]]:
                 deviations=float(np.log(alone / published) / _RELATIVE_ERROR),
             )
         )
+    clear_progress()
     return all_fitted, explained
 
 

@@ -152,6 +152,11 @@ def predicted_sample(name: str) -> Sample:
 
 def _sample(name: str, dataset: xr.Dataset, source: str) -> Sample | str:
     """An experiment's measurements as its claims need them, or why they cannot answer."""
+    return missing(name, dataset, source) or draw_sample(dataset.sel(source=source, drop=True))
+
+
+def missing(name: str, dataset: xr.Dataset, source: str) -> str:
+    """What of an experiment its claims would need beside what a source has; empty if nothing."""
     if reasons := why_not_run(dataset):
         return reasons
     if source not in dataset["source"].values:
@@ -164,10 +169,10 @@ def _sample(name: str, dataset: xr.Dataset, source: str) -> Sample | str:
         ("protocol", entry.protocols),
         *([(entry.sweep, full.values)] if entry.sweep else []),
     ):
-        missing = [str(value) for value in wanted if value not in dataset[dim].values]
-        if missing:
-            return f"{name} was run without {dim} {', '.join(missing)}"
-    return draw_sample(dataset.sel(source=source, drop=True))
+        absent = [str(value) for value in wanted if value not in dataset[dim].values]
+        if absent:
+            return f"{name} was run without {dim} {', '.join(absent)}"
+    return ""
 
 
 def _find(

@@ -1,4 +1,4 @@
-"""What nothing is run for: predictions, and published values."""
+"""What nothing is run for: predictions, published values, and the reference run's means."""
 
 import json
 
@@ -14,13 +14,14 @@ from repro.observe.environment import provenance
 from repro.predict.explore.collective_sweeps import predict_sweep, published_sweep
 from repro.predict.explore.experiments import predict_experiment
 from repro.predict.parameters import calibration
-from repro.results.store import not_run
+from repro.results.reference import read_reference
+from repro.results.store import has_runs, not_run
 
 _PAPER = "published values are claims, not series; the table below has them"
 
 
 def look_up(selection: Selection | SweepSelection) -> xr.Dataset:
-    """The dataset of a selection whose source is `predicted` or `paper`.
+    """The dataset of a selection whose source is `predicted`, `reference` or `paper`.
 
     Without variables, and with the reason in attribute `not_run`, where there is none.
     """
@@ -28,7 +29,9 @@ def look_up(selection: Selection | SweepSelection) -> xr.Dataset:
         return _sweep(selection)
     if selection.source == "paper":
         reasons = {selection.source: _PAPER}
-        return not_run(reasons, experiment=selection.name, title=selection.experiment.title)
+        return not_run(reasons, **_named(selection))
+    if selection.source == "reference":
+        return _of_reference(selection)
     entry = cluster(selection.experiment.cluster)
     return predict_experiment(selection).assign_attrs(
         title=f"{selection.experiment.title}, predicted",
@@ -46,8 +49,25 @@ def look_up(selection: Selection | SweepSelection) -> xr.Dataset:
     )
 
 
+def _of_reference(selection: Selection) -> xr.Dataset:
+    kept = read_reference(selection.name)
+    if not has_runs(kept):
+        return kept
+    wanted = {"model": selection.models, "protocol": selection.protocols, "gpus": selection.gpus}
+    absent = [str(one) for dim in wanted for one in wanted[dim] if one not in kept[dim].values]
+    if absent:
+        return not_run(
+            {"reference": f"it was run without {', '.join(absent)}"}, **_named(selection)
+        )
+    return kept.sel({dim: list(values) for dim, values in wanted.items()})
+
+
+def _named(selection: Selection) -> dict[str, str]:
+    return {"experiment": selection.name, "title": selection.experiment.title}
+
+
 def _sweep(selection: SweepSelection) -> xr.Dataset:
-    sources = {"predicted": predict_sweep, "paper": published_sweep}
+    sources = {"predicted": predict_sweep, "paper": published_sweep, "reference": _no_reference}
     try:
         dataset, reasons = sources[selection.source](selection), {}
     except NotRunHere as reason:
@@ -57,3 +77,7 @@ def _sweep(selection: SweepSelection) -> xr.Dataset:
         not_run=json.dumps(reasons),
         provenance=provenance(sweep_parameters(selection)),
     )
+
+
+def _no_reference(_: SweepSelection) -> xr.Dataset:
+    raise NotRunHere("collectives are not kept of the reference run")

@@ -116,7 +116,7 @@ def timeline(results: xr.Dataset) -> hv.core.Dimensioned:
     if not has_runs(results):
         return not_run_here(results)
     if "call_start_s" not in results:
-        return hv.Layout([hv.Text(0.5, 0.5, "predicted: no single messages")])
+        return hv.Layout([hv.Text(0.5, 0.5, "no single messages")])
     cell = results.isel(source=0, model=0, protocol=-1, gpus=-1)
     begin = cell["iteration_start_s"].isel(iteration=0)
     computing = cell["phase_time_s"].isel(iteration=0).sel(phase=list(_BEFORE_DRAIN)).sum("phase")

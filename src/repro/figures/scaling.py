@@ -53,7 +53,7 @@ def received_over_time(results: xr.Dataset) -> hv.Layout:
     if not has_runs(results):
         return not_run_here(results)
     if "rx_full_scale_gbps" not in results:
-        return hv.Layout([hv.Text(0.5, 0.5, "predicted: no rates over time")])
+        return hv.Layout([hv.Text(0.5, 0.5, "no rates over time")])
     chosen = results.isel(gpus=-1).squeeze("source", drop=True)
     return panels(
         [

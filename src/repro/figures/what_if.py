@@ -4,9 +4,6 @@ All numbers here are predicted. Figures take rows of `repro.predict.explore.plan
 one job or of several (`compare`).
 """
 
-# Panel's constructors have no types.
-# mypy: disable-error-code="no-untyped-call"
-
 import base64
 import html
 import tempfile
@@ -18,18 +15,13 @@ import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import numpy as np
 import pandas as pd
-import panel as pn
 from pandas.io.formats.style import Styler
 
 from repro.atomic import replace_text
-from repro.catalog.clusters import read_clusters
-from repro.catalog.models import read_models
-from repro.errors import ReproError
 from repro.figures.disk import save_figure
 from repro.figures.scaling import PHASE_COLOURS
-from repro.predict.explore.plans import Job, best_plans, choose_job, describe, transports
+from repro.predict.explore.plans import Job, best_plans, choose_job, describe
 from repro.predict.step.quantities import MEMORY, PHASES
-from repro.predict.workload import RECOMPUTE
 
 _COLOURS = {
     **PHASE_COLOURS,
@@ -60,7 +52,7 @@ _REFERENCES = {
 }
 _MODEL, _BATCH = "gpt2-large", 64
 _COMPUTING = ("forward_compute", "backward_compute", "recompute", "optimizer")
-# Plans that the explorer and the exported page show of a job.
+# Plans that the exported page shows of a job.
 _SHOWN = 6
 
 
@@ -170,18 +162,6 @@ def verdict(job: Job, plans: pd.DataFrame) -> str:
     )
 
 
-def explorer() -> pn.viewable.Viewable:
-    """Widgets for a job, and what is predicted for it; needs a running kernel or Panel server."""
-    model = pn.widgets.Select(label="model", options=list(read_models()), value=_MODEL)
-    cluster = pn.widgets.Select(label="cluster", options=list(read_clusters()))
-    protocol = pn.widgets.Select(label="protocol", options=pn.bind(transports, cluster))
-    gpus = pn.widgets.IntInput(label="GPUs", value=8, start=1)
-    batch = pn.widgets.IntInput(label="global batch size, sequences", value=_BATCH, start=1)
-    recompute = pn.widgets.Select(label="recompute", options=["any", *RECOMPUTE])
-    widgets = (model, cluster, protocol, gpus, batch, recompute)
-    return pn.Row(pn.Column(*widgets, width=240), pn.bind(_answer, *widgets))
-
-
 def export_scenarios(path: Path) -> None:
     """Write the named scenarios as one HTML page that needs no other file and no network.
 
@@ -221,19 +201,6 @@ what is recomputed. In the second figure, a mark at 0 says that no gradients lea
 {body}
 </body></html>
 """
-
-
-def _answer(
-    model: str, cluster: str, protocol: str, gpus: int, batch: int, recompute: str
-) -> pn.viewable.Viewable:
-    """Figures and table of one job, or why there are none."""
-    try:
-        job = choose_job(model, cluster, protocol, gpus, batch, recompute)
-        plans = best_plans(job, _SHOWN)
-    except ReproError as error:
-        return pn.pane.Alert(str(error), alert_type="warning")
-    drawn = [draw(plans) for draw in _FIGURES.values()]
-    return pn.Column(verdict(job, plans), *drawn, plans_table(plans), width=_WIDTH)
 
 
 def _page_table(plans: pd.DataFrame, identity: str) -> str:

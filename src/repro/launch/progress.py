@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 from repro.launch.cases import Case
 from repro.launch.messages import Work
+from repro.progress import clear_progress
 from repro.train.records import TrainingRun
 
 
@@ -42,3 +43,4 @@ def progress(cases: Sequence[Case[Work]], title: str) -> Iterator[Bar[Work]]:
     bar: tqdm[NoReturn] = tqdm(total=sum(case.steps for case in cases), desc=title, unit=unit)
     with bar:
         yield Bar(bar)
+    clear_progress()

@@ -1,0 +1,130 @@
+"""The reference run's verdicts, and whether one's own run agrees with it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import xarray as xr
+
+from repro.atomic import replacing
+from repro.catalog.experiments import EXPERIMENTS
+from repro.claims.verdicts import Judgement, judge_every_claim
+from repro.errors import ReproError
+from repro.results.cells import cell_table, cells
+from repro.results.reference import NONE_KEPT, REFERENCE, SOURCE, keep_reference, read_reference
+from repro.results.store import has_runs, why_not_run
+
+_VERDICTS = "claims.csv"
+_COLUMNS = ["id", "testbed", "low", "high", "verdict", "reason"]
+
+
+def keep_run(results: Mapping[str, xr.Dataset], folder: Path = REFERENCE) -> list[Path]:
+    """Write a run's means, intervals and verdicts into small files for git.
+
+    Raises
+    ------
+    ReproError
+        An experiment was not measured on the testbed: a reference run is a whole one.
+    """
+    for name, dataset in results.items():
+        if not has_runs(dataset) or SOURCE not in dataset["source"].values:
+            reason = why_not_run(dataset) or f"not on source {SOURCE}"
+            raise ReproError(f"{name}: nothing was measured to keep ({reason}); run `make repro`")
+    rows = [
+        (j.id, j.testbed, *(j.interval or (None, None)), j.verdict, j.reason)
+        for j in judge_every_claim(results)
+    ]
+    paths = [keep_reference(name, dataset, folder) for name, dataset in results.items()]
+    verdicts = folder / _VERDICTS
+    with replacing(verdicts) as temporary:
+        pd.DataFrame(rows, columns=_COLUMNS).to_csv(
+            temporary, index=False, float_format="%.6g", lineterminator="\n"
+        )
+    return [*paths, verdicts]
+
+
+def judge_reference(folder: Path = REFERENCE) -> list[Judgement]:
+    """Every claim, with what the reference run had for it in the testbed's place.
+
+    Raises
+    ------
+    ReproError
+        No reference run is kept.
+    """
+    path = folder / _VERDICTS
+    if not path.exists():
+        raise ReproError(NONE_KEPT)
+    kept = pd.read_csv(path).fillna({"reason": ""}).set_index("id")
+    return [_as_kept(j, kept.loc[j.id]) for j in judge_every_claim({}) if j.id in kept.index]
+
+
+def reference_run(folder: Path = REFERENCE) -> str:
+    """When, with which profile and on what machine the reference run was measured."""
+    described = (read_reference(name, folder).attrs.get("reference", "") for name in EXPERIMENTS)
+    return next(filter(None, described), NONE_KEPT)
+
+
+def _as_kept(judgement: Judgement, row: Any) -> Judgement:
+    interval = None if pd.isna(row["low"]) else (row["low"], row["high"])
+    value = None if pd.isna(row["testbed"]) else row["testbed"]
+    verdict, reason = row["verdict"], row["reason"]
+    return replace(judgement, testbed=value, interval=interval, verdict=verdict, reason=reason)
+
+
+def compare(results: Mapping[str, xr.Dataset], folder: Path = REFERENCE) -> pd.DataFrame:
+    """A run beside the reference run, cell by cell.
+
+    Returns
+    -------
+    DataFrame
+        A row per experiment, quantity and cell that both have, indexed by them; values with the
+        ends of their intervals (`low`, `high`, those of the reference with `_reference`), their
+        `ratio`, and whether the intervals meet (`agrees`).
+
+    Raises
+    ------
+    ReproError
+        No reference run is kept, or the two have nothing in common.
+    """
+    parts = {}
+    for name, dataset in results.items():
+        reference = read_reference(name, folder)
+        if has_runs(reference) and has_runs(dataset) and SOURCE in dataset["source"].values:
+            here = cell_table(cells(dataset.sel(source=[SOURCE])))
+            both = here.join(cell_table(reference["cells"]), rsuffix="_reference", how="inner")
+            cell = [", ".join(f"{part}" for part in index[1:]) for index in both.index]
+            parts[name] = both.assign(cell=cell).reset_index()
+    if not any(map(len, parts.values())):
+        raise ReproError(f"nothing to compare: {_why_nothing(results, folder)}")
+    rows = pd.concat(parts, names=["experiment"]).reset_index("experiment")
+    rows["ratio"] = rows["value"] / rows["value_reference"]
+    rows["agrees"] = (rows["low"] <= rows["high_reference"]) & (
+        rows["low_reference"] <= rows["high"]
+    )
+    return rows.set_index(["experiment", "quantity", "cell"])[_COMPARED]
+
+
+_COMPARED = [
+    *("value", "low", "high", "value_reference", "low_reference", "high_reference"),
+    *("ratio", "agrees"),
+]
+
+
+def agreement(compared: pd.DataFrame) -> pd.DataFrame:
+    """How many cells agree, by experiment and quantity, and the median ratio."""
+    groups = compared.groupby(level=["experiment", "quantity"], sort=False)
+    return pd.DataFrame(
+        {
+            "cells": groups.size(),
+            "agree": groups["agrees"].sum(),
+            "median ratio": groups["ratio"].median(),
+        }
+    )
+
+
+def _why_nothing(results: Mapping[str, xr.Dataset], folder: Path) -> str:
+    if not (folder / _VERDICTS).exists():
+        return NONE_KEPT
+    return next(filter(None, map(why_not_run, results.values())), "no cell was run in both")

@@ -1,0 +1,188 @@
+"""The page: widgets, what they move, and an address that brings the same view back."""
+
+# Panel's constructors have no types.
+# mypy: disable-error-code="no-untyped-call, call-overload"
+
+from collections.abc import Callable
+
+import holoviews as hv
+import hvplot.pandas  # noqa: F401  (registers .hvplot)
+import pandas as pd
+import panel as pn
+
+from repro.catalog.experiments import experiment
+from repro.errors import ReproError
+from repro.explorer.view import EXPERIMENTS, View, breakdown, default_view, plans
+from repro.figures.scaling import PHASE_COLOURS
+from repro.figures.what_if import plans_table
+from repro.predict.explore.plans import describe
+
+_WIDGETS = 340
+_ROWS = 12
+_COLOURS = {
+    **PHASE_COLOURS,
+    "forward receive": "#CC79A7",
+    "backward receive": "#AA4499",
+    "send": "#DDCC77",
+    "embedding sync": "#882255",
+}
+_ABOUT = """
+Bars are milliseconds of one iteration at full scale. *Predicted, as measured* has the
+experiment's own batch, and the protocol's own rate and latency; *predicted, as set* has yours.
+Every plan is predicted. The address of this page holds what is set: keep it to come back."""
+
+
+class Page:
+    """Widgets, and the figures that follow them."""
+
+    def __init__(self) -> None:
+        start = default_view(EXPERIMENTS[0])
+        entry = experiment(start.experiment)
+        profile = entry.profiles["default"]
+        self.experiment = pn.widgets.Select(
+            label="experiment",
+            options={experiment(name).title: name for name in EXPERIMENTS},
+            value=start.experiment,
+        )
+        self.model = pn.widgets.Select(
+            label="model", options=list(profile.models), value=start.model
+        )
+        self.protocol = pn.widgets.Select(
+            label="protocol", options=list(entry.protocols), value=start.protocol
+        )
+        self.gpus = pn.widgets.DiscreteSlider(
+            label="GPUs", options=list(profile.gpus), value=start.gpus
+        )
+        self.gbps = pn.widgets.FloatSlider(
+            label="link rate, Gbit/s", start=0.5, end=400, step=0.5, value=start.gbps
+        )
+        self.latency_us = pn.widgets.FloatSlider(
+            label="latency, µs", start=0.5, end=100, step=0.5, value=start.latency_us
+        )
+        self.sequences = pn.widgets.IntSlider(
+            label="sequences per GPU", start=1, end=64, value=start.sequences
+        )
+        # Another configuration begins with its own rate, latency and batch.
+        for widget in (self.experiment, self.model, self.protocol, self.gpus):
+            widget.param.watch(self._reset, "value")
+
+    @property
+    def widgets(self) -> dict[str, pn.widgets.Widget]:
+        """By the field of `View` that they set, choices before what follows from them."""
+        return {name: getattr(self, name) for name in View.__dataclass_fields__}
+
+    def keep_in_address(self) -> None:
+        """Take the settings that the page's address has, and write later ones into it."""
+        location = pn.state.location
+        assert location is not None
+        for name, widget in self.widgets.items():
+            location.sync(widget, {"value": name})
+
+    def layout(self) -> pn.viewable.Viewable:
+        """Widgets beside what they show."""
+        moved = dict(self.widgets)
+        # Plans of all splits take a moment: they wait until a slider is let go.
+        settled = {
+            name: getattr(widget.param, "value_throttled", widget.param.value)
+            for name, widget in moved.items()
+        }
+        return pn.FlexBox(
+            pn.Column("# What the network costs", *moved.values(), _ABOUT, width=_WIDGETS),
+            pn.Column(
+                pn.bind(_iteration, **moved),
+                pn.bind(_plans, **settled),
+                sizing_mode="stretch_width",
+                styles={"flex": f"1 1 {_WIDGETS}px", "min-width": "0"},
+            ),
+        )
+
+    def _reset(self, _: object) -> None:
+        view = default_view(
+            self.experiment.value, self.model.value, self.protocol.value, self.gpus.value
+        )
+        for name in ("gbps", "latency_us", "sequences"):
+            self.widgets[name].value = getattr(view, name)
+
+
+def page() -> pn.viewable.Viewable:
+    """One visitor's page."""
+    shown = Page()
+    shown.keep_in_address()
+    return shown.layout()
+
+
+def serve(port: int, show: bool) -> None:
+    """Serve the page on this machine until interrupted."""
+    pn.extension()
+    pn.serve({"/": page}, port=port, show=show, title="repro explore", address="127.0.0.1")
+
+
+def _or_why_not(draw: Callable[[View], pn.viewable.Viewable], view: View) -> pn.viewable.Viewable:
+    try:
+        return draw(view)
+    except ReproError as error:
+        return pn.pane.Alert(str(error), alert_type="warning")
+
+
+def _iteration(**setting: object) -> pn.viewable.Viewable:
+    return _or_why_not(_draw_iteration, View(**setting))  # type: ignore[arg-type]
+
+
+def _plans(**setting: object) -> pn.viewable.Viewable:
+    return _or_why_not(_draw_plans, View(**setting))  # type: ignore[arg-type]
+
+
+def _draw_iteration(view: View) -> pn.viewable.Viewable:
+    bars, origin = breakdown(view)
+    # Bars are drawn from below.
+    drawn = bars[::-1].hvplot.barh(
+        stacked=True,
+        color=[_COLOURS[phase] for phase in bars.columns],
+        title=f"Iteration by phase, ms ({origin})",
+        xlabel="",
+        ylabel="",
+        group_label="phase",
+        value_label="time",
+        legend="bottom",
+        responsive=True,
+        height=300,
+    )
+    return pn.pane.HoloViews(drawn, sizing_mode="stretch_width")
+
+
+def _draw_plans(view: View) -> pn.viewable.Viewable:
+    table = plans(view)
+    front = table[table["pareto"]]
+    points = [_points(part) for part in (table[~table["pareto"]], front)]
+    drawn = points[0].opts(color="#BBBBBB", size=4) * points[1].opts(
+        color="gpus", cmap="viridis", size=8, colorbar=True, clabel="GPUs"
+    )
+    drawn = drawn.opts(
+        title="Plans by time and memory; coloured: none is better in these and cost",
+        responsive=True,
+        height=340,
+    )
+    return pn.Column(
+        pn.pane.HoloViews(drawn, sizing_mode="stretch_width"),
+        f"The fastest {min(_ROWS, len(front))} of {len(front)} plans that none is better than:",
+        pn.pane.DataFrame(
+            plans_table(front.head(_ROWS)),
+            sizing_mode="stretch_width",
+            styles={"overflow-x": "auto"},
+        ),
+        sizing_mode="stretch_width",
+    )
+
+
+def _points(table: pd.DataFrame) -> hv.Points:
+    rows = pd.DataFrame(
+        {
+            "iteration, ms": 1e3 * table["iteration_time_s"].to_numpy(),
+            "memory, GB": table["memory_bytes"].to_numpy() / 1e9,
+            "gpus": table.index.get_level_values("gpus"),
+            "GPU s per sequence": table["gpu_s_per_sequence"].to_numpy(),
+            "plan": describe(table.index),
+        }
+    )
+    points = hv.Points(rows, ["iteration, ms", "memory, GB"], list(rows.columns[2:]))
+    return points.opts(tools=["hover"], logx=True)

@@ -1,0 +1,112 @@
+"""The reference run: small, readable without samples, and compared by intervals."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import xarray as xr
+
+from repro.catalog.selection import select
+from repro.claims.answers import answers
+from repro.claims.reference import (
+    agreement,
+    compare,
+    judge_reference,
+    keep_run,
+    reference_run,
+)
+from repro.claims.verdicts import judge_every_claim
+from repro.errors import ReproError
+from repro.experiments.look_up import look_up
+from repro.observe.environment import provenance
+from repro.paths import ROOT
+from repro.results import reference
+from repro.results.metrics import communication_fraction, iteration_time_s
+from repro.results.store import not_run
+
+
+@pytest.fixture(scope="module")
+def results(made_up_results: xr.Dataset) -> dict[str, xr.Dataset]:
+    described = made_up_results.assign_attrs(
+        title="A made-up run", profile="default", provenance=provenance({})
+    )
+    return {"strong_scaling": described, "weak_scaling": described}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, results: dict[str, xr.Dataset]) -> Path:
+    kept = tmp_path_factory.mktemp("reference")
+    keep_run(results, kept)
+    return kept
+
+
+def test_what_is_kept_is_small_and_says_what_it_is(
+    folder: Path, results: dict[str, xr.Dataset]
+) -> None:
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 200_000
+    kept = reference.read_reference("weak_scaling", folder)
+    assert kept.sizes["iteration"] == 1 and "sample" not in kept.dims
+    assert "profile default" in reference_run(folder) and "cores" in reference_run(folder)
+    assert kept.attrs["title"] == "A made-up run, reference run"
+    for name in kept.data_vars.keys() - {"cells"}:
+        assert kept[name].dims == results["weak_scaling"][name].dims
+    # Quantities of the means are those of the samples.
+    for quantity in (iteration_time_s, communication_fraction):
+        there, here = xr.align(quantity(kept), quantity(results["weak_scaling"]), join="exact")
+        assert float(abs(there / here - 1).max()) < 1e-5
+
+
+def test_verdicts_are_those_of_the_run(folder: Path, results: dict[str, xr.Dataset]) -> None:
+    measured = {j.id: j for j in judge_every_claim(results)}
+    for kept in judge_reference(folder):
+        assert (kept.verdict, kept.reason) == (measured[kept.id].verdict, measured[kept.id].reason)
+        value = measured[kept.id].testbed
+        assert kept.testbed == (None if value is None else pytest.approx(value, rel=1e-4))
+        assert kept.predicted == measured[kept.id].predicted
+
+
+def test_a_run_agrees_with_itself_and_a_slower_one_does_not(
+    folder: Path, results: dict[str, xr.Dataset]
+) -> None:
+    same = compare(results, folder)
+    # Four models, three protocols, three numbers of GPUs; three quantities.
+    assert len(same) == 2 * 3 * 36
+    assert (abs(same["ratio"] - 1) < 1e-4).all()
+    slower = dict(results)
+    slower["weak_scaling"] = results["weak_scaling"].assign(
+        iteration_time_s=2 * results["weak_scaling"]["iteration_time_s"]
+    )
+    counts = agreement(compare(slower, folder))
+    assert counts.loc[("weak_scaling", "iteration time, s"), "agree"] == 0
+    assert counts.loc[("weak_scaling", "iteration time, s"), "median ratio"] == pytest.approx(2)
+    assert counts.loc[("weak_scaling", "utilisation, Gbit/s"), "agree"] == 36
+
+
+def test_a_notebook_shows_it_as_what_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for function in (reference.read_reference, judge_reference):
+        monkeypatch.setattr(function, "__defaults__", (folder,))
+    kept = look_up(select("weak_scaling", "reference"))
+    found = answers({"weak_scaling": kept})
+    assert found.rows.loc["C017", "testbed"] != "-"
+    part = look_up(select("weak_scaling", "reference", "ipoib"))
+    assert part["protocol"].values.tolist() == ["ipoib"]
+    assert "without protocol rdma, tcp" in answers({"weak_scaling": part}).rest
+
+
+def test_without_one_a_line_says_so(tmp_path: Path, results: dict[str, xr.Dataset]) -> None:
+    assert "repro reference" in reference_run(tmp_path)
+    for ask in (lambda: judge_reference(tmp_path), lambda: compare(results, tmp_path)):
+        with pytest.raises(ReproError, match="no reference run is kept"):
+            ask()
+    with pytest.raises(ReproError, match="gpt350m: nothing was measured to keep"):
+        keep_run({"gpt350m": not_run({"testbed": "no root"})}, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_runs_lock_file_is_ignored_by_name() -> None:
+    ignored = subprocess.run(
+        ["git", "check-ignore", "dvc.lock"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert ignored.stdout.strip() == "dvc.lock"
+    assert re.search(r"^# .*\n/dvc\.lock$", (ROOT / ".gitignore").read_text(), re.M)

@@ -1,0 +1,99 @@
+"""Claims on a terminal: a screenful, rows, one in full."""
+
+import re
+
+import pytest
+import xarray as xr
+from rich.console import Console, RenderableType
+
+from repro.claims.observations import OBSERVATIONS, observation_of
+from repro.claims.published import read_claims
+from repro.claims.quantities import TESTS
+from repro.claims.selection import filter_claims
+from repro.claims.terminal import card, overview, rows
+from repro.claims.verdicts import DOCUMENTS, Judgement, judge_claims
+from repro.errors import ReproError
+from repro.paths import ROOT
+
+
+@pytest.fixture(scope="module")
+def judged(made_up_results: xr.Dataset) -> list[Judgement]:
+    return judge_claims({"strong_scaling": made_up_results, "weak_scaling": made_up_results})
+
+
+def _shown(what: RenderableType, colour: bool = False, width: int = 80) -> str:
+    console = Console(width=width, highlight=False, force_terminal=colour)
+    with console.capture() as captured:
+        console.print(what)
+    return captured.get()
+
+
+def test_every_judged_claim_belongs_to_one_observation() -> None:
+    listed = [claim for one in OBSERVATIONS for claim in one.claims]
+    assert sorted(listed) == [c.id for c in read_claims() if c.source in DOCUMENTS]
+
+
+def test_an_overview_is_a_screenful_that_counts_and_says_why(judged: list[Judgement]) -> None:
+    text = _shown(overview(judged))
+    assert len(text.splitlines()) <= 50
+    assert max(map(len, text.splitlines())) <= 80
+    row = next(line for line in text.splitlines() if "8 against 4" in line)
+    mine = [j for j in judged if j.id in ("C082", "C083", "C084", "C085")]
+    # Claims, the prediction's three counts, the testbed's: zeros are left out.
+    wanted = [len(mine)]
+    for verdicts in ([j.predicted_verdict for j in mine], [j.verdict for j in mine]):
+        for kind in ("reproduced", "same direction", "not reproduced"):
+            wanted += [verdicts.count(kind)] if kind in verdicts else []
+    assert [int(number) for number in re.findall(r"\d+", row)[2:]] == wanted
+    assert "a ring moves" in text
+    assert "testbed: " in text and "2 input" in text
+
+
+def test_a_row_a_claim_and_colour_on_a_terminal_only(judged: list[Judgement]) -> None:
+    text = _shown(rows(judged), width=160)
+    assert sum(bool(re.match(r" *C\d{3} ", line)) for line in text.splitlines()) == len(judged)
+    assert "53.4 %" in text and "\x1b" not in text
+    assert "\x1b[32m" in _shown(rows(judged), colour=True)
+
+
+def test_one_claim_in_full(judged: list[Judgement]) -> None:
+    (one,) = filter_claims(judged, ["c017"], None, None)
+    text = _shown(card(one))
+    for part in ("2.51 x", "IEEE Micro" if one.source == "micro2024" else "Hot Interconnects"):
+        assert part in text
+    assert "C032, C074, C116" in text
+    # Both sides of the contradiction, and what to run.
+    assert "implied" in text and "C017, C019, C020" in text
+    assert "dvc repro experiment@weak_scaling" in text
+    missed = next(j for j in judged if j.verdict == "not reproduced")
+    assert observation_of(missed.id).why[:20] in _shown(card(missed))
+
+
+def test_filters_and_unknown_words(judged: list[Judgement]) -> None:
+    chosen = filter_claims(judged, (), "not reproduced", "strong_scaling")
+    assert chosen
+    for j in chosen:
+        assert "not reproduced" in (j.predicted_verdict, j.verdict, j.cluster_verdict)
+    assert not filter_claims(judged, (), None, "gpt350m")
+    for ids, verdict, experiment in (
+        (["C999"], None, None),
+        ((), "good", None),
+        ((), None, "none"),
+    ):
+        with pytest.raises(ReproError, match="unknown"):
+            filter_claims(judged, ids, verdict, experiment)
+
+
+def test_the_documented_table_has_the_observations_with_their_claims_and_experiments() -> None:
+    text = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
+    documented = {}
+    for row in re.findall(r"^\|.*\| C\d.*\|$", text, re.M):
+        name, _, claims, experiments = (cell.strip() for cell in row.strip("|").split("|"))
+        listed: list[str] = []
+        for first, last in re.findall(r"C(\d+)(?:-C(\d+))?", claims):
+            listed += [f"C{number:03d}" for number in range(int(first), int(last or first) + 1)]
+        documented[name] = (tuple(listed), {one for one in experiments.split(", ") if one})
+    assert documented == {
+        one.name: (one.claims, {TESTS[claim].experiment for claim in one.claims if claim in TESTS})
+        for one in OBSERVATIONS
+    }
