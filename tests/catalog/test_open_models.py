@@ -27,5 +27,5 @@ def test_a_token_meets_the_published_part(name: str) -> None:
 
 
 def test_an_unknown_model_is_refused() -> None:
-    with pytest.raises(ReproError, match=r"unknown model 'llama9'; choose from: llama3.1-8b, "):
+    with pytest.raises(ReproError, match=r"unknown model 'llama9'; choose from: tinyllama-1.1b, "):
         open_model("llama9")

@@ -11,7 +11,7 @@ import xarray as xr
 from tqdm import tqdm
 
 from repro.catalog.experiments import EXPERIMENTS, Profile, experiment, most_gpus
-from repro.catalog.models import model
+from repro.catalog.trainable import trainable
 from repro.errors import NotRunHere, ReproError
 from repro.experiments.runs import testbed_run
 from repro.experiments.this_machine import differences, emulated_gpu
@@ -97,7 +97,7 @@ def measure_compute(cluster_name: str, profile_name: str, corpus: Path, split: s
                 "rounds": _ROUNDS,
                 "warmup": alone.warmup,
                 "ranks": ranks,
-                "models": {name: model(name).model_dump() for _, name, _ in cases},
+                "models": {name: trainable(name).model_dump() for _, name, _ in cases},
             }
         ),
     )

@@ -14,6 +14,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.transformer.module import Float16Module
 
+from repro.catalog.models import Shape
 from repro.observe.memory import begin_peak, peak_bytes
 from repro.observe.turns import Turns
 from repro.train.allowance import keep_to_allowance
@@ -149,7 +150,7 @@ def _between_stages(state: Training) -> dict[str, Any]:
         "p2p_communicator": state.communicator,
         "pg_collection": ProcessGroupCollection.use_mpu_process_groups(),
     }
-    if run.family == "t5":
+    if run.family == "t5" and isinstance(run.shape, Shape):
         arguments["adjust_tensor_shapes_fn"] = t5_shapes(
             run.shape, run.micro_batch_size, run.pipeline_parallel, stage
         )
