@@ -13,6 +13,7 @@ from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.moe.moe_utils import get_moe_layer_wise_logging_tracker
 
 from repro.catalog.models import Shape
 from repro.observe.memory import begin_peak, peak_bytes
@@ -64,6 +65,7 @@ def train(
     with device_scope():
         # What an earlier run left in it, this one would use without counting it.
         parallel_state.get_global_memory_buffer().buffer.clear()
+        get_moe_layer_wise_logging_tracker().clear()
         turns = turns or Turns()
         began = time.monotonic()
         held = begin_peak()
