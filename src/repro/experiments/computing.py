@@ -2,6 +2,7 @@
 similarity rule."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import xarray as xr
 from tqdm import tqdm
 
 from repro.catalog.experiments import EXPERIMENTS, Profile, experiment, most_gpus
+from repro.catalog.open_models import OpenModel
 from repro.catalog.trainable import trainable
 from repro.errors import NotRunHere, ReproError
 from repro.experiments.runs import testbed_run
@@ -20,7 +22,13 @@ from repro.launch.ranks.sites import open_site
 from repro.observe.environment import provenance
 from repro.paths import RESULTS
 from repro.results.outcome import Outcome
-from repro.results.store import has_runs, not_run, read_dataset, why_not_run
+from repro.results.store import (
+    has_runs,
+    not_run,
+    read_dataset,
+    why_not_run,
+    write_dataset,
+)
 from repro.testbed.ability import testbed_ability
 from repro.testbed.speed import cores_per_rank
 from repro.train.records import RankRecord
@@ -34,14 +42,44 @@ _LAYOUTS = {False: "data", True: "pipeline"}
 
 
 def compute_path(cluster_name: str) -> Path:
-    """Where a cluster's computing times are kept."""
+    """Where the computing times of the models of a cluster's experiments are kept."""
     return RESULTS / f"compute-{cluster_name}.nc"
 
 
-def measure_compute(cluster_name: str, profile_name: str, corpus: Path, split: str) -> xr.Dataset:
-    """Train the models of a cluster's experiments on one rank, with nothing to communicate.
+def _own_path(cluster_name: str, name: str) -> Path:
+    """Where those of a model are kept that no experiment lists."""
+    return RESULTS / "adhoc" / f"compute-{cluster_name}-{name}.nc"
+
+
+def measure_missing(cluster_name: str, names: Sequence[str], corpus: Path, split: str) -> None:
+    """Measure open models that no experiment lists, unless that was done on this machine."""
+    for name in names:
+        path = _own_path(cluster_name, name)
+        if isinstance(trainable(name), OpenModel) and not _is_known(cluster_name, name):
+            write_dataset(measure_compute(cluster_name, [(False, name)], corpus, split), path)
+
+
+def _is_known(cluster_name: str, name: str) -> bool:
+    try:
+        read_computing(cluster_name, name, pipeline=False)
+    except NotRunHere:
+        return True
+    except ReproError:
+        return False
+    return True
+
+
+def measure_compute(
+    cluster_name: str, trained: Sequence[tuple[bool, str]], corpus: Path, split: str
+) -> xr.Dataset:
+    """Train models on one rank of a cluster, with nothing to communicate.
 
     The rank has the share that it has in the experiments, and as many others use theirs.
+
+    Parameters
+    ----------
+    trained
+        Models, and whether their shapes are those for pipelines.
 
     Returns
     -------
@@ -66,7 +104,7 @@ def measure_compute(cluster_name: str, profile_name: str, corpus: Path, split: s
     alone = Profile(models=(), gpus=(1,), warmup=1, iterations=1)
     cases = [
         (pipeline, name, micro_batch)
-        for pipeline, name in _trained(cluster_name, profile_name)
+        for pipeline, name in trained
         for micro_batch in _MICRO_BATCHES
     ]
     times: dict[tuple[bool, str, int], list[float]] = {case: [] for case in cases}
@@ -103,8 +141,8 @@ def measure_compute(cluster_name: str, profile_name: str, corpus: Path, split: s
     )
 
 
-def _trained(cluster_name: str, profile_name: str) -> list[tuple[bool, str]]:
-    """Layouts and models of all experiments on a cluster."""
+def listed_models(cluster_name: str, profile_name: str) -> list[tuple[bool, str]]:
+    """Models of all experiments on a cluster, and whether they are trained in pipelines."""
     return sorted(
         {
             (entry.pipeline, name)
@@ -205,8 +243,10 @@ def read_computing(cluster_name: str, name: str, pipeline: bool) -> Computing:
     NotRunHere
         It could not be, because the testbed cannot run here.
     """
-    path = compute_path(cluster_name)
+    path, own = compute_path(cluster_name), _own_path(cluster_name, name)
     dataset = read_dataset(path)
+    if own.exists() and name not in dataset.get("model", []):
+        path, dataset = own, read_dataset(own)
     if reason := why_not_run(dataset):
         raise NotRunHere(reason)
     if changed := differences(dataset, cluster_name):
