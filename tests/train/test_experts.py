@@ -4,6 +4,8 @@ import re
 import zlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import torch
 from made_up import small_run
 from rank_pool import RankPool
 
-from repro.catalog.expert_volumes import held_parameters
+from repro.catalog.expert_volumes import exchanged_bytes, held_parameters
 from repro.catalog.open_models import DecoderShape
 from repro.catalog.phases import PHASES
 from repro.train.records import RankRecord, TrainingRun
@@ -90,6 +92,38 @@ def test_losses_and_gradients_are_those_of_one_rank(
             expected = one[2][parameter]
             scale = max(1e-6, float(np.abs(expected).max()))
             assert np.abs(found - expected).max() < 1e-3 * scale, parameter
+
+
+def _exchanged(run: TrainingRun, scratch: Path) -> int:
+    """A rank's task: bytes that its all-to-alls take to other ranks in one iteration."""
+    import torch.distributed as dist
+
+    state = set_up(run, scratch)
+    sent, exchange = 0, dist.all_to_all_single
+
+    def counting(output: torch.Tensor, given: torch.Tensor, **options: Any) -> None:
+        nonlocal sent
+        others = list(options["input_split_sizes"])
+        del others[dist.get_rank(options["group"])]
+        sent += int(sum(others)) * given[:1].nbytes
+        exchange(output, given, **options)
+
+    with mock.patch.object(dist, "all_to_all_single", counting):
+        forward_backward(state, state.training, microbatches=run.microbatches)
+    return sent
+
+
+def test_exchanges_are_the_closed_form(pool: RankPool, enwiki: Path, tmp_path: Path) -> None:
+    run = replace(
+        small_run("gpt", enwiki, micro_batch_size=2, microbatches=2, name="olmoe-1b-7b"),
+        expert_parallel=_RANKS,
+    )
+    assert isinstance(run.shape, DecoderShape)
+    sent = pool.run(_exchanged, run, tmp_path, ranks=_RANKS, experts=_RANKS)
+    expected = exchanged_bytes(run.shape, 4, _RANKS, 4)
+    # Experts are not chosen evenly; what one rank sends more, another sends less.
+    assert np.mean(sent) == pytest.approx(expected, rel=0.01)
+    assert sent == pytest.approx([expected] * _RANKS, rel=0.2)
 
 
 def _train(run: TrainingRun, scratch: Path) -> RankRecord:

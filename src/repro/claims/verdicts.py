@@ -164,7 +164,8 @@ def _sample(name: str, dataset: xr.Dataset, source: str) -> Sample | str:
         missing = [str(value) for value in wanted if value not in dataset[dim].values]
         if missing:
             return f"{name} was run without {dim} {', '.join(missing)}"
-    return draw_sample(dataset.sel(source=source, drop=True))
+    # Open models may have been run beside them, and are in no claim.
+    return draw_sample(dataset.sel(source=source, drop=True).sel(model=list(full.models)))
 
 
 def _find(
