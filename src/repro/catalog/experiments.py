@@ -106,7 +106,7 @@ class Experiment(Entry):
             if bool(profile.values) != (self.sweep is not None):
                 raise ValueError(f"profile {name}: values are those of the experiment's sweep")
             for model in profile.models:
-                choose("model", model, self.models)
+                choose("model", model, read_models())
             for gpus in profile.gpus:
                 if gpus > topology.gpus:
                     raise ValueError(f"profile {name}: {self.cluster} has no {gpus} GPUs")
@@ -120,7 +120,8 @@ class Experiment(Entry):
 
     @property
     def models(self) -> dict[str, Trainable]:
-        """Those that can be trained so: open ones in plain data parallelism."""
+        """Those that can be asked for: open ones, which no profile lists, in plain data
+        parallelism."""
         plain = not (self.pipeline or self.distributed_optimizer or self.until_out_of_memory)
         return trainable_models() if plain else dict(read_models())
 

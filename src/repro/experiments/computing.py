@@ -1,6 +1,7 @@
 """Measure how fast one emulated GPU computes, and what memory it takes: the testbed's side of the
 similarity rule."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import xarray as xr
 from tqdm import tqdm
 
 from repro.catalog.experiments import EXPERIMENTS, Profile, experiment, most_gpus
-from repro.catalog.open_models import OpenModel
+from repro.catalog.open_models import read_open_models
 from repro.catalog.trainable import trainable
 from repro.errors import NotRunHere, ReproError
 from repro.experiments.runs import testbed_run
@@ -46,24 +47,28 @@ def compute_path(cluster_name: str) -> Path:
     return RESULTS / f"compute-{cluster_name}.nc"
 
 
-def _own_path(cluster_name: str, name: str) -> Path:
-    """Where those of a model are kept that no experiment lists."""
-    return RESULTS / "adhoc" / f"compute-{cluster_name}-{name}.nc"
+def _path_of(cluster_name: str, name: str) -> Path:
+    """Where a model's are kept: one that no experiment lists has a file of its own, and another
+    one with another shape."""
+    entry = read_open_models().get(name)
+    if entry is None:
+        return compute_path(cluster_name)
+    shape = entry.testbed_size(pipeline=False).model_dump_json()
+    digest = hashlib.sha256(shape.encode()).hexdigest()[:8]
+    return RESULTS / "adhoc" / f"compute-{cluster_name}-{name}-{digest}.nc"
 
 
 def measure_missing(cluster_name: str, names: Sequence[str], corpus: Path, split: str) -> None:
-    """Measure open models that no experiment lists, unless that was done on this machine."""
+    """Measure open models, which no experiment lists, unless that was done on this machine."""
     for name in names:
-        path = _own_path(cluster_name, name)
-        if isinstance(trainable(name), OpenModel) and not _is_known(cluster_name, name):
-            write_dataset(measure_compute(cluster_name, [(False, name)], corpus, split), path)
+        if name in read_open_models() and not _is_known(cluster_name, name):
+            found = measure_compute(cluster_name, [(False, name)], corpus, split)
+            write_dataset(found, _path_of(cluster_name, name))
 
 
 def _is_known(cluster_name: str, name: str) -> bool:
     try:
         read_computing(cluster_name, name, pipeline=False)
-    except NotRunHere:
-        return True
     except ReproError:
         return False
     return True
@@ -243,10 +248,8 @@ def read_computing(cluster_name: str, name: str, pipeline: bool) -> Computing:
     NotRunHere
         It could not be, because the testbed cannot run here.
     """
-    path, own = compute_path(cluster_name), _own_path(cluster_name, name)
+    path = _path_of(cluster_name, name)
     dataset = read_dataset(path)
-    if own.exists() and name not in dataset.get("model", []):
-        path, dataset = own, read_dataset(own)
     if reason := why_not_run(dataset):
         raise NotRunHere(reason)
     if changed := differences(dataset, cluster_name):
