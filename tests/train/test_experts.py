@@ -14,6 +14,7 @@ from made_up import small_run
 from rank_pool import RankPool
 
 from repro.catalog.expert_volumes import exchanged_bytes, held_parameters
+from repro.catalog.nodes import Attention
 from repro.catalog.open_models import DecoderShape
 from repro.catalog.phases import PHASES
 from repro.train.records import RankRecord, TrainingRun
@@ -55,11 +56,18 @@ def _gradients(run: TrainingRun, scratch: Path) -> tuple[float, float, dict[str,
 
 
 @pytest.mark.parametrize(
-    ("name", "experts"),
-    [("llama3.1-8b", 1), ("mixtral-8x7b", 1), ("mixtral-8x7b", 2), ("mixtral-8x7b", 4)],
+    ("name", "experts", "attention"),
+    [
+        ("llama3.1-8b", 1, "megatron"),
+        # Torch's kernel, too, lets queries share keys.
+        ("llama3.1-8b", 1, "torch"),
+        ("mixtral-8x7b", 1, "megatron"),
+        ("mixtral-8x7b", 2, "megatron"),
+        ("mixtral-8x7b", 4, "torch"),
+    ],
 )
 def test_losses_and_gradients_are_those_of_one_rank(
-    pool: RankPool, enwiki: Path, tmp_path: Path, name: str, experts: int
+    pool: RankPool, enwiki: Path, tmp_path: Path, name: str, experts: int, attention: Attention
 ) -> None:
     # Four ranks see in one micro batch each what one rank sees in four.
     runs = {
@@ -72,6 +80,7 @@ def test_losses_and_gradients_are_those_of_one_rank(
                 name=name,
             ),
             expert_parallel=experts if ranks > 1 else 1,
+            attention=attention if ranks > 1 else "megatron",
         )
         for ranks in (1, _RANKS)
     }

@@ -44,7 +44,9 @@ class Pace:
         """A part of the pass has been computed, and what is next is none of it: wait, as behind a
         whole pass, but not beyond what that is to take."""
         cpu_s, wall_s = self._so_far_s()
-        part_s = min(cpu_s / self._cores, self.hold_s or math.inf)
+        part_s = cpu_s / self._cores
+        if self.hold_s is not None:
+            part_s = min(part_s, self.hold_s)
         time.sleep(max(0.0, part_s - wall_s))
         self._paused_s = self._so_far_s()
 
