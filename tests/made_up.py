@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from repro.catalog.models import Family, model
+from repro.catalog.models import Family
 from repro.catalog.phases import P2P_TIMERS, PHASES
+from repro.catalog.trainable import trainable
 from repro.experiments.similarity import Similarity
 from repro.observe.messages import MessageEnd
 from repro.observe.nic import NicSeries
@@ -97,11 +98,13 @@ def small_run(
     microbatches: int = 1,
     iterations: int = 1,
     every: int = 0,
+    name: str = "",
 ) -> TrainingRun:
-    """A run of a family's testbed model that saves and validates `every` so many iterations."""
+    """A run of a family's testbed model, or a named one's, that saves and validates `every` so many
+    iterations."""
     return TrainingRun(
         family=family,
-        shape=model(_SMALL[family]).testbed,
+        shape=trainable(name or _SMALL[family]).testbed_size(pipeline=False),
         precision="fp32",
         micro_batch_size=micro_batch_size,
         microbatches=microbatches,

@@ -117,11 +117,11 @@ def compute(
 ) -> None:
     """Measure how fast one emulated GPU of a CLUSTER computes (for the similarity rule)."""
     from repro.corpus.config import read_corpus_config
-    from repro.experiments.computing import compute_path, measure_compute
+    from repro.experiments.computing import compute_path, listed_models, measure_compute
     from repro.results.store import write_dataset
 
     split = read_corpus_config(PARAMS / "corpus.yaml").split
-    measured = measure_compute(cluster, profile, ENWIKI, split)
+    measured = measure_compute(cluster, listed_models(cluster, profile), ENWIKI, split)
     write_dataset(measured, compute_path(cluster))
 
 

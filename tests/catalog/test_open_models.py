@@ -1,8 +1,10 @@
 """Models with open weights have the parameters that their authors state."""
 
+from typing import Any
+
 import pytest
 
-from repro.catalog.open_models import open_model, read_open_models
+from repro.catalog.open_models import OpenModel, open_model, read_open_models
 from repro.errors import ReproError
 
 
@@ -26,6 +28,22 @@ def test_a_token_meets_the_published_part(name: str) -> None:
     assert any(count == pytest.approx(published, rel=0.02) for count in (active, without_input))
 
 
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"expert_parallel": 3}, "expert_parallel 3 does not divide 8 experts"),
+        ({"testbed": {"experts": 0}}, "both have experts, or neither"),
+        ({"testbed": {"window": 8}}, "window 8"),
+    ],
+)
+def test_what_cannot_be_trained_alike_is_refused(changed: dict[str, Any], reason: str) -> None:
+    given = open_model("mixtral-8x7b").model_dump()
+    with pytest.raises(ValueError, match=reason):
+        OpenModel.model_validate(
+            given | changed | {"testbed": given["testbed"] | changed.get("testbed", {})}
+        )
+
+
 def test_an_unknown_model_is_refused() -> None:
-    with pytest.raises(ReproError, match=r"unknown model 'llama9'; choose from: llama3.1-8b, "):
+    with pytest.raises(ReproError, match=r"unknown model 'llama9'; choose from: tinyllama-1.1b, "):
         open_model("llama9")

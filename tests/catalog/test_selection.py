@@ -15,6 +15,11 @@ def test_all_is_what_the_profile_says() -> None:
     assert selection.protocols == ("rdma", "ipoib", "tcp")
 
 
+def test_open_models_are_asked_for_by_name() -> None:
+    assert select("weak_scaling", models="bert-large,mixtral-8x7b").models[1] == "mixtral-8x7b"
+    assert "mixtral-8x7b" not in select("weak_scaling").models
+
+
 @pytest.mark.parametrize("gpus", ["2,8", [2, 8], (2, 8), ["2", "8"]])
 def test_gpus_may_be_written_in_several_ways(gpus: object) -> None:
     assert select("weak_scaling", gpus=gpus).gpus == (2, 8)  # type: ignore[arg-type]

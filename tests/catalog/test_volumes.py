@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from repro.catalog.models import Model, Shape, read_models
+from repro.catalog.models import Shape, read_models
+from repro.catalog.trainable import Trainable, trainable_models
 from repro.catalog.volumes import (
     forward_flops,
     parameters,
@@ -13,20 +14,23 @@ from repro.catalog.volumes import (
 from repro.experiments.similarity import derive
 
 
-@pytest.mark.parametrize("entry", read_models().values(), ids=list(read_models()))
-def test_parameters_are_megatron_cores(entry: Model, one_rank: None, cuda_means_cpu: None) -> None:
+@pytest.mark.parametrize("entry", trainable_models().values(), ids=list(trainable_models()))
+def test_parameters_are_megatron_cores(
+    entry: Trainable, one_rank: None, cuda_means_cpu: None
+) -> None:
     from repro.train.models import build_model, transformer_config
     from repro.train.phases import create_timers
 
-    config = transformer_config(entry.testbed, "fp32", create_timers())
-    module = build_model(entry.family, entry.testbed, config)
+    shape = entry.testbed_size(pipeline=False)
+    config = transformer_config(shape, "fp32", create_timers())
+    module = build_model(entry.family, shape, config)
     counted = sum(weight.numel() for weight in module.parameters())
-    assert parameters(entry.family, entry.testbed) == counted
+    assert parameters(entry.family, shape) == counted
 
 
-@pytest.mark.parametrize("entry", read_models().values(), ids=list(read_models()))
+@pytest.mark.parametrize("entry", trainable_models().values(), ids=list(trainable_models()))
 def test_forward_flops_are_what_torch_counts(
-    entry: Model, one_rank: None, cuda_means_cpu: None
+    entry: Trainable, one_rank: None, cuda_means_cpu: None
 ) -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -35,18 +39,19 @@ def test_forward_flops_are_what_torch_counts(
     from repro.train.steps import forward_step
 
     sequences = 3
-    config = transformer_config(entry.testbed, "fp32", create_timers())
-    module = build_model(entry.family, entry.testbed, config)
+    shape = entry.testbed_size(pipeline=False)
+    config = transformer_config(shape, "fp32", create_timers())
+    module = build_model(entry.family, shape, config)
     batch = _random_batch(entry, sequences)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         forward_step(entry.family)(iter([batch]), module)
-    expected = sequences * forward_flops(entry.family, entry.testbed)
+    expected = sequences * forward_flops(entry.family, shape)
     # BERT's sentence head (one vector per sequence) is left out of the formula.
     assert counter.get_total_flops() == pytest.approx(expected, rel=0.01)
 
 
-def _random_batch(entry: Model, sequences: int) -> dict[str, torch.Tensor]:
-    shape = entry.testbed
+def _random_batch(entry: Trainable, sequences: int) -> dict[str, torch.Tensor]:
+    shape = entry.testbed_size(pipeline=False)
     tokens = torch.randint(0, shape.vocabulary_size, (sequences, shape.sequence_length))
     ones = torch.ones_like(tokens)
     decoder = tokens[:, : shape.decoder_sequence_length or 1]

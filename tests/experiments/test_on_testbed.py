@@ -13,6 +13,7 @@ from repro.catalog.selection import Selection, select
 from repro.errors import NotRunHere, ReproError
 from repro.experiments import computing as computing_times
 from repro.experiments import on_testbed, this_machine
+from repro.experiments.computing import measure_missing
 from repro.experiments.on_testbed import resolve_on_testbed
 from repro.launch import carry_out as carrying
 from repro.launch import cases
@@ -152,6 +153,27 @@ def test_rates_are_derived_from_the_median_computing_time(
     full = {"rdma": 81.9, "ipoib": 20.0, "tcp": 9.41}
     for order, rate in zip(session.trained, full.values(), strict=True):
         assert order.rates_gbps["fabric"] == pytest.approx(rate * explained["rate_scale"])
+
+
+def test_open_models_are_measured_when_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = xr.load_dataset(computing_times.compute_path("pinnacles"))
+    asked = []
+
+    def measure(cluster: str, trained: Sequence[tuple[bool, str]], *_: object) -> xr.Dataset:
+        asked.append(trained)
+        return known.isel(model=[0]).assign_coords(model=[trained[0][1]])
+
+    monkeypatch.setattr(computing_times, "measure_compute", measure)
+    selection = select("weak_scaling", models="gpt2-medium,olmoe-1b-7b", protocol="rdma")
+    for _ in range(2):
+        measure_missing("pinnacles", selection.models, tmp_path, "95,5")
+    assert asked == [[(False, "olmoe-1b-7b")]]
+    orders = [case.order for case in resolve_on_testbed(selection, tmp_path, "95,5").cases]
+    # Two neighbours share the experts, and never more than four.
+    ranks = [(order.ranks, order.run.expert_parallel) for order in orders]
+    assert sorted(ranks) == [(2, 1), (2, 2), (4, 1), (4, 4), (8, 1), (8, 4)]
 
 
 def test_a_machine_whose_links_would_be_too_fast_computes_slower(

@@ -3,8 +3,11 @@
 import pytest
 
 from repro.catalog.clusters import cluster
+from repro.catalog.expert_volumes import exchanged_bytes, held_parameters
 from repro.catalog.models import model, read_models
-from repro.catalog.volumes import gradient_bytes
+from repro.catalog.open_models import open_model
+from repro.catalog.trainable import trainable_models
+from repro.catalog.volumes import gradient_bytes, ring_all_reduce_bytes
 from repro.experiments.similarity import FASTEST_LINK_GBPS, derive, memory_allowance_bytes
 from repro.predict.step.memory import FRAMEWORK_BYTES, memory
 from repro.predict.step.stages import memory_by_stage_bytes
@@ -36,6 +39,36 @@ def test_communication_over_computation_is_the_same_at_both_scales(
         volumes = [gradient_bytes(kind.family, s, 1) for s in (full, small)]
     # fp16 at full scale, fp32 on the testbed.
     assert 2 * volumes[0] / (20.0 * 0.1) == pytest.approx(4 * volumes[1] / (rate * 0.3))
+
+
+@pytest.mark.parametrize("name", [n for n in trainable_models() if n not in read_models()])
+def test_open_models_send_for_as_long_in_units_of_computing(name: str) -> None:
+    kind = open_model(name)
+    assert kind.testbed is not None
+    similarity = derive(
+        name,
+        kind,
+        _A,
+        pipeline=False,
+        micro_batch_size=4,
+        compute_testbed_s=0.3,
+        compute_full_s=0.1,
+    )
+    rate = similarity.rates_gbps(_A, 20.0)["fabric"]
+    many, ranks = 10**9, kind.expert_parallel
+    sent = [
+        ring_all_reduce_bytes(size * sum(held_parameters(shape, ranks)), many)
+        + exchanged_bytes(shape, 4, ranks, size)
+        for shape, size in ((kind.shape, 2), (kind.testbed, 4))
+    ]
+    assert sent[0] / (20.0 * 0.1) == pytest.approx(sent[1] / (rate * 0.3), rel=1e-6)
+    # What is exchanged is the same part of it, as lengths of sequences were chosen.
+    parts = [
+        exchanged_bytes(shape, 4, ranks, size) / all_bytes
+        for (shape, size), all_bytes in zip(((kind.shape, 2), (kind.testbed, 4)), sent, strict=True)
+    ]
+    assert parts[1] == pytest.approx(parts[0], abs=0.02)
+    assert (parts[0] > 0.1) == bool(kind.shape.experts)
 
 
 @pytest.mark.parametrize("name", list(read_models()))

@@ -33,6 +33,17 @@ def test_bars_are_milliseconds_at_full_scale(made_up_results: xr.Dataset, backen
     assert table.loc[("8 RDMA", "gradient sync"), value] == pytest.approx(87.5)
     assert table.loc[("2 TCP/IP", "forward compute"), value] == pytest.approx(15.0)
     hv.render(panels[0], backend=backend)
+    assert "forward all-to-all" not in table.index.get_level_values("part")
+
+
+def test_exchanges_of_experts_are_shown_where_there_are_any(made_up_results: xr.Dataset) -> None:
+    phase = made_up_results["phase"]
+    exchanged = made_up_results.assign(
+        phase_time_s=made_up_results["phase_time_s"] + 0.1 * (phase == "forward all-to-all")
+    )
+    (bars, *_) = breakdown(exchanged).traverse(lambda element: element, [hv.Bars])
+    assert "forward all-to-all" in set(bars.dframe()["part"])
+    assert "backward all-to-all" not in set(bars.dframe()["part"])
 
 
 def test_rates_are_gigabits_at_full_scale(made_up_results: xr.Dataset, backend: str) -> None:

@@ -26,6 +26,7 @@ class _Job:
     port: int
     stages: int
     family: Family
+    experts: int
 
 
 @dataclass(frozen=True)
@@ -49,15 +50,17 @@ class RankPool:
         ranks: int,
         stages: int = 1,
         family: Family = "gpt",
+        experts: int = 1,
     ) -> list[Any]:
-        """What `task` returns on each rank, called there with the groups joined."""
+        """What `task` returns on each rank, called there with the groups joined; `experts` of a
+        layer are spread over so many ranks."""
         if not self._processes:
             self._start()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         for pipe in self._pipes[:ranks]:
-            pipe.send(_Job(task, arguments, ranks, port, stages, family))
+            pipe.send(_Job(task, arguments, ranks, port, stages, family, experts))
         return [self._answer(pipe) for pipe in self._pipes[:ranks]]
 
     def close(self) -> None:
@@ -105,7 +108,8 @@ def _serve(rank: int, pipe: Connection) -> None:
             return
         try:
             with device_scope():
-                join_groups(rank, job.ranks, "127.0.0.1", job.port, job.stages, job.family)
+                groups = (job.stages, job.family, job.experts)
+                join_groups(rank, job.ranks, "127.0.0.1", job.port, *groups)
                 answer = job.task(*job.arguments)
                 leave_groups()
         except Exception:

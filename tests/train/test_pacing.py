@@ -5,7 +5,14 @@ import time
 import numpy as np
 import pytest
 
-from repro.train.pacing import PacedTimers, hold_passes, lacked_so_far_s, pass_times_s
+from repro.train.pacing import (
+    PacedTimers,
+    hold_passes,
+    lacked_so_far_s,
+    pass_times_s,
+    pause,
+    resume,
+)
 
 pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("cuda_means_cpu")]
 
@@ -80,3 +87,27 @@ def test_a_late_pass_lacked_what_it_was_late() -> None:
     time.sleep(0.1)
     backward.stop()
     assert lacked_so_far_s(timers) == pytest.approx(backward.elapsed() - 0.02, abs=0.01)
+
+
+def test_what_interrupts_a_pass_is_none_of_it() -> None:
+    timers = PacedTimers(0.5, log_level=2, log_option="minmax")
+    forward = timers("forward-compute", log_level=2)
+    began_s = time.monotonic()
+    forward.start()
+    _compute(0.01)
+    pause(forward)
+    _compute(0.03)
+    time.sleep(0.05)
+    resume(forward)
+    _compute(0.01)
+    forward.stop()
+    all_s, taken_s, timed_s = time.monotonic() - began_s, pass_times_s(timers)[0], forward.elapsed()
+    assert 0.99 * 0.02 / 0.5 <= taken_s <= all_s - 0.08
+    assert timed_s == pytest.approx(taken_s, abs=0.02)
+    hold_passes(timers, [0.04, 0.0, 0.0])
+    forward.start()
+    pause(forward)
+    time.sleep(0.1)
+    resume(forward)
+    forward.stop()
+    assert lacked_so_far_s(timers) < 0.05, "an interruption counts as being late"

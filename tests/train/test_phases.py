@@ -14,6 +14,8 @@ _TIMES_S = {
     "backward-send": 0.4,
     "forward-send-backward-recv": 0.5,
     "backward-send-forward-recv": 0.6,
+    "forward-all-to-all": 0.7,
+    "backward-all-to-all": 0.9,
     "straggler-wait": 3.0,
     "parameter-all-gather": 1.5,
     "gradient-sync": 4.0,
@@ -26,19 +28,21 @@ def test_phases_of_a_pipeline() -> None:
     timers = create_timers()
     for name, seconds in _TIMES_S.items():
         timers(name).set_elapsed(seconds)
-    phases, messages = read_phases(timers, 20.0, pipeline=True)
+    phases, messages = read_phases(timers, 30.0, pipeline=True)
     expected = {
         "forward compute": 1.0,
         "backward compute": 2.0,
         "forward receive": 0.1 + 0.6,
         "backward receive": 0.3 + 0.5,
         "send": 0.2 + 0.4,
+        "forward all-to-all": 0.7,
+        "backward all-to-all": 0.9,
         "straggler wait": 3.0,
         "embedding sync": 4.0 - 2.5,
         "gradient sync": 2.5,
         "optimizer": 5.0,
         "parameter all-gather": 1.5,
-        "other": 20.0 - 18.6,
+        "other": 30.0 - 20.2,
     }
     assert phases == pytest.approx(expected)
     assert tuple(phases) == PHASES

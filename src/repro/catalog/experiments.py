@@ -8,6 +8,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from repro.catalog.clusters import cluster, read_clusters
 from repro.catalog.models import read_models
 from repro.catalog.reading import Entry, choose, read_yaml
+from repro.catalog.trainable import Trainable, trainable_models
 from repro.errors import ReproError
 from repro.paths import PARAMS
 
@@ -116,6 +117,13 @@ class Experiment(Entry):
                             f"batches on {gpus} GPUs"
                         )
         return self
+
+    @property
+    def models(self) -> dict[str, Trainable]:
+        """Those that can be asked for: open ones, which no profile lists, in plain data
+        parallelism."""
+        plain = not (self.pipeline or self.distributed_optimizer or self.until_out_of_memory)
+        return trainable_models() if plain else dict(read_models())
 
     @property
     def _whole_batch_unknown(self) -> bool:

@@ -6,13 +6,16 @@ Measured and predicted iterations are divided alike.
 # Phases of one iteration. "straggler wait" is the time a rank waits at the barriers in front of the
 # gradient sync, in a pipeline with its drain, and of the parameter all-gather; "other" is what no
 # timer claims. Receiving, sending and the sync of the embeddings that several stages hold take no
-# time without a pipeline, and the parameter all-gather none without the distributed optimizer.
+# time without a pipeline, all-to-alls none without experts on several ranks, and the parameter
+# all-gather none without the distributed optimizer.
 PHASES = (
     "forward compute",
     "backward compute",
     "forward receive",
     "backward receive",
     "send",
+    "forward all-to-all",
+    "backward all-to-all",
     "straggler wait",
     "embedding sync",
     "gradient sync",
@@ -38,5 +41,12 @@ MESSAGE_PHASES = {
     "backward receive": ("backward-recv", "forward-send-backward-recv"),
     "send": ("forward-send", "backward-send"),
 }
-# What the papers' timers show as communication: waiting for stragglers, and the wire.
-COMMUNICATION = ("straggler wait", "gradient sync", "parameter all-gather")
+# What the papers' timers show as communication: waiting for stragglers, and the wire; and exchanges
+# between experts, which the papers' models do not have.
+COMMUNICATION = (
+    "straggler wait",
+    "gradient sync",
+    "parameter all-gather",
+    "forward all-to-all",
+    "backward all-to-all",
+)

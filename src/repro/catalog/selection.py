@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from repro.catalog.clusters import cluster
 from repro.catalog.experiments import Batch, Experiment, Profile, experiment
+from repro.catalog.open_models import OpenModel
 from repro.catalog.protocols import read_transports
 from repro.catalog.reading import choose
 from repro.errors import ReproError
@@ -74,7 +75,8 @@ def select(
         `rdma`, `ipoib`, `tcp`, or `all` of the experiment's; on real nodes (source `cluster`) any
         of params/protocols.yaml.
     models, gpus
-        `all` of the profile's; one; several separated by commas; or a sequence.
+        `all` of the profile's; one; several separated by commas; or a sequence. Models may also be
+        open ones that can be trained so.
     profile : str
         A profile of the experiment.
     micro_batch_size, pipeline_parallel
@@ -98,9 +100,15 @@ def select(
         wanted,
         choose("source", source, {known: known for known in SOURCES}),
         choose("protocol", protocol, {**{p: (p,) for p in known}, "all": chosen.protocols}),
-        pick("model", models, {model: model for model in wanted.models}),
+        wanted.models if models == "all" else pick("model", models, _models(chosen, wanted)),
         pick("number of GPUs", gpus, {str(count): count for count in wanted.gpus}),
     )
+
+
+def _models(chosen: Experiment, wanted: Profile) -> dict[str, str]:
+    """A profile's models, and open ones, which are in none."""
+    others = [name for name, one in chosen.models.items() if isinstance(one, OpenModel)]
+    return {name: name for name in (*wanted.models, *others)}
 
 
 def _changed(chosen: Experiment, micro_batch_size: int | None, stages: int | None) -> Experiment:

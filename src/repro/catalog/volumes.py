@@ -7,6 +7,7 @@ sums and products, so that they take one model's integers as well as arrays of m
 from typing import Any, Protocol
 
 from repro.catalog.models import Family
+from repro.catalog.open_models import DecoderShape
 
 # A backward pass computes two products for each one of the forward pass: with respect to the
 # inputs and to the weights (Narayanan et al., SC 2021, appendix).
@@ -56,8 +57,10 @@ def embedding_parameters(shape: Dimensions) -> Any:
     return (shape.vocabulary_size + shape.sequence_length) * shape.hidden_size
 
 
-def parameters(family: Family, shape: Dimensions) -> Any:
+def parameters(family: Family, shape: Dimensions | DecoderShape) -> Any:
     """Trainable parameters of a whole model."""
+    if isinstance(shape, DecoderShape):
+        return shape.count(shape.experts)
     h, vocabulary, norm = shape.hidden_size, shape.vocabulary_size, 2 * shape.hidden_size
     inner = embedding_parameters(shape) + stack_parameters(family, shape)
     if family == "gpt":
@@ -71,13 +74,18 @@ def parameters(family: Family, shape: Dimensions) -> Any:
     return inner + vocabulary
 
 
-def forward_flops(family: Family, shape: Dimensions) -> Any:
+def forward_flops(family: Family, shape: Dimensions | DecoderShape) -> Any:
     """Floating-point operations of the matrix products in one sequence's forward pass.
 
     With sequence length s and MLP width f: 8 s h^2 + 4 s^2 h + 4 s h f a layer, 2 s h v for the
     logits (Narayanan et al., SC 2021, appendix, which gives with f = 4h the sum
-    24 s L h^2 (1 + s/6h + v/12Lh) for a forward pass).
+    24 s L h^2 (1 + s/6h + v/12Lh) for a forward pass). A decoder of today: two for each parameter
+    of the products that a token meets, and the same scores, of heads that may be wider.
     """
+    if isinstance(shape, DecoderShape):
+        norms = (2 * shape.layers + 1) * shape.hidden
+        met = shape.count(shape.experts_per_token) - norms - shape.vocab * shape.hidden
+        return 2 * shape.seq * (met + 2 * shape.layers * shape.heads * shape.head_dim * shape.seq)
     h, f = shape.hidden_size, shape.ffn_hidden_size
     vocabulary, s = shape.vocabulary_size, shape.sequence_length
     encoder = shape.layers * (8 * s * h * h + 4 * s * s * h + 4 * s * h * f)
@@ -93,12 +101,14 @@ def forward_flops(family: Family, shape: Dimensions) -> Any:
     return encoder + decoder + 2 * d * h * vocabulary
 
 
-def training_flops(family: Family, shape: Dimensions, sequences: Any) -> Any:
+def training_flops(family: Family, shape: Dimensions | DecoderShape, sequences: Any) -> Any:
     """Operations of forward and backward pass of `sequences` sequences, nothing recomputed."""
     return (1 + BACKWARD_PER_FORWARD) * sequences * forward_flops(family, shape)
 
 
-def gradient_bytes(family: Family, shape: Dimensions, bytes_per_gradient: int) -> Any:
+def gradient_bytes(
+    family: Family, shape: Dimensions | DecoderShape, bytes_per_gradient: int
+) -> Any:
     """Size S of the gradients that data-parallel ranks reduce each iteration."""
     return parameters(family, shape) * bytes_per_gradient
 

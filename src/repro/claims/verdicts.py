@@ -152,7 +152,11 @@ def predicted_sample(name: str) -> Sample:
 
 def _sample(name: str, dataset: xr.Dataset, source: str) -> Sample | str:
     """An experiment's measurements as its claims need them, or why they cannot answer."""
-    return missing(name, dataset, source) or draw_sample(dataset.sel(source=source, drop=True))
+    # Open models may have been run beside the papers', and are in no claim.
+    models = list(experiment(name).profiles["default"].models)
+    return missing(name, dataset, source) or draw_sample(
+        dataset.sel(source=source, drop=True).sel(model=models)
+    )
 
 
 def missing(name: str, dataset: xr.Dataset, source: str) -> str:

@@ -1,7 +1,9 @@
 """Measure how fast one emulated GPU computes, and what memory it takes: the testbed's side of the
 similarity rule."""
 
+import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +13,8 @@ import xarray as xr
 from tqdm import tqdm
 
 from repro.catalog.experiments import EXPERIMENTS, Profile, experiment, most_gpus
-from repro.catalog.models import model
+from repro.catalog.open_models import read_open_models
+from repro.catalog.trainable import trainable
 from repro.errors import NotRunHere, ReproError
 from repro.experiments.runs import testbed_run
 from repro.experiments.this_machine import differences, emulated_gpu
@@ -20,7 +23,13 @@ from repro.launch.ranks.sites import open_site
 from repro.observe.environment import provenance
 from repro.paths import RESULTS
 from repro.results.outcome import Outcome
-from repro.results.store import has_runs, not_run, read_dataset, why_not_run
+from repro.results.store import (
+    has_runs,
+    not_run,
+    read_dataset,
+    why_not_run,
+    write_dataset,
+)
 from repro.testbed.ability import testbed_ability
 from repro.testbed.speed import cores_per_rank
 from repro.train.records import RankRecord
@@ -34,14 +43,48 @@ _LAYOUTS = {False: "data", True: "pipeline"}
 
 
 def compute_path(cluster_name: str) -> Path:
-    """Where a cluster's computing times are kept."""
+    """Where the computing times of the models of a cluster's experiments are kept."""
     return RESULTS / f"compute-{cluster_name}.nc"
 
 
-def measure_compute(cluster_name: str, profile_name: str, corpus: Path, split: str) -> xr.Dataset:
-    """Train the models of a cluster's experiments on one rank, with nothing to communicate.
+def _path_of(cluster_name: str, name: str) -> Path:
+    """Where a model's are kept: one that no experiment lists has a file of its own, and another
+    one with another shape."""
+    entry = read_open_models().get(name)
+    if entry is None:
+        return compute_path(cluster_name)
+    shape = entry.testbed_size(pipeline=False).model_dump_json()
+    digest = hashlib.sha256(shape.encode()).hexdigest()[:8]
+    return RESULTS / "adhoc" / f"compute-{cluster_name}-{name}-{digest}.nc"
+
+
+def measure_missing(cluster_name: str, names: Sequence[str], corpus: Path, split: str) -> None:
+    """Measure open models, which no experiment lists, unless that was done on this machine."""
+    for name in names:
+        if name in read_open_models() and not _is_known(cluster_name, name):
+            found = measure_compute(cluster_name, [(False, name)], corpus, split)
+            write_dataset(found, _path_of(cluster_name, name))
+
+
+def _is_known(cluster_name: str, name: str) -> bool:
+    try:
+        read_computing(cluster_name, name, pipeline=False)
+    except ReproError:
+        return False
+    return True
+
+
+def measure_compute(
+    cluster_name: str, trained: Sequence[tuple[bool, str]], corpus: Path, split: str
+) -> xr.Dataset:
+    """Train models on one rank of a cluster, with nothing to communicate.
 
     The rank has the share that it has in the experiments, and as many others use theirs.
+
+    Parameters
+    ----------
+    trained
+        Models, and whether their shapes are those for pipelines.
 
     Returns
     -------
@@ -66,7 +109,7 @@ def measure_compute(cluster_name: str, profile_name: str, corpus: Path, split: s
     alone = Profile(models=(), gpus=(1,), warmup=1, iterations=1)
     cases = [
         (pipeline, name, micro_batch)
-        for pipeline, name in _trained(cluster_name, profile_name)
+        for pipeline, name in trained
         for micro_batch in _MICRO_BATCHES
     ]
     times: dict[tuple[bool, str, int], list[float]] = {case: [] for case in cases}
@@ -97,14 +140,14 @@ def measure_compute(cluster_name: str, profile_name: str, corpus: Path, split: s
                 "rounds": _ROUNDS,
                 "warmup": alone.warmup,
                 "ranks": ranks,
-                "models": {name: model(name).model_dump() for _, name, _ in cases},
+                "models": {name: trainable(name).model_dump() for _, name, _ in cases},
             }
         ),
     )
 
 
-def _trained(cluster_name: str, profile_name: str) -> list[tuple[bool, str]]:
-    """Layouts and models of all experiments on a cluster."""
+def listed_models(cluster_name: str, profile_name: str) -> list[tuple[bool, str]]:
+    """Models of all experiments on a cluster, and whether they are trained in pipelines."""
     return sorted(
         {
             (entry.pipeline, name)
@@ -205,7 +248,7 @@ def read_computing(cluster_name: str, name: str, pipeline: bool) -> Computing:
     NotRunHere
         It could not be, because the testbed cannot run here.
     """
-    path = compute_path(cluster_name)
+    path = _path_of(cluster_name, name)
     dataset = read_dataset(path)
     if reason := why_not_run(dataset):
         raise NotRunHere(reason)

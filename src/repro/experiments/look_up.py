@@ -6,8 +6,8 @@ import xarray as xr
 
 from repro.catalog.clusters import cluster
 from repro.catalog.collectives import SweepSelection
-from repro.catalog.models import model
 from repro.catalog.selection import Selection
+from repro.catalog.trainable import trainable
 from repro.errors import NotRunHere
 from repro.experiments.sweeps import sweep_attributes, sweep_parameters
 from repro.observe.environment import provenance
@@ -43,7 +43,7 @@ def look_up(selection: Selection | SweepSelection) -> xr.Dataset:
                 "experiment": selection.experiment.model_dump(),
                 "cluster": entry.model_dump(),
                 "calibration": calibration(entry.calibration).model_dump(exclude={"covariance"}),
-                "models": {name: model(name).model_dump() for name in selection.models},
+                "models": {name: trainable(name).model_dump() for name in selection.models},
             }
         ),
     )

@@ -6,9 +6,10 @@ import xarray as xr
 
 from repro.catalog.clusters import cluster
 from repro.catalog.collectives import SweepSelection
-from repro.catalog.models import model
 from repro.catalog.selection import Selection
+from repro.catalog.trainable import trainable
 from repro.corpus.config import read_corpus_config
+from repro.experiments.computing import measure_missing
 from repro.experiments.look_up import look_up
 from repro.experiments.on_nodes import resolve_on_nodes
 from repro.experiments.on_testbed import resolve_on_testbed
@@ -48,6 +49,8 @@ def obtain(selection: Selection | SweepSelection, output: str = "") -> xr.Datase
     path = RESULTS.parent / (output or f"results/adhoc/{selection.label}.nc")
     journal = Journal(path)
     if selection.source in _MEASURED:
+        if isinstance(selection, Selection) and selection.source == "testbed":
+            measure_missing(selection.experiment.cluster, selection.models, ENWIKI, _split())
         dataset = _carried_out(resolve(selection), journal, path)
     else:
         dataset = look_up(selection)
@@ -64,9 +67,12 @@ def resolve(selection: Selection | SweepSelection) -> Resolved:
     """
     if isinstance(selection, SweepSelection):
         return resolve_sweep(selection)
-    split = read_corpus_config(PARAMS / "corpus.yaml").split
     of_source = resolve_on_testbed if selection.source == "testbed" else resolve_on_nodes
-    return of_source(selection, ENWIKI, split)
+    return of_source(selection, ENWIKI, _split())
+
+
+def _split() -> str:
+    return read_corpus_config(PARAMS / "corpus.yaml").split
 
 
 def obtain_sensitivity(selection: Selection, output: str = "") -> xr.Dataset:
@@ -96,11 +102,10 @@ def obtain_sensitivity(selection: Selection, output: str = "") -> xr.Dataset:
 def resolve_sensitivity(selection: Selection) -> dict[float, Resolved]:
     """A selection of one model at both ends of that interval, by the MFU that each amounts to."""
     entry = cluster(selection.experiment.cluster)
-    split = read_corpus_config(PARAMS / "corpus.yaml").split
-    predicted = compute_time(model(selection.models[0]), entry, REFERENCE_MICRO_BATCH)
+    predicted = compute_time(trainable(selection.models[0]), entry, REFERENCE_MICRO_BATCH)
     return {
         predicted.mfu * predicted.value_s / end: resolve_on_testbed(
-            selection, ENWIKI, split, end / predicted.value_s
+            selection, ENWIKI, _split(), end / predicted.value_s
         )
         for end in (predicted.low_s, predicted.high_s)
     }

@@ -3,10 +3,10 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from repro.catalog.models import model
 from repro.catalog.nodes import Nodes, read_nodes
 from repro.catalog.protocols import transport
 from repro.catalog.selection import Selection
+from repro.catalog.trainable import trainable
 from repro.experiments.resolved import Resolved
 from repro.experiments.runs import on_nodes, selected_run
 from repro.launch.cases import Case, training_case
@@ -40,7 +40,7 @@ def resolve_on_nodes(selection: Selection, corpus: Path, split: str) -> Resolved
             "experiment": selection.experiment.model_dump(),
             "nodes": nodes.model_dump(),
             "protocols": {name: transport(name).model_dump() for name in selection.protocols},
-            "models": {name: model(name).model_dump() for name in selection.models},
+            "models": {name: trainable(name).model_dump() for name in selection.models},
         },
     )
 

@@ -10,6 +10,7 @@ from repro.catalog.experiments import Batch, most_gpus
 from repro.catalog.models import model
 from repro.catalog.protocols import protocol
 from repro.catalog.selection import Selection
+from repro.catalog.trainable import trainable
 from repro.errors import NotRunHere
 from repro.experiments.computing import Computing, read_computing
 from repro.experiments.resolved import Resolved
@@ -98,7 +99,7 @@ def resolve_on_testbed(
             "experiment": selection.experiment.model_dump(),
             "cluster": entry.model_dump(),
             "protocols": {name: protocol(name).model_dump() for name in selection.protocols},
-            "models": {name: model(name).model_dump() for name in selection.models},
+            "models": {name: trainable(name).model_dump() for name in selection.models},
         },
         missing=missing,
     )
@@ -195,7 +196,7 @@ def _similarities(
     """Every similarity that the selection's configurations need, by model and micro batch."""
     pipeline = selection.experiment.pipeline
     needed = {
-        (name, _compared(selection, batch)): model(name)
+        (name, _compared(selection, batch)): trainable(name)
         for name in selection.models
         for gpus in selection.gpus
         for batch in selection.batches(name, gpus).values()

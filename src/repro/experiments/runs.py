@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from repro.catalog.experiments import Batch, Profile
-from repro.catalog.models import model
 from repro.catalog.nodes import Nodes
 from repro.catalog.selection import Selection
+from repro.catalog.trainable import expert_ranks, trainable
 from repro.results.schema import Cell
 from repro.train.records import TrainingRun
 
@@ -21,6 +21,7 @@ def testbed_run(
     microbatches: int = 1,
     pipeline: bool = False,
     stages: int = 1,
+    expert_parallel: int = 1,
     distributed_optimizer: bool = False,
 ) -> TrainingRun:
     """A model's run on the testbed, as thorough as the profile says.
@@ -31,10 +32,12 @@ def testbed_run(
         The folder of the enwiki artefacts, and its weights of training and validation data.
     pipeline
         Take the shape for pipelines; `stages` is the number of pieces it is cut into.
+    expert_parallel
+        Ranks that share the experts.
     distributed_optimizer
         Whether replicas share the optimizer.
     """
-    entry = model(name)
+    entry = trainable(name)
     return TrainingRun(
         family=entry.family,
         shape=entry.testbed_size(pipeline),
@@ -51,6 +54,7 @@ def testbed_run(
         corpus=corpus,
         split=split,
         pipeline_parallel=stages,
+        expert_parallel=expert_parallel,
         distributed_optimizer=distributed_optimizer,
     )
 
@@ -69,6 +73,7 @@ def selected_run(
         microbatches=chosen.microbatches(batch, cell.gpus),
         pipeline=chosen.pipeline,
         stages=chosen.stages(cell.gpus),
+        expert_parallel=expert_ranks(trainable(cell.model), cell.gpus),
         distributed_optimizer=chosen.distributed_optimizer,
     )
 
@@ -79,7 +84,7 @@ def on_nodes(run: TrainingRun, name: str, pipeline: bool, nodes: Nodes) -> Train
     It has one checkpoint and two validations, if there are any at all: those of full-size models
     are long.
     """
-    entry = model(name)
+    entry = trainable(name)
     full = nodes.shapes == "full"
     return replace(
         run,

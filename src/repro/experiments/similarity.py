@@ -2,8 +2,9 @@
 
 With V bytes to communicate and C seconds to compute, V/(B C) says how long the network needs in
 units of computing time. The testbed gives its small model a rate B such that the number equals that
-of the full-size model on the real cluster. In data parallelism V is the gradients of a model; in
-pipelines it is what one stage hands to the next for one micro batch.
+of the full-size model on the real cluster. In data parallelism V is the gradients of a model, and
+half of what its experts exchange, for rings send gradients twice; in pipelines it is what one stage
+hands to the next for one micro batch.
 
 The memory of an emulated GPU follows in the same way: what model states leave free holds as many
 sequences' activations as on the real GPU.
@@ -12,7 +13,10 @@ sequences' activations as on the real GPU.
 from dataclasses import dataclass, replace
 
 from repro.catalog.clusters import Cluster
-from repro.catalog.models import Model, Shape
+from repro.catalog.expert_volumes import ring_and_exchange_bytes
+from repro.catalog.models import Model
+from repro.catalog.open_models import DecoderShape, OpenModel
+from repro.catalog.trainable import AnyShape, Trainable
 from repro.catalog.volumes import (
     FULL_ELEMENT_BYTES,
     TESTBED_ELEMENT_BYTES,
@@ -81,7 +85,7 @@ def emulated_rates_gbps(
 
 def derive(
     name: str,
-    model: Model,
+    model: Trainable,
     cluster: Cluster,
     *,
     pipeline: bool,
@@ -107,7 +111,10 @@ def derive(
     """
     full, testbed = model.full_size(pipeline), model.testbed_size(pipeline)
     flops = training_flops(model.family, full, micro_batch_size)
-    volume = _activation_bytes if pipeline else gradient_bytes
+    volume_full, volume_testbed = (
+        _volume_bytes(model, pipeline, micro_batch_size, *size)
+        for size in ((full, FULL_ELEMENT_BYTES), (testbed, TESTBED_ELEMENT_BYTES))
+    )
     return Similarity(
         model=name,
         pipeline=pipeline,
@@ -115,14 +122,22 @@ def derive(
         mfu=flops / (cluster.device.peak_flops * compute_full_s),
         compute_full_s=compute_full_s,
         compute_testbed_s=compute_testbed_s,
-        volume_full_bytes=volume(model.family, full, FULL_ELEMENT_BYTES),
-        volume_testbed_bytes=volume(model.family, testbed, TESTBED_ELEMENT_BYTES),
+        volume_full_bytes=volume_full,
+        volume_testbed_bytes=volume_testbed,
     )
 
 
-def _activation_bytes(family: str, shape: Shape, element_bytes: int) -> int:
-    """What a stage hands on for one sequence: s h elements, of t5's encoder those."""
-    return shape.sequence_length * shape.hidden_size * element_bytes
+def _volume_bytes(
+    model: Trainable, pipeline: bool, micro_batch_size: int, shape: AnyShape, element_bytes: int
+) -> int:
+    """Gradients of a model, and with experts half of their exchanges; in pipelines what a stage
+    hands on for one sequence: s h elements, of t5's encoder those."""
+    if pipeline:
+        return shape.sequence_length * shape.hidden_size * element_bytes
+    if isinstance(model, OpenModel) and isinstance(shape, DecoderShape):
+        experts = model.expert_parallel
+        return round(ring_and_exchange_bytes(shape, micro_batch_size, experts, element_bytes))
+    return int(gradient_bytes(model.family, shape, element_bytes))
 
 
 def memory_allowance_bytes(

@@ -6,8 +6,8 @@ import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import xarray as xr
 
-from repro.catalog.models import read_models
 from repro.catalog.protocols import read_transports
+from repro.catalog.trainable import trainable_models
 from repro.results.store import why_not_run
 
 WIDTH, HEIGHT = 460, 320
@@ -95,7 +95,7 @@ def model_names(results: xr.Dataset | xr.DataArray) -> list[str]:
 
 def model_labels() -> dict[str, str]:
     """The names of models in figures, by their names in datasets."""
-    return {name: entry.label for name, entry in read_models().items()}
+    return {name: entry.label for name, entry in trainable_models().items()}
 
 
 def protocol_labels(results: xr.Dataset | xr.DataArray) -> dict[str, str]:

@@ -24,6 +24,8 @@ from repro.results.store import has_runs
 PHASE_COLOURS = {
     "forward compute": "#56B4E9",
     "backward compute": "#0072B2",
+    "forward all-to-all": "#F2A6D0",
+    "backward all-to-all": "#CC79A7",
     "straggler wait": "#F0E442",
     "gradient sync": "#D55E00",
     "optimizer": "#009E73",
@@ -38,11 +40,17 @@ _WINDOW = 5
 
 
 def breakdown(results: xr.Dataset) -> hv.Layout:
-    """Stacked phases of the mean iteration by GPUs and protocol, a panel per model (3a-d, 4a-d)."""
+    """Stacked phases of the mean iteration by GPUs and protocol, a panel per model (3a-d, 4a-d).
+
+    Phases that take no time in any of them are left out.
+    """
     if not has_runs(results):
         return not_run_here(results)
     times = results["phase_time_s"].mean(["iteration", "rank"]) / results["time_scale"]
-    return stacked_panels(times.rename(phase="part"), PHASE_COLOURS)
+    times = times.rename(phase="part")
+    shown = times["part"].values[(times != 0).any([dim for dim in times.dims if dim != "part"])]
+    colours = {part: colour for part, colour in PHASE_COLOURS.items() if part in shown}
+    return stacked_panels(times, colours)
 
 
 def received_over_time(results: xr.Dataset) -> hv.Layout:

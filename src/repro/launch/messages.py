@@ -35,11 +35,12 @@ class Ready:
 Work = TypeVar("Work", TrainingRun, CollectiveSweep)
 
 
-def stages_of(work: TrainingRun | CollectiveSweep) -> tuple[int, Family]:
-    """Pipeline stages that ranks form for it, and of which family's models."""
+def groups_of(work: TrainingRun | CollectiveSweep) -> tuple[int, Family, int]:
+    """Pipeline stages that ranks form for it, of which family's models, and over how many replicas
+    their experts are spread."""
     if isinstance(work, TrainingRun):
-        return work.pipeline_parallel, work.family
-    return 1, "gpt"
+        return work.pipeline_parallel, work.family, work.expert_parallel
+    return 1, "gpt", 1
 
 
 @dataclass(frozen=True)

@@ -33,20 +33,22 @@ from repro.errors import ReproError
 class LayerSpecs(NamedTuple):
     """Megatron-Core's specifications: of a layer, or of a stack of so many layers of T5."""
 
-    gpt: Callable[[], Any]
+    gpt: Callable[[TransformerConfig], Any]
     bert: Callable[[], Any]
     t5_encoder: Callable[[int], Any]
     t5_decoder: Callable[[int], Any]
 
 
 _LOCAL = LayerSpecs(
-    get_gpt_layer_local_spec,
+    lambda config: get_gpt_layer_local_spec(
+        config.num_moe_experts, normalization=config.normalization
+    ),
     lambda: bert_layer_local_spec,
     get_t5_encoder_with_local_block_spec,
     get_t5_decoder_with_local_block_spec,
 )
 _TRANSFORMER_ENGINE = LayerSpecs(
-    get_gpt_layer_with_transformer_engine_spec,
+    lambda config: get_gpt_layer_with_transformer_engine_spec(config.num_moe_experts),
     get_bert_layer_with_transformer_engine_spec,
     get_t5_encoder_with_transformer_engine_block_spec,
     get_t5_decoder_with_transformer_engine_block_spec,
@@ -80,7 +82,7 @@ class TorchAttention(MegatronModule):  # type: ignore[misc]
     Parameters
     ----------
     config : TransformerConfig
-        Of the layer; as many keys as queries.
+        Of the layer.
     attn_mask_type : AttnMaskType
         With `causal`, the mask is that of the kernels, and the tensor given to `forward` is not
         looked at: padding is at the end, where no token that counts sees it.
@@ -119,8 +121,9 @@ class TorchAttention(MegatronModule):  # type: ignore[misc]
     ) -> torch.Tensor:
         """What each query attends to, (sequence, batch, hidden).
 
-        Queries, keys and values are (sequence, batch, heads, width of a head); the mask, if it is
-        needed, is (batch, 1, queries or 1, keys), true where a key is hidden.
+        Queries, keys and values are (sequence, batch, heads, width of a head), the latter two with
+        as many heads or fewer; the mask, if it is needed, is (batch, 1, queries or 1, keys), true
+        where a key is hidden.
         """
         assert attention_bias is None and packed_seq_params is None
         attended = functional.scaled_dot_product_attention(
@@ -131,6 +134,8 @@ class TorchAttention(MegatronModule):  # type: ignore[misc]
             dropout_p=self._dropout if self.training else 0.0,
             is_causal=self._causal,
             scale=self._scale,
+            # Groups of queries may share keys.
+            enable_gqa=query.shape[2] != key.shape[2],
         )
         return attended.permute(2, 0, 1, 3).flatten(2)
 

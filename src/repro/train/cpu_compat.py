@@ -11,6 +11,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from megatron.core.distributed import param_and_grad_buffer
+from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
 from torch.overrides import TorchFunctionMode
 
 from repro.collectives.ring import ring_all_gather, ring_reduce_scatter
@@ -38,6 +39,17 @@ class _CudaMeansCpu(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+def _splits_as_numbers(
+    dispatcher: Any, point: str, tokens_per_expert: torch.Tensor | None = None
+) -> torch.Tensor | None:
+    """What stands for the copy of numbers of tokens from the GPU, by a stream of its own: they are
+    on the CPU, and only those that collectives are given have to become numbers."""
+    for name in ("input_splits", "output_splits"):
+        if isinstance(splits := getattr(dispatcher, name), torch.Tensor):
+            setattr(dispatcher, name, splits.numpy())
+    return tokens_per_expert
+
+
 @contextmanager
 def cpu_as_cuda() -> Iterator[None]:
     """Make the parts of `torch.cuda` that Megatron-Core calls mean the CPU, within this scope.
@@ -53,6 +65,8 @@ def cpu_as_cuda() -> Iterator[None]:
             (torch.cuda, "current_device", lambda: _CPU),
             (torch.cuda, "synchronize", lambda *args, **kwargs: None),
             (torch.cuda, "current_stream", lambda *args: None),
+            (torch.cuda, "Stream", lambda: None),
+            (MoEAlltoAllTokenDispatcher, "_maybe_dtoh_and_synchronize", _splits_as_numbers),
         ):
             stack.enter_context(mock.patch.object(module, name, replacement))
         stack.enter_context(_CudaMeansCpu())

@@ -22,12 +22,14 @@ def join_groups(
     port: int,
     pipeline_parallel: int = 1,
     family: Family = "gpt",
+    expert_parallel: int = 1,
 ) -> None:
     """Join `ranks` ranks that meet at rank 0's address: NCCL on GPUs, else gloo.
 
     They are `pipeline_parallel` stages of as many data-parallel replicas as that leaves ranks for.
     In Megatron-Core's order, replicas of a stage are neighbours: with d replicas, a rank's stage is
-    rank // d. The family says which stages share embeddings.
+    rank // d. The family says which stages share embeddings. Experts are spread over
+    `expert_parallel` neighbours of a stage's replicas.
 
     Raises
     ------
@@ -51,6 +53,7 @@ def join_groups(
     )
     parallel_state.initialize_model_parallel(
         pipeline_model_parallel_size=pipeline_parallel,
+        expert_model_parallel_size=expert_parallel,
         # They would look each other up by host names, and nothing here uses them.
         create_gloo_process_groups=False,
         get_embedding_ranks=lambda pipeline: [pipeline[stage] for stage in word],

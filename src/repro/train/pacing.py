@@ -30,7 +30,9 @@ class Pace:
 
     def __init__(self, cores: float) -> None:
         self._cores = cores
+        # The clocks when the pass began, later by what it has been interrupted since.
         self._wall_s = self._cpu_s = self.late_s = 0.0
+        self._paused_s = (0.0, 0.0)
         self.taken_s: list[float] = []
         self.hold_s: float | None = None
 
@@ -38,9 +40,25 @@ class Pace:
         """A pass begins."""
         self._wall_s, self._cpu_s = time.monotonic(), time.process_time()
 
+    def pause(self) -> None:
+        """A part of the pass has been computed, and what is next is none of it: wait, as behind a
+        whole pass, but not beyond what that is to take."""
+        cpu_s, wall_s = self._so_far_s()
+        part_s = cpu_s / self._cores
+        if self.hold_s is not None:
+            part_s = min(part_s, self.hold_s)
+        time.sleep(max(0.0, part_s - wall_s))
+        self._paused_s = self._so_far_s()
+
+    def resume(self) -> None:
+        """The pass goes on."""
+        now_s = self._so_far_s()
+        self._cpu_s += now_s[0] - self._paused_s[0]
+        self._wall_s += now_s[1] - self._paused_s[1]
+
     def end(self) -> tuple[float, float]:
         """A pass has been computed: wait, and return the seconds it took and its CPU time."""
-        cpu_s, wall_s = time.process_time() - self._cpu_s, time.monotonic() - self._wall_s
+        cpu_s, wall_s = self._so_far_s()
         pass_s = self.hold_s
         if pass_s is None:
             pass_s = cpu_s / self._cores
@@ -50,6 +68,10 @@ class Pace:
         self.late_s += max(0.0, -early_s)
         time.sleep(max(0.0, early_s))
         return time.monotonic() - self._wall_s, cpu_s
+
+    def _so_far_s(self) -> tuple[float, float]:
+        """CPU time and time of the pass, without what interrupted it."""
+        return time.process_time() - self._cpu_s, time.monotonic() - self._wall_s
 
 
 class PacedTimers(Timers):  # type: ignore[misc]
@@ -89,12 +111,30 @@ class _PacedTimer(TimerBase):  # type: ignore[misc]
         self._pace.end()
         self._timer.stop(barrier)
 
+    def pause(self) -> None:
+        self._pace.pause()
+        self._timer.stop()
+
+    def resume(self) -> None:
+        self._timer.start()
+        self._pace.resume()
+
     def reset(self) -> None:
         self._timer.reset()
 
     def elapsed(self, reset: bool = True, barrier: bool = False) -> float:
         seconds: float = self._timer.elapsed(reset, barrier)
         return seconds
+
+
+def pause(timer: Any) -> None:
+    """Stop a pass's timer until `resume`; the pass is not over."""
+    timer.pause() if isinstance(timer, _PacedTimer) else timer.stop()
+
+
+def resume(timer: Any) -> None:
+    """Let a pass's timer go on."""
+    timer.resume() if isinstance(timer, _PacedTimer) else timer.start()
 
 
 def lacked_so_far_s(timers: Timers) -> float:

@@ -10,13 +10,19 @@ from megatron.core.distributed import finalize_model_grads
 from megatron.core.timers import Timers
 
 from repro.catalog.phases import MESSAGE_PHASES, P2P_TIMERS, PHASES
+from repro.train.exchange import all_to_all_timer
 from repro.train.pacing import PacedTimers
 
 # Megatron-Core's schedule starts and stops the timers of computing and of messages, given the
 # `Timers` in its configuration, and its gradient sync that of the data-parallel part; the training
 # loop the others.
 _COMPUTE = {"forward compute": "forward-compute", "backward compute": "backward-compute"}
-_LOOP = {"straggler wait": "straggler-wait", "optimizer": "optimizer"}
+_LOOP = {
+    "straggler wait": "straggler-wait",
+    "optimizer": "optimizer",
+    "forward all-to-all": all_to_all_timer("forward"),
+    "backward all-to-all": all_to_all_timer("backward"),
+}
 _GRADIENT_SYNC = "gradient-sync"
 _ALL_GATHER = "parameter-all-gather"
 _ALL_LEVELS, _LOG_OPTION = 2, "minmax"

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from repro.catalog.models import Family, Shape
+from repro.catalog.models import Family
 from repro.catalog.nodes import Attention, Precision
+from repro.catalog.trainable import AnyShape
 from repro.observe.messages import MessageEnd
 
 # Is told how many steps are done, and what is going on beside them.
@@ -49,6 +50,8 @@ class TrainingRun:
         Of the initial weights and of the order of the data.
     pipeline_parallel
         Stages that a replica is split into, one rank each; 1 for no pipeline.
+    expert_parallel
+        Neighbouring replicas that share the experts of each layer; 1 where each has all of them.
     distributed_optimizer
         Whether replicas share the optimizer: each gets the sum of its part of the gradients
         (reduce-scatter), steps it, and gathers the other parts' parameters.
@@ -60,7 +63,7 @@ class TrainingRun:
     """
 
     family: Family
-    shape: Shape
+    shape: AnyShape
     precision: Precision
     micro_batch_size: int
     microbatches: int
@@ -73,6 +76,7 @@ class TrainingRun:
     split: str
     seed: int = 1234
     pipeline_parallel: int = 1
+    expert_parallel: int = 1
     distributed_optimizer: bool = False
     attention: Attention = "megatron"
     most_iterations: int | None = None

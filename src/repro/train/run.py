@@ -13,7 +13,9 @@ from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.moe.moe_utils import get_moe_layer_wise_logging_tracker
 
+from repro.catalog.models import Shape
 from repro.observe.memory import begin_peak, peak_bytes
 from repro.observe.turns import Turns
 from repro.train.allowance import keep_to_allowance
@@ -63,6 +65,7 @@ def train(
     with device_scope():
         # What an earlier run left in it, this one would use without counting it.
         parallel_state.get_global_memory_buffer().buffer.clear()
+        get_moe_layer_wise_logging_tracker().clear()
         turns = turns or Turns()
         began = time.monotonic()
         held = begin_peak()
@@ -149,7 +152,7 @@ def _between_stages(state: Training) -> dict[str, Any]:
         "p2p_communicator": state.communicator,
         "pg_collection": ProcessGroupCollection.use_mpu_process_groups(),
     }
-    if run.family == "t5":
+    if run.family == "t5" and isinstance(run.shape, Shape):
         arguments["adjust_tensor_shapes_fn"] = t5_shapes(
             run.shape, run.micro_batch_size, run.pipeline_parallel, stage
         )

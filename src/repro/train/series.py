@@ -18,7 +18,7 @@ from repro.observe.other_work import busiest_other
 from repro.observe.precision import half_width, is_known
 from repro.train.pacing import PacedTimers, hold_passes, pass_times_s
 from repro.train.records import RankRecord, Report, Span, TrainingRun
-from repro.train.training import Training
+from repro.train.training import Training, optimizers
 
 # An iteration in which the machine kept more than this share of it from a rank is longer by as
 # much, over any network. Ranks of an idle machine lack nothing.
@@ -108,7 +108,8 @@ class Series:
             pipeline_rank=parallel_state.get_pipeline_model_parallel_rank(),
             adam_state_bytes=sum(
                 moments[name].nbytes
-                for moments in state.optimizer.optimizer.state.values()
+                for part in optimizers(state.optimizer)
+                for moments in part.optimizer.state.values()
                 for name in ("exp_avg", "exp_avg_sq")
             ),
             warmup=warmup,

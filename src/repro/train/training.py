@@ -1,6 +1,6 @@
 """A training run that is set up: model, optimizer and data of one rank."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,12 @@ from typing import Any
 import torch
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer import (
+    ChainedOptimizer,
+    MegatronOptimizer,
+    OptimizerConfig,
+    get_megatron_optimizer,
+)
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.timers import Timers
 from megatron.core.transformer.module import Float16Module, MegatronModule
@@ -17,6 +22,7 @@ from torch.utils.data import default_collate
 from repro.corpus.datasets import build_datasets
 from repro.errors import ReproError
 from repro.train.communicator import RecordingCommunicator
+from repro.train.exchange import time_exchanges
 from repro.train.models import DTYPES, build_model, transformer_config
 from repro.train.phases import create_timers, time_parameter_all_gather, timed_gradient_sync
 from repro.train.records import TrainingRun
@@ -70,11 +76,15 @@ def set_up(run: TrainingRun, scratch: Path, cores: float | None = None) -> Train
     # Without a GPU there is no CUDA generator to keep; the inference tracker keeps none.
     model_parallel_cuda_manual_seed(seed, inference_rng_tracker=not gpu, force_reset_rng=True)
     timers = create_timers(cores)
-    config = transformer_config(run.shape, run.precision, timers, run.pipeline_parallel)
+    config = transformer_config(
+        run.shape, run.precision, timers, run.pipeline_parallel, run.expert_parallel
+    )
     config.finalize_model_grads_func = timed_gradient_sync(timers)
     module = build_model(run.family, run.shape, config, run.attention).to(device)
     if run.precision != "fp32":
         module = Float16Module(config, module)
+    if run.expert_parallel > 1:
+        time_exchanges(module, timers)
     model = DistributedDataParallel(
         config,
         DistributedDataParallelConfig(
@@ -152,6 +162,12 @@ def _batches(
 
 def _fuse(optimizer: MegatronOptimizer) -> None:
     """Step all parameters in one kernel, as Apex does, where torch stands in for it."""
-    if isinstance(optimizer.optimizer, torch.optim.Adam | torch.optim.AdamW):
-        for group in optimizer.optimizer.param_groups:
-            group.update(fused=True, foreach=False)
+    for part in optimizers(optimizer):
+        if isinstance(part.optimizer, torch.optim.Adam | torch.optim.AdamW):
+            for group in part.optimizer.param_groups:
+                group.update(fused=True, foreach=False)
+
+
+def optimizers(optimizer: MegatronOptimizer) -> Sequence[MegatronOptimizer]:
+    """Those that one consists of: experts on several ranks have one of their own."""
+    return optimizer.chained_optimizers if isinstance(optimizer, ChainedOptimizer) else [optimizer]

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from made_up import made_up_records, small_run
 
+from repro.catalog.expert_volumes import held_parameters
+from repro.catalog.open_models import DecoderShape
 from repro.collectives.records import CollectiveSweep, SweepRecord, Timing
 from repro.launch.nodes.needed import needed_bytes
 from repro.observe.messages import MessageEnd
@@ -21,6 +23,16 @@ def test_of_an_all_reduce_every_node_sends_the_size() -> None:
     assert needed_bytes(run, records, _HOSTS) == {"a": expected, "b": expected}
     shared = replace(run, distributed_optimizer=True)
     assert needed_bytes(shared, records, _HOSTS) == {"a": expected / 2, "b": expected / 2}
+
+
+def test_of_experts_on_other_ranks_only_what_all_have_is_reduced_by_all() -> None:
+    run = small_run("gpt", Path("corpus"), name="olmoe-1b-7b")
+    assert isinstance(run.shape, DecoderShape)
+    common, own = held_parameters(run.shape, 2)
+    records = made_up_records(Cell("olmoe-1b-7b", "rdma", 4))
+    found = needed_bytes(replace(run, expert_parallel=2), records, _HOSTS)
+    expected = int(_ITERATIONS * _GRADIENTS * common / (common + own))
+    assert found == {"a": expected, "b": expected}
 
 
 def test_within_a_node_nothing_is_sent() -> None:

@@ -15,6 +15,8 @@ import pytest
 import torch
 from made_up import small_run
 
+from repro.catalog.expert_volumes import exchanged_bytes, held_parameters
+from repro.catalog.open_models import DecoderShape
 from repro.catalog.phases import PHASES
 from repro.catalog.topology import Level, Topology
 from repro.catalog.volumes import ring_all_reduce_bytes
@@ -91,6 +93,39 @@ def test_nics_carry_the_bytes_of_a_ring_all_reduce(outcome: Outcome, enwiki: Pat
             break
         carried = _carried(_trained(enwiki))
     assert carried == pytest.approx([expected] * len(carried), rel=_OVERHEAD)
+
+
+@pytest.mark.parametrize("experts", [2, 4])
+def test_nics_carry_gradients_by_group_and_what_experts_exchange(
+    enwiki: Path, experts: int
+) -> None:
+    run = replace(
+        small_run("gpt", enwiki, iterations=_ITERATIONS, name="olmoe-1b-7b"),
+        expert_parallel=experts,
+    )
+    assert isinstance(run.shape, DecoderShape)
+    common, own = (4 * count for count in held_parameters(run.shape, experts))
+    expected = ring_all_reduce_bytes(common, 4)
+    if experts == 2:
+        # Neighbours exchange within their node; its two ranks reduce with one of the other each.
+        expected += 2 * ring_all_reduce_bytes(own, 2)
+    else:
+        # Two of the three others are on the other node, for either rank.
+        expected += 2 * exchanged_bytes(run.shape, run.micro_batch_size, 4, 4) * 2 / 3
+    for _ in range(_ATTEMPTS):
+        with open_site(_site()) as session:
+            outcome = session.run(Order(run, 4, _RATES))
+        assert isinstance(outcome, Outcome)
+        carried = _carried(outcome)
+        if max(carried) < (1 + _OVERHEAD) * expected:
+            break
+    assert carried == pytest.approx([expected] * len(carried), rel=_OVERHEAD)
+    times = outcome.records[0].phase_time_s
+    exchanges = np.array(times["forward all-to-all"]) + np.array(times["backward all-to-all"])
+    if experts == 4:
+        bits = 8 * (expected - ring_all_reduce_bytes(common, 4))
+        ideal = bits / (_RATES["fabric"] * 1e9)
+        assert 0.9 * ideal < np.median(exchanges)
 
 
 def _carried(outcome: Outcome) -> list[float]:

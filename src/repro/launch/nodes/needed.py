@@ -7,6 +7,8 @@ another way: rings, trees and reductions in the network all send more, or as muc
 from collections import Counter
 from collections.abc import Sequence
 
+from repro.catalog.expert_volumes import held_parameters
+from repro.catalog.open_models import DecoderShape
 from repro.collectives.records import CollectiveSweep, SweepRecord
 from repro.train.records import RankRecord, TrainingRun
 
@@ -63,5 +65,14 @@ def _training_bytes(
         group = set(hosts[first : first + replicas])
         for host in group if len(group) > 1 else ():
             reduced = records[first].gradient_bytes * len(records[first].start_s)
-            needed[host] += int(share * reduced)
+            needed[host] += int(share * reduced * _reduced_by_all(run))
     return {host: float(bytes_) for host, bytes_ in needed.items()}
+
+
+def _reduced_by_all(run: TrainingRun) -> float:
+    """The part of a rank's gradients that all replicas have. What experts add, whose replicas may
+    all be on one node, is not counted."""
+    if run.expert_parallel == 1 or not isinstance(run.shape, DecoderShape):
+        return 1.0
+    common, experts = held_parameters(run.shape, run.expert_parallel)
+    return common / (common + experts)

@@ -19,7 +19,7 @@ from repro.atomic import replace_text, replacing
 from repro.catalog.protocols import Protocol, Variant, transport
 from repro.collectives.records import CollectiveSweep, SweepRecord
 from repro.errors import NotRunHere
-from repro.launch.messages import Failure, stages_of
+from repro.launch.messages import Failure, groups_of
 from repro.launch.nodes.files import (
     PROGRESS,
     STEP,
@@ -90,7 +90,7 @@ def _work(place: Joined, step: Step, folder: Path) -> Answer:
     run = step.order.run
     with ExitStack() as stack:
         stack.enter_context(device_scope())
-        join_groups(place.rank, place.ranks, place.address, place.port, *stages_of(run))
+        join_groups(place.rank, place.ranks, place.address, place.port, *groups_of(run))
         adapters = stack.enter_context(_node_adapters()) if place.local_rank == 0 else None
         before = measure_offset()
         record: RankRecord | SweepRecord

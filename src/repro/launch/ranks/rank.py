@@ -21,7 +21,7 @@ from repro.launch.messages import (
     MeasurePasses,
     Progress,
     StayBusy,
-    stages_of,
+    groups_of,
 )
 from repro.observe.nic import own_interface_bytes
 from repro.observe.turns import Turns
@@ -119,7 +119,7 @@ def _obey(place: Place, supervisor: Connection) -> None:
                         message.ranks,
                         message.address,
                         message.port,
-                        *stages_of(message.run),
+                        *groups_of(message.run),
                     )
                 joined = meeting
             report: Report = (

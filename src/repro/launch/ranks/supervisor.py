@@ -29,7 +29,7 @@ from repro.launch.messages import (
     Order,
     Ready,
     Site,
-    stages_of,
+    groups_of,
 )
 from repro.launch.ranks.processes import RankOutOfMemory, RankProcesses, UserGone
 from repro.observe.nic import sample_counters
@@ -75,8 +75,8 @@ def supervise(user: Connection) -> None:
             orders: tuple[Order[Any], ...] = user.recv()
             first = orders[0]
             # Ranks that form other groups meet at another port.
-            stages, family = stages_of(first.run)
-            layout = (first.ranks, stages, family if stages > 1 else None)
+            stages, family, experts = groups_of(first.run)
+            layout = (first.ranks, stages, family if stages > 1 else None, experts)
             fresh = previous is None
             if layout != previous:
                 port, previous = _free_port(port, network), layout

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from repro.catalog.clusters import Cluster
-from repro.catalog.models import Model
+from repro.catalog.open_models import OpenModel
+from repro.catalog.trainable import Trainable
 from repro.catalog.volumes import training_flops
 from repro.predict.calibration.interval import half_width
+from repro.predict.explore.open_training import open_compute_time
 from repro.predict.network.machine import machine
 from repro.predict.parameters import calibration
 from repro.predict.step.iteration import predict_phases
@@ -25,24 +27,28 @@ class ComputeTime:
 
 
 def compute_time(
-    model: Model, cluster: Cluster, micro_batch_size: int, *, pipeline: bool = False
+    model: Trainable, cluster: Cluster, micro_batch_size: int, *, pipeline: bool = False
 ) -> ComputeTime:
     """Predict forward and backward compute of one micro batch on one GPU, nothing recomputed.
 
-    `pipeline` chooses the shape that was trained in pipelines, where it is another.
+    `pipeline` chooses the shape that was trained in pipelines, where it is another. Open models
+    are predicted with today's software.
     """
-    shape = model.full_size(pipeline)
-    calibrated = calibration(cluster.calibration)
-    plan = Plan(global_batch_size=micro_batch_size, micro_batch_size=micro_batch_size)
-    one, _ = workload(model.family, shape, plan).flat()
-    device = machine(cluster, calibrated.parameters)
-    phases = predict_phases(one, device, calibrated.parameters)
-    value = float((phases.forward_compute + phases.backward_compute)[0])
-    width = float(np.exp(half_width(one, cluster, calibrated)[0]))
-    flops = training_flops(model.family, shape, micro_batch_size)
+    if isinstance(model, OpenModel):
+        value, log_width = open_compute_time(model, cluster, micro_batch_size)
+    else:
+        calibrated = calibration(cluster.calibration)
+        plan = Plan(global_batch_size=micro_batch_size, micro_batch_size=micro_batch_size)
+        one, _ = workload(model.family, model.full_size(pipeline), plan).flat()
+        device = machine(cluster, calibrated.parameters)
+        phases = predict_phases(one, device, calibrated.parameters)
+        value = float((phases.forward_compute + phases.backward_compute)[0])
+        log_width = float(half_width(one, cluster, calibrated)[0])
+    width = float(np.exp(log_width))
+    flops = training_flops(model.family, model.full_size(pipeline), micro_batch_size)
     return ComputeTime(
         value_s=value,
         low_s=value / width,
         high_s=value * width,
-        mfu=flops / (value * device.gpu.peak_flops),
+        mfu=flops / (value * cluster.device.peak_flops),
     )

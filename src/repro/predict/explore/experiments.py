@@ -10,10 +10,11 @@ import numpy as np
 import xarray as xr
 
 from repro.catalog.clusters import cluster
-from repro.catalog.models import model
+from repro.catalog.open_models import OpenModel
 from repro.catalog.phases import P2P_TIMERS, PHASES
 from repro.catalog.protocols import Protocol, protocol
 from repro.catalog.selection import Selection
+from repro.catalog.trainable import trainable
 from repro.predict.calibration.interval import draw_parameters, without_columns
 from repro.predict.explore.configurations import (
     QUANTITIES,
@@ -21,6 +22,7 @@ from repro.predict.explore.configurations import (
     predict_data_parallel,
     predict_pipelines,
 )
+from repro.predict.explore.open_training import predict_open
 from repro.predict.network.machine import Machine, machine
 from repro.predict.parameters import Parameters, calibration
 from repro.predict.workload import Array
@@ -116,7 +118,13 @@ def _fill(
     predict = predict_pipelines if chosen.pipeline else predict_data_parallel
     for (i, name), (j, one) in product(enumerate(selection.models), enumerate(machines.values())):
         asked = configurations(selection, name)
-        for configuration, found in predict(model(name), asked, one, parameters):
+        studied = trainable(name)
+        predicted = (
+            predict_open(studied, asked, one, parameters)
+            if isinstance(studied, OpenModel)
+            else predict(studied, asked, one, parameters)
+        )
+        for configuration, found in predicted:
             k = selection.gpus.index(configuration.gpus)
             place = (i, j, k, values.index(configuration.value))
             for variable, array in arrays.items():

@@ -15,7 +15,7 @@ from repro.predict.blocks import in_blocks
 from repro.predict.fused.iteration import Phases, predict_phases
 from repro.predict.fused.memory import FRAGMENTATION, memory
 from repro.predict.fused.parameters import half_width, read_fused
-from repro.predict.fused.reading import read_runs
+from repro.predict.fused.reading import read_runs, shape_columns
 from repro.predict.fused.run import PRECISIONS, Run, on_device, training_flops
 from repro.predict.workload import divisors
 
@@ -135,8 +135,7 @@ def fitting_plans(
         global_batch=global_batch,
         stack=stack,
         nvlink_domain=where.domain_gpus,
-        **entry.shape.model_dump(exclude={"gated_mlp"}),
-        gated_mlp="yes" if entry.shape.gated_mlp else "no",
+        **shape_columns(entry.shape),
     )
     run = on_device(read_runs(table), where)
     table["memory_bytes"] = memory(run).total * (1 + FRAGMENTATION / 2)

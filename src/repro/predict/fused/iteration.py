@@ -181,6 +181,16 @@ def _ends_s(run: Run, parameters: FusedParameters) -> tuple[Array, Array]:
     return products + _LOSS * tokens * table / memory, _EMBEDDING * tokens * h / memory
 
 
+def compute_passes_s(run: Run, parameters: FusedParameters) -> Array:
+    """What a stage that holds a whole model computes in an iteration (pass, run), or its host
+    launches; nothing recomputed. A third of the logits' products are of the forward pass."""
+    one = layer_passes(run, parameters)
+    logits, embedding = _ends_s(run, parameters)
+    ends = np.stack([(logits + embedding) / 3, 2 * (logits + embedding) / 3])
+    seconds: Array = run.micro_batches * (run.layers * np.maximum(one.gpu, one.host) + ends)
+    return seconds
+
+
 def _messages_s(run: Run, parameters: FusedParameters) -> Array:
     """A stage's messages of one micro batch, both ways and for all its chunks, that are exposed."""
     wire = _HALF_BYTES * run.tokens * run.hidden / run.tp
@@ -247,6 +257,12 @@ def _replicas_s(
 def _optimizer_s(run: Run, parameters: FusedParameters) -> Array:
     """Adam's step on a GPU's part of the parameters."""
     held = held_parameters(run)
-    moved = _ADAM * held.own + np.where(run.sharded > 0, 0.0, _ALL_GRADIENTS * held.all)
+    every = np.where(run.sharded > 0, 0.0, held.all)
+    return adam_s(run, parameters, held.own, every)
+
+
+def adam_s(run: Run, parameters: FusedParameters, own: Array, every: Array | None = None) -> Array:
+    """Adam's step on a rank's `own` parameters, with the norm of all gradients that it holds."""
+    moved = _ADAM * own + _ALL_GRADIENTS * (own if every is None else every)
     seconds: Array = moved / (run.memory_bytes_per_s * parameters.memory_efficiency)
     return seconds

@@ -10,7 +10,7 @@ from repro.predict.workload import RECOMPUTE, Array
 
 _HALF_BYTES, _FP32_BYTES = 2, 4
 # Adam in mixed precision: fp32 weights and two moments.
-_STATES_BYTES = 12
+STATES_BYTES = 12
 # What the framework, its kernels and its communication buffers take, and what fragmentation may
 # add to all parts: none to a tenth.
 FRAMEWORK_BYTES, FRAGMENTATION = 3e9, 0.1
@@ -48,7 +48,7 @@ def memory(run: Run) -> Memory:
     return Memory(
         weights=_HALF_BYTES * whole,
         gradients=_FP32_BYTES * whole,
-        optimizer_states=_STATES_BYTES * held.own,
+        optimizer_states=STATES_BYTES * held.own,
         activations=_activations(run) * stage_layers(run) * _in_flight(run),
         logits=np.where(run.pp > 1, 0.0, _FP32_BYTES * run.tokens * run.vocab / run.tp),
     )

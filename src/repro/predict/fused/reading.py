@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from repro.catalog.gpus import Gpu, gpu, gpu_labelled
-from repro.catalog.open_models import read_open_models
+from repro.catalog.open_models import DecoderShape, read_open_models
 from repro.catalog.reading import choose
 from repro.catalog.stacks import read_stacks, stack_of
 from repro.errors import ReproError
@@ -185,6 +185,11 @@ def read_runs(table: pd.DataFrame) -> Run:
         nic_bytes_per_s=nic_gbps * 1e9 / 8,
         domain_gpus=of.numbers_or("nvlink_domain", of.of_gpu(lambda one: one.domain_gpus)),
     )
+
+
+def shape_columns(shape: DecoderShape) -> dict[str, Any]:
+    """A model's columns of such a table."""
+    return shape.model_dump() | {"gated_mlp": "yes" if shape.gated_mlp else "no"}
 
 
 def stack_names(table: pd.DataFrame) -> pd.Series:

@@ -105,7 +105,7 @@ def predict_pipeline(w: Workload, machine: Machine, parameters: Parameters) -> P
         "parameter all-gather": _parameter_gather_s(w, machine, parameters),
         "other": micro_batches * host + np.asarray(parameters.host_iteration_s),
     }
-    everywhere = [np.broadcast_to(phases[name], timeline.end_s.shape) for name in PHASES]
+    everywhere = [np.broadcast_to(phases.get(name, 0.0), timeline.end_s.shape) for name in PHASES]
     sent, received = _nic_bytes(w, machine)
     per_boundary = w.micro_batches * message_bytes(w)
     return PipelineIteration(
