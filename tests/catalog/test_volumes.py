@@ -1,7 +1,11 @@
 """Volumes against Megatron-Core's modules and the literature's closed forms."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
+from made_up import small_run
 
 from repro.catalog.models import Model, Shape, read_models
 from repro.catalog.volumes import (
@@ -18,7 +22,8 @@ def test_parameters_are_megatron_cores(entry: Model, one_rank: None, cuda_means_
     from repro.train.models import build_model, transformer_config
     from repro.train.phases import create_timers
 
-    config = transformer_config(entry.testbed, "fp32", create_timers())
+    run = replace(small_run(entry.family, Path("corpus")), shape=entry.testbed)
+    config = transformer_config(run, create_timers())
     module = build_model(entry.family, entry.testbed, config)
     counted = sum(weight.numel() for weight in module.parameters())
     assert parameters(entry.family, entry.testbed) == counted
@@ -35,7 +40,8 @@ def test_forward_flops_are_what_torch_counts(
     from repro.train.steps import forward_step
 
     sequences = 3
-    config = transformer_config(entry.testbed, "fp32", create_timers())
+    run = replace(small_run(entry.family, Path("corpus")), shape=entry.testbed)
+    config = transformer_config(run, create_timers())
     module = build_model(entry.family, entry.testbed, config)
     batch = _random_batch(entry, sequences)
     with FlopCounterMode(display=False) as counter, torch.no_grad():

@@ -26,6 +26,7 @@ class _Job:
     port: int
     stages: int
     family: Family
+    tensor_parallel: int
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class RankPool:
         ranks: int,
         stages: int = 1,
         family: Family = "gpt",
+        tensor_parallel: int = 1,
     ) -> list[Any]:
         """What `task` returns on each rank, called there with the groups joined."""
         if not self._processes:
@@ -57,7 +59,7 @@ class RankPool:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         for pipe in self._pipes[:ranks]:
-            pipe.send(_Job(task, arguments, ranks, port, stages, family))
+            pipe.send(_Job(task, arguments, ranks, port, stages, family, tensor_parallel))
         return [self._answer(pipe) for pipe in self._pipes[:ranks]]
 
     def close(self) -> None:
@@ -105,7 +107,8 @@ def _serve(rank: int, pipe: Connection) -> None:
             return
         try:
             with device_scope():
-                join_groups(rank, job.ranks, "127.0.0.1", job.port, job.stages, job.family)
+                meeting = (job.ranks, "127.0.0.1", job.port)
+                join_groups(rank, *meeting, job.stages, job.family, job.tensor_parallel)
                 answer = job.task(*job.arguments)
                 leave_groups()
         except Exception:

@@ -35,11 +35,11 @@ class Ready:
 Work = TypeVar("Work", TrainingRun, CollectiveSweep)
 
 
-def stages_of(work: TrainingRun | CollectiveSweep) -> tuple[int, Family]:
-    """Pipeline stages that ranks form for it, and of which family's models."""
+def stages_of(work: TrainingRun | CollectiveSweep) -> tuple[int, Family, int]:
+    """Pipeline stages that ranks form for it, of which family's models, of how many ranks each."""
     if isinstance(work, TrainingRun):
-        return work.pipeline_parallel, work.family
-    return 1, "gpt"
+        return work.pipeline_parallel, work.family, work.tensor_parallel
+    return 1, "gpt", 1
 
 
 @dataclass(frozen=True)

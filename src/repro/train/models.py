@@ -10,25 +10,27 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from repro.catalog.models import Family, Shape
-from repro.catalog.nodes import Attention, Precision
+from repro.catalog.nodes import Attention
 from repro.catalog.stages import layers_per_stage
 from repro.train.attention import layer_specs, use_torch_attention
+from repro.train.records import TrainingRun
 from repro.train.t5_stage import T5Stage
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _TOKEN_TYPES = 2
 
 
-def transformer_config(
-    shape: Shape, precision: Precision, timers: Timers, pipeline_parallel: int = 1
-) -> TransformerConfig:
+def transformer_config(run: TrainingRun, timers: Timers) -> TransformerConfig:
     """Megatron-Core's configuration of a model; dropout is off, so that runs can be compared."""
+    shape, precision = run.shape, run.precision
     return TransformerConfig(
         num_layers=shape.layers,
         hidden_size=shape.hidden_size,
         ffn_hidden_size=shape.ffn_hidden_size,
         num_attention_heads=shape.attention_heads,
-        pipeline_model_parallel_size=pipeline_parallel,
+        tensor_model_parallel_size=run.tensor_parallel,
+        sequence_parallel=run.sequence_parallel,
+        pipeline_model_parallel_size=run.pipeline_parallel,
         pipeline_dtype=DTYPES[precision],
         # As Megatron-LM sets it: what was sent is freed, as autograd needs its history only.
         deallocate_pipeline_outputs=True,
