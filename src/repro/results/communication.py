@@ -1,11 +1,13 @@
 """Logs of communication in the schema's datasets: one row a call of a rank."""
 
 from collections.abc import Sequence
+from typing import get_args
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
+from repro.catalog.experiments import Swept
 from repro.catalog.phases import PHASES
 from repro.collectives.definitions import algbw_GBps, busbw_GBps
 from repro.errors import ReproError
@@ -29,6 +31,7 @@ _LONG_NAMES = {
     "start_s": ("when it was called", "s"),
     "end_s": ("when its caller had waited for it", "s"),
 }
+COLUMNS = tuple(name for name in _LONG_NAMES if name != "group")
 
 
 def transfer_variables(records: Sequence[RankRecord], origin: float) -> dict[str, xr.Variable]:
@@ -81,15 +84,13 @@ def transfers(results: xr.Dataset) -> pd.DataFrame:
     ReproError
         Nothing was logged, or there are several configurations.
     """
-    one = results.squeeze()
+    one = one_configuration(results)
     if "transfer_bytes" not in one:
         raise ReproError("has no log of communication; run it with log_communication: true")
     if one["transfer_bytes"].dims != ("transfer",):
         raise ReproError(f"has several configurations: {dict(one.sizes)}; select one")
     whole = one[[f"transfer_{name}" for name in _LONG_NAMES]].dropna("transfer", how="all")
-    frame = pd.DataFrame(
-        {name: whole[f"transfer_{name}"].values for name in _LONG_NAMES if name != "group"}
-    )
+    frame = pd.DataFrame({name: whole[f"transfer_{name}"].values for name in COLUMNS})
     for name in _WORDS:
         words = np.array(whole[f"transfer_{name}"].attrs["flag_meanings"].split(","))
         frame[name] = words[frame[name].astype(int)]
@@ -97,6 +98,12 @@ def transfers(results: xr.Dataset) -> pd.DataFrame:
     frame["ranks"] = [members[int(number)] for number in whole["transfer_group"].values]
     whole_numbers = ["iteration", "rank", "bytes", "peer"]
     return frame.astype(dict.fromkeys(whole_numbers, int) | {"asynchronous": bool})
+
+
+def one_configuration(results: xr.Dataset) -> xr.Dataset:
+    """Results without the dimensions of a configuration that have one value."""
+    where = ("source", "model", "protocol", "gpus", *get_args(Swept))
+    return results.squeeze([dim for dim in where if results.sizes.get(dim) == 1])
 
 
 def by_group(calls: pd.DataFrame) -> pd.DataFrame:
