@@ -213,7 +213,8 @@ def traffic(
     """Print what an iteration of MODEL moves by a plan such as tp=2,pp=4,dp=2,micro_batches=8:
     volumes by group, level of the topology and phase, in half precision."""
     from repro.catalog.clusters import cluster as read_cluster
-    from repro.predict.explore.traffic import gpt_shape, read_plan, traffic_table
+    from repro.catalog.layouts import read_plan
+    from repro.predict.explore.traffic import gpt_shape, traffic_table
     from repro.predict.explore.traffic import traffic as volumes
 
     layout = read_plan(plan)

@@ -1,10 +1,24 @@
 """How a GPT's training step is split over ranks, checked."""
 
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
 from repro.catalog.models import Shape
+from repro.catalog.reading import choose
 from repro.errors import ReproError
+
+# A plan's words, as in the plans of `repro what-if`.
+_WORDS = {
+    "tp": "tensor_parallel",
+    "cp": "context_parallel",
+    "dp": "data_parallel",
+    "pp": "pipeline_parallel",
+    "vpp": "virtual_stages",
+    "sp": "sequence_parallel",
+    "zero": "zero",
+    "micro_batch": "micro_batch_size",
+    "micro_batches": "micro_batches",
+}
 
 
 @dataclass(frozen=True)
@@ -79,3 +93,25 @@ class Layout:
             raise ReproError(f"virtual_stages is {v}; it needs pipeline_parallel above 1")
         if self.sequence_parallel and t == 1:
             raise ReproError("sequence_parallel needs tensor_parallel above 1")
+
+
+def read_plan(text: str) -> Layout:
+    """A plan such as `tp=2,pp=4,dp=2,sp=1,zero=1,micro_batches=8`; what is left out is 1, or off.
+
+    Raises
+    ------
+    ReproError
+        A word is unknown, comes twice, or its value is no whole number.
+    """
+    found: dict[str, Any] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        word, _, value = part.partition("=")
+        name = choose("word of a plan", word.strip(), _WORDS)
+        if name in found:
+            raise ReproError(f"plan {text!r}: {word} is given twice")
+        try:
+            found[name] = int(value)
+        except ValueError:
+            raise ReproError(f"plan {text!r}: {part!r} is not {word}=NUMBER") from None
+    found["sequence_parallel"] = bool(found.get("sequence_parallel", False))
+    return Layout(**found)

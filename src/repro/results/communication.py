@@ -12,6 +12,7 @@ from repro.catalog.phases import PHASES
 from repro.collectives.definitions import algbw_GBps, busbw_GBps
 from repro.errors import ReproError
 from repro.observe.transfers import MESSAGES, OPERATIONS, ROLES, Transfer, check_clocks
+from repro.results.store import has_runs, why_not_run
 from repro.train.records import RankRecord
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64", "int64", "int32", "uint8", "bool", "other")
@@ -94,10 +95,20 @@ def transfers(results: xr.Dataset) -> pd.DataFrame:
     for name in _WORDS:
         words = np.array(whole[f"transfer_{name}"].attrs["flag_meanings"].split(","))
         frame[name] = words[frame[name].astype(int)]
-    members = [tuple(map(int, str(text).split(","))) for text in one["group_ranks"].values]
-    frame["ranks"] = [members[int(number)] for number in whole["transfer_group"].values]
+    # A configuration that was joined with others may have fewer groups than they.
+    members = one["group_ranks"].values[whole["transfer_group"].values.astype(int)]
+    frame["ranks"] = [tuple(map(int, str(ranks).split(","))) for ranks in members]
     whole_numbers = ["iteration", "rank", "bytes", "peer"]
     return frame.astype(dict.fromkeys(whole_numbers, int) | {"asynchronous": bool})
+
+
+def bandwidths_by_group(results: xr.Dataset) -> pd.DataFrame:
+    """`by_group` of every `layout` of results; why there is none, if nothing was run."""
+    if not has_runs(results):
+        return pd.DataFrame({"not run": [why_not_run(results)]})
+    names = [str(name) for name in results["layout"].values]
+    tables = {name: by_group(transfers(results.sel(layout=name))) for name in names}
+    return pd.concat(tables, names=["layout"]).droplevel(1)
 
 
 def one_configuration(results: xr.Dataset) -> xr.Dataset:

@@ -4,10 +4,10 @@ import pytest
 
 from repro.catalog.clusters import cluster
 from repro.catalog.communication import step_communication
-from repro.catalog.layouts import Layout
+from repro.catalog.layouts import Layout, read_plan
 from repro.catalog.volumes import parameters, ring_all_reduce_bytes
 from repro.errors import ReproError
-from repro.predict.explore.traffic import gpt_shape, read_plan, traffic, traffic_table
+from repro.predict.explore.traffic import gpt_shape, traffic, traffic_table
 
 _HALF = 2
 _A = cluster("pinnacles").topology

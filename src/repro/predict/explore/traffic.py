@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from repro.catalog.communication import Calls, step_communication
+from repro.catalog.communication_study import read_communication_study
 from repro.catalog.layouts import Layout
 from repro.catalog.models import Shape, read_models
 from repro.catalog.reading import choose
@@ -14,23 +15,11 @@ from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
 from repro.predict.explore.larger import read_larger_models
 
-# A plan's words, as in the plans of `repro what-if`.
-_WORDS = {
-    "tp": "tensor_parallel",
-    "cp": "context_parallel",
-    "dp": "data_parallel",
-    "pp": "pipeline_parallel",
-    "vpp": "virtual_stages",
-    "sp": "sequence_parallel",
-    "zero": "zero",
-    "micro_batch": "micro_batch_size",
-    "micro_batches": "micro_batches",
-}
 _BY = ["group", "ranks", "level", "phase", "operation"]
 
 
 def gpt_shape(name: str) -> Shape:
-    """The full-size shape of a GPT of params/models.yaml or params/larger_models.yaml.
+    """The full-size shape of a GPT of params/: models, larger_models or communication.
 
     Raises
     ------
@@ -39,29 +28,8 @@ def gpt_shape(name: str) -> Shape:
     """
     known = {name: entry.full for name, entry in read_models().items() if entry.family == "gpt"}
     known |= {name: entry.shape for name, entry in read_larger_models().models.items()}
+    known |= {name: entry.shape for name, entry in read_communication_study().models.items()}
     return choose("GPT model", name, known)
-
-
-def read_plan(text: str) -> Layout:
-    """A plan such as `tp=2,pp=4,dp=2,sp=1,zero=1,micro_batches=8`; what is left out is 1, or off.
-
-    Raises
-    ------
-    ReproError
-        A word is unknown, comes twice, or its value is no whole number.
-    """
-    found: dict[str, Any] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        word, _, value = part.partition("=")
-        name = choose("word of a plan", word.strip(), _WORDS)
-        if name in found:
-            raise ReproError(f"plan {text!r}: {word} is given twice")
-        try:
-            found[name] = int(value)
-        except ValueError:
-            raise ReproError(f"plan {text!r}: {part!r} is not {word}=NUMBER") from None
-    found["sequence_parallel"] = bool(found.get("sequence_parallel", False))
-    return Layout(**found)
 
 
 def traffic(
@@ -135,11 +103,18 @@ def traffic(
 _BY_CALL = ["group", "ranks", "phase", "operation", "size_bytes", "calls", "sent_bytes"]
 
 
-def _volume(one: Calls) -> tuple[str, int, str, str, int, int, float]:
-    """Columns `_BY_CALL` of calls; a send is what it is."""
+def sent_bytes(one: Calls) -> float:
+    """What a rank sends in all of these calls, by nccl-tests' bus factor; none in receives."""
+    if one.operation == "recv":
+        return 0.0
     name = "send_recv" if one.operation == "send" else one.operation
-    sent = float(bus_factor(name, one.ranks)) * one.size_bytes * one.calls
-    return (one.role, one.ranks, one.phase, one.operation, one.size_bytes, one.calls, sent)
+    return float(bus_factor(name, one.ranks)) * one.size_bytes * one.calls
+
+
+def _volume(one: Calls) -> tuple[str, int, str, str, int, int, float]:
+    """Columns `_BY_CALL` of calls."""
+    size, sent = one.size_bytes, sent_bytes(one)
+    return (one.role, one.ranks, one.phase, one.operation, size, one.calls, sent)
 
 
 def _members(
