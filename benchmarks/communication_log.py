@@ -3,7 +3,7 @@
 Two ranks train GPT-2-Medium's testbed model, split over both (tensor parallelism: the most calls),
 over the loopback. Blocks of iterations with and without the log alternate in one run. Prints the
 ratio of the medians with its 95 % interval (budget: 1.01). A machine whose interval is wider than
-the budget cannot tell; then what counts are cycles: of a logged call less those of a bare one, times
+the budget cannot tell; then cycles are counted: of a logged call less those of a bare one, times
 the calls of an iteration, over the iteration's.
 
     python benchmarks/communication_log.py

@@ -9,6 +9,7 @@ import xarray as xr
 from made_up import small_run
 from rank_pool import RankPool
 
+from repro.catalog.models import Shape
 from repro.claims.communication import agreement, judge_communication
 from repro.figures.communication import logged_sizes
 from repro.observe.nic import NicSeries
@@ -26,6 +27,10 @@ _LAYOUTS = {"dp=4,zero=1": (1, 1, True), "tp=2,pp=2": (2, 2, False)}
 def _trained(run: TrainingRun, scratch: Path) -> RankRecord:
     """A rank's task."""
     return train(run, scratch)[0]
+
+
+def _plain(value: object) -> object:
+    return value.model_dump() if isinstance(value, Shape) else str(value)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +52,7 @@ def logged(pool: RankPool, enwiki: Path, tmp_path_factory: pytest.TempPathFactor
         dataset = configuration_dataset("testbed", Cell("gpt-350m", "rdma", 4), outcome)
         parts.append(dataset.expand_dims(layout=[name]))
         asked.append({"layout": name, "order": {"run": asdict(run)}})
-    return merge(parts).assign_attrs(asked=json.dumps(asked, default=str))
+    return merge(parts).assign_attrs(asked=json.dumps(asked, default=_plain))
 
 
 def test_log_and_forms_agree_in_every_layout(logged: xr.Dataset) -> None:

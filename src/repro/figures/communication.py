@@ -62,7 +62,6 @@ def message_sizes(volumes: dict[str, pd.DataFrame]) -> hv.Layout:
                 ylabel="calls of a rank in an iteration",
                 group_label="group",
                 value_label="calls",
-                rot=60,
                 legend="right",
                 width=WIDTH + LEGEND_WIDTH,
                 height=HEIGHT,
@@ -91,17 +90,16 @@ def growth(study: pd.DataFrame) -> hv.Layout:
             ("tokens_per_s_per_gpu", "tokens/s per GPU", 1.0),
         ):
             table = scale * rows.pivot_table(index=along, columns="model", values=quantity)
-            table = table[list(dict.fromkeys(study.model))]
+            table = table[list(dict.fromkeys(study.model))].rename(index=str)
             drawn.append(
                 table.hvplot.line(
                     color=list(_LINE_COLOURS),
-                    logx=True,
                     logy=True,
                     xlabel="GPUs" if along == "gpus" else "sequence length",
                     ylabel=label,
                     group_label="model",
-                    value_label="value",
-                    xticks=list(table.index),
+                    # Panels with one name for their values would share an axis.
+                    value_label=label,
                     legend="right",
                     width=WIDTH + LEGEND_WIDTH,
                     height=HEIGHT,

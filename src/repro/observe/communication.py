@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import wraps
 from typing import Any
 from unittest import mock
 
@@ -156,7 +156,7 @@ def logging(log: CommunicationLog) -> Iterator[None]:
 
     with torch.library._scoped_library("c10d", "IMPL") as library:
         for name in _OPERATIONS:
-            library.impl(name, partial(_noting_kernel, log, name), _KEY, with_keyset=True)
+            library.impl(name, _noting_kernel(log, name), _KEY, with_keyset=True)
         with mock.patch.object(dist.Work, "wait", noted_wait):
             _in_use = log
             try:
@@ -191,15 +191,19 @@ def logged_as(operation: str) -> Callable[[Callable[..., None]], Callable[..., N
     return decorate
 
 
-def _noting_kernel(
-    log: CommunicationLog, name: str, keys: Any, *arguments: Any, **options: Any
-) -> Any:
-    """In front of c10d's own kernels of an operator."""
+def _noting_kernel(log: CommunicationLog, name: str) -> Callable[..., Any]:
+    """What stands in front of c10d's own kernels of an operator."""
     operator = getattr(torch.ops.c10d, name).default
-    schema = operator._schema.arguments
-    named = {one.name: value for one, value in zip(schema, arguments, strict=False)} | options
-    below = keys & torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, _KEY))
-    return log.dispatched(name, named, lambda: operator.redispatch(below, *arguments, **options))
+    names = [one.name for one in operator._schema.arguments]
+    below = torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, _KEY))
+
+    def kernel(keys: Any, *arguments: Any, **options: Any) -> Any:
+        named = dict(zip(names, arguments, strict=False)) | options
+        return log.dispatched(
+            name, named, lambda: operator.redispatch(keys & below, *arguments, **options)
+        )
+
+    return kernel
 
 
 def _tensors(argument: Any) -> Iterator[torch.Tensor]:
