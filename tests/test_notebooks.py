@@ -27,6 +27,7 @@ def test_the_papers_sections_have_their_notebooks() -> None:
         "cluster_b",
         "gpt350m",
         "collectives",
+        "communication",
         "one_gpu",
         "claims",
         "testbed_prediction",

@@ -285,6 +285,28 @@ def explore(
 
 
 @app.command()
+def traffic(
+    model: Annotated[str, typer.Argument(help="A GPT, such as gpt2-large or gpt3-13b.")],
+    plan: Annotated[
+        str, typer.Option(help="tp, cp, dp, pp, vpp, sp, zero, micro_batch, micro_batches.")
+    ],
+    cluster: Annotated[
+        str | None, typer.Option(help="Of params/clusters.yaml; without it, dgx-a100's nodes.")
+    ] = None,
+) -> None:
+    """Print what an iteration of MODEL moves by a plan such as tp=2,pp=4,dp=2,micro_batches=8:
+    volumes by group, level of the topology and phase, in half precision."""
+    from repro.catalog.clusters import cluster as read_cluster
+    from repro.catalog.layouts import read_plan
+    from repro.predict.explore.traffic import gpt_shape, traffic_table
+    from repro.predict.explore.traffic import traffic as volumes
+
+    layout = read_plan(plan)
+    topology = read_cluster(cluster or "dgx-a100").topology
+    typer.echo(traffic_table(volumes(gpt_shape(model), layout, topology)))
+
+
+@app.command()
 def validate(
     file: Path,
     by: Annotated[

@@ -1,7 +1,11 @@
 """Volumes against Megatron-Core's modules and the literature's closed forms."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
+from made_up import small_run
 
 from repro.catalog.models import Shape, read_models
 from repro.catalog.trainable import Trainable, trainable_models
@@ -22,7 +26,8 @@ def test_parameters_are_megatron_cores(
     from repro.train.phases import create_timers
 
     shape = entry.testbed_size(pipeline=False)
-    config = transformer_config(shape, "fp32", create_timers())
+    run = replace(small_run(entry.family, Path("corpus")), shape=shape)
+    config = transformer_config(run, create_timers())
     module = build_model(entry.family, shape, config)
     counted = sum(weight.numel() for weight in module.parameters())
     assert parameters(entry.family, shape) == counted
@@ -40,7 +45,8 @@ def test_forward_flops_are_what_torch_counts(
 
     sequences = 3
     shape = entry.testbed_size(pipeline=False)
-    config = transformer_config(shape, "fp32", create_timers())
+    run = replace(small_run(entry.family, Path("corpus")), shape=shape)
+    config = transformer_config(run, create_timers())
     module = build_model(entry.family, shape, config)
     batch = _random_batch(entry, sequences)
     with FlopCounterMode(display=False) as counter, torch.no_grad():

@@ -86,6 +86,8 @@ def test_the_first_all_to_all_leaves_its_operator_blank(write: Write) -> None:
     found = read_log(write("./build/alltoall_perf -g 3\n" + text))
     assert found.collective.unique().tolist() == ["all_to_all"]
     assert found.time_us.tolist() == [41.33, 41.02, 1812.3, 1794.6]
+    # No other leaves it blank, so that it needs no name.
+    assert read_log(write(text)).collective.unique().tolist() == ["all_to_all"]
 
 
 @pytest.mark.parametrize(
@@ -133,17 +135,45 @@ def test_one_place_only(write: Write) -> None:
 
 def test_ranks_that_no_line_lists_are_asked_for(write: Write) -> None:
     row = "1048576 262144 float sum -1" + PLACES["out of place"].format(bus="47.52")
-    path = write(unnamed(row, ranks=0))
+    path = write(unnamed(row.replace("sum     -1", "sum  0").replace("47.52", "31.68"), ranks=0))
     with pytest.raises(ReproError, match="lists no ranks"):
-        read_log(path)
-    found = read_log(path, ranks=4)
-    assert found.ranks.tolist() == [4]
-    assert found.collective.tolist() == ["all_reduce"]
-    assert found.nodes.tolist() == [None]
+        read_log(path, collective="broadcast")
+    assert read_log(path, collective="broadcast", ranks=4).ranks.tolist() == [4]
+
+
+def test_bandwidths_say_how_many_ranks_there_were(write: Write) -> None:
+    row = "1048576 262144 float sum -1" + PLACES["out of place"].format(bus="47.52")
+    path = write(unnamed(row, ranks=0))
+    for ranks in (None, 4):
+        found = read_log(path, ranks=ranks)
+        assert (found.ranks.tolist(), found.collective.tolist()) == ([4], ["all_reduce"])
+        assert found.nodes.tolist() == [None]
+    with pytest.raises(ReproError, match="ranks is 8, but the bandwidths of all_reduce are those"):
+        read_log(path, ranks=8)
+    shares = write(unnamed(row.replace("47.52", "23.76"), ranks=0))
+    assert read_log(shares, collective="all_gather").ranks.tolist() == [4]
+
+
+@pytest.mark.parametrize("broken", ["Rank  3 Group  0 Pid   ", "Rank  3"])
+def test_a_list_of_ranks_that_is_not_whole_is_corrected(write: Write, broken: str) -> None:
+    line = next(line for line in RECENT.splitlines() if "Rank  3" in line)
+    found = read_log(write(RECENT.replace(line, f"#  {broken}")))
+    assert found.ranks.unique().tolist() == [4]
+    assert found.nodes.unique().tolist() == [None]
+    (remark,) = found.attrs["skipped"]
+    assert "it has 3, and the bandwidths of all_reduce are those of 4" in remark
+
+
+def test_ranks_that_contradict_bandwidths_of_many_are_refused(write: Write) -> None:
+    row = "1048576 262144 float sum -1    33.10   31.68   63.35      0"
+    text = "# nccl-tests: all_reduce_perf\n" + unnamed(row, ranks=4)
+    with pytest.raises(ReproError, match=r"4 ranks contradict .* those of \d+ to \d+; say how"):
+        read_log(write(text.replace("nccl-tests: ", "")))
 
 
 def test_split_communicators_have_the_ranks_of_one_group(write: Write) -> None:
-    text = RECENT.replace("Rank  2 Group  0", "Rank  2 Group  1")
+    row = "1048576 262144 float sum -1" + PLACES["both"].format(bus="31.68", in_place="0")
+    text = unnamed(row, 4).replace("Rank  2 Group  0", "Rank  2 Group  1")
     text = text.replace("Rank  3 Group  0", "Rank  3 Group  1")
     assert read_log(write(text)).ranks.unique().tolist() == [2]
 
@@ -151,6 +181,8 @@ def test_split_communicators_have_the_ranks_of_one_group(write: Write) -> None:
 def test_tags_of_mpirun_and_extra_columns(write: Write) -> None:
     tagged = "\n".join(f"[1,0]<stdout>:{line}" for line in RECENT.splitlines())
     assert len(read_log(write(tagged))) == 6
+    inside = RECENT.replace("   float", "[1,3]<stdout>:   float").replace("0x", "[1,1]<stderr>: 0x")
+    assert len(read_log(write(inside))) == 6
     stamped = RECENT.replace("#wrong\n", "#wrong            timestamp\n")
     stamped = stamped.replace("       0\n", "       0  2026-11-21 10:00:00\n")
     assert read_log(write(stamped)).time_us.tolist() == read_log(write(RECENT)).time_us.tolist()

@@ -66,7 +66,55 @@ def test_every_version_says_what_it_uses(version: str) -> None:
     assert read_nccl_log(text) == expected
 
 
+_A, _B, _C = (
+    Hca("rocep130s0", 1, "Ethernet"),
+    Hca("rocep130s0", 2, "Ethernet"),
+    Hca("mlx5_2", 1, "Ethernet"),
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "merged"),
+    [
+        # 2.21 and 2.23.
+        (
+            "NET/IB : Using [0]={[0] rocep130s0:1/RoCE, [1] rocep130s0:2/RoCE} [1]mlx5_2:1/RoCE "
+            "[RO]; OOB eth0:10.0.0.1<0>\n",
+            {0: (_A, _B), 1: (_C,)},
+        ),
+        # From 2.24 on.
+        (
+            "NET/IB : Made virtual device [0] name=rocep130s0 speed=100000 ndevs=1\n"
+            "NET/IB : Using [0]rocep130s0:1/RoCE [1]rocep130s0:2/RoCE [2]mlx5_2:1/RoCE [RO]; "
+            "OOB eth0:10.0.0.1<0>\n"
+            "NET/IB : Made virtual device [3] name=rocep130s0+rocep130s0 speed=200000 ndevs=2\n",
+            {0: (_A,), 1: (_B,), 2: (_C,), 3: (_A, _B)},
+        ),
+        ("NET/IB : Using [0]mlx5_2:1/RoCE [RO]; OOB eth0:10.0.0.1<0>\n", {}),
+    ],
+)
+def test_merged_ports_are_one_device(lines: str, merged: dict[int, tuple[Hca, ...]]) -> None:
+    log = read_nccl_log("".join(f"a:1:2 [0] NCCL INFO {line}\n" for line in lines.splitlines()))
+    assert log.hcas == ((_A, _B, _C) if merged else (_C,))
+    assert log.merged == merged
+
+
+def test_a_route_that_is_overridden_names_what_carries_it() -> None:
+    route = "NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/2\n"
+    log = read_nccl_log(
+        f"a:1:2 [0] {route}"
+        "a:1:3 [0] NCCL INFO NET/IB: Subnet-aware routing: overriding dev 2 with dev 0\n"
+        f"b:9:2 [0] {route}"
+    )
+    # Of the process that says so only.
+    assert [found.device for found in log.routes] == [0, 2]
+
+
 def test_a_plugin_with_a_space_in_its_name_and_a_log_without_a_network() -> None:
     line = "d:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/AWS Libfabric/2/GDRDMA"
     assert read_nccl_log(line).routes == (Route(0, 8, "AWS Libfabric", 2, True),)
+    others = ("OFI", "NCCL RDMA Plugin v10", "FasTrak")
+    for name in others:
+        (route,) = read_nccl_log(line.replace("AWS Libfabric", name)).routes
+        assert (route.network, route.device) == (name, 2)
     assert read_nccl_log("nothing of NCCL") == NcclLog("", (), (), ())

@@ -26,6 +26,7 @@ class _Job:
     port: int
     stages: int
     family: Family
+    tensor_parallel: int
     experts: int
 
 
@@ -50,6 +51,7 @@ class RankPool:
         ranks: int,
         stages: int = 1,
         family: Family = "gpt",
+        tensor_parallel: int = 1,
         experts: int = 1,
     ) -> list[Any]:
         """What `task` returns on each rank, called there with the groups joined; `experts` of a
@@ -60,7 +62,8 @@ class RankPool:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         for pipe in self._pipes[:ranks]:
-            pipe.send(_Job(task, arguments, ranks, port, stages, family, experts))
+            groups = (stages, family, tensor_parallel, experts)
+            pipe.send(_Job(task, arguments, ranks, port, *groups))
         return [self._answer(pipe) for pipe in self._pipes[:ranks]]
 
     def close(self) -> None:
@@ -108,7 +111,7 @@ def _serve(rank: int, pipe: Connection) -> None:
             return
         try:
             with device_scope():
-                groups = (job.stages, job.family, job.experts)
+                groups = (job.stages, job.family, job.tensor_parallel, job.experts)
                 join_groups(rank, job.ranks, "127.0.0.1", job.port, *groups)
                 answer = job.task(*job.arguments)
                 leave_groups()

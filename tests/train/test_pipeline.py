@@ -218,7 +218,9 @@ def test_what_cannot_be_split_is_refused_with_its_values(tmp_path: Path, enwiki:
         layers_per_stage("t5", 3, 4)
     with pytest.raises(ReproError, match="pipeline_parallel is 3; t5 needs an even"):
         join_groups(0, 3, "127.0.0.1", 1, 3, "t5")
-    with pytest.raises(ReproError, match="6 ranks do not divide into pipelines of 4 stages"):
+    with pytest.raises(
+        ReproError, match="6 ranks do not divide into pipelines of 4 stages of 1 ranks"
+    ):
         join_groups(0, 6, "127.0.0.1", 1, 4)
     run = staged_run("t5", enwiki, stages=2)
     with pytest.raises(ReproError, match="save_every is 1 and pipeline_parallel 2"):

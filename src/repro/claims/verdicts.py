@@ -132,7 +132,7 @@ def _judge_all(claims: list[Claim], results: Mapping[str, xr.Dataset]) -> list[J
                 claim, test, sample, reason or MEMORY_INPUTS.get(claim.id, ""), assumed
             )
         if prediction := _PREDICTIONS.get(claim.id):
-            at_full_scale = _evaluate(claim, prediction, *evaluated[prediction])
+            at_full_scale = evaluate_prediction(claim, prediction, *evaluated[prediction])
         judgements.append(_judgement(claim, at_full_scale, on_testbed, on_nodes))
     return judgements
 
@@ -209,9 +209,10 @@ def judge_point(claim: Claim, test: Quantity | Statement, results: xr.Dataset) -
     return _of_number(claim, value, (value, value), test.neutral)
 
 
-def _evaluate(
+def evaluate_prediction(
     claim: Claim, predicted: Predicted | OfHardware, value: float, draws: Array
 ) -> Finding:
+    """Judge a claim on a prediction and its draws, as `Predicted.evaluate` gives them."""
     if claim.value is None:
         found = _of_statement(float(np.mean(draws)), bool(value))
     else:

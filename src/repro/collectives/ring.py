@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from repro.observe.communication import logged_as
+
 # A part that is summed is passed on in segments of no fewer bytes, at most so many, so that one is
 # added while another is on the wire.
 _SEGMENT_BYTES, _MOST_SEGMENTS = 64 * 1024, 4
@@ -17,6 +19,7 @@ _SEGMENT_BYTES, _MOST_SEGMENTS = 64 * 1024, 4
 _TAG = 7
 
 
+@logged_as("reduce_scatter")
 def ring_reduce_scatter(
     output: torch.Tensor,
     input: torch.Tensor,
@@ -71,6 +74,7 @@ def ring_reduce_scatter(
         output.div_(ranks)
 
 
+@logged_as("all_gather")
 def ring_all_gather(
     output: torch.Tensor,
     input: torch.Tensor,

@@ -51,10 +51,10 @@ def obtain(selection: Selection | SweepSelection, output: str = "") -> xr.Datase
     if selection.source in _MEASURED:
         if isinstance(selection, Selection) and selection.source == "testbed":
             measure_missing(selection.experiment.cluster, selection.models, ENWIKI, _split())
-        dataset = _carried_out(resolve(selection), journal, path)
+        dataset = carried_out(resolve(selection), journal, path)
     else:
         dataset = look_up(selection)
-    return _finish(dataset, path, journal)
+    return finish(dataset, path, journal)
 
 
 def resolve(selection: Selection | SweepSelection) -> Resolved:
@@ -88,7 +88,7 @@ def obtain_sensitivity(selection: Selection, output: str = "") -> xr.Dataset:
     journal = Journal(path)
     dataset = xr.concat(
         [
-            _carried_out(resolved, journal, path).expand_dims(mfu=[mfu])
+            carried_out(resolved, journal, path).expand_dims(mfu=[mfu])
             for mfu, resolved in resolve_sensitivity(selection).items()
         ],
         dim="mfu",
@@ -96,7 +96,7 @@ def obtain_sensitivity(selection: Selection, output: str = "") -> xr.Dataset:
         combine_attrs="drop_conflicts",
     )
     dataset["mfu"].attrs = {"long_name": "fraction of the GPU's peak at full scale", "units": "1"}
-    return _finish(dataset, path, journal)
+    return finish(dataset, path, journal)
 
 
 def resolve_sensitivity(selection: Selection) -> dict[float, Resolved]:
@@ -111,7 +111,8 @@ def resolve_sensitivity(selection: Selection) -> dict[float, Resolved]:
     }
 
 
-def _carried_out(resolved: Resolved, journal: Journal, path: Path) -> xr.Dataset:
+def carried_out(resolved: Resolved, journal: Journal, path: Path) -> xr.Dataset:
+    """The dataset of what is resolved; what the journal has is not run again."""
     # Ranks on real nodes write beside the output.
     logs = path.with_suffix(".logs")
     return resolved.describe(
@@ -119,7 +120,7 @@ def _carried_out(resolved: Resolved, journal: Journal, path: Path) -> xr.Dataset
     )
 
 
-def _finish(dataset: xr.Dataset, path: Path, journal: Journal) -> xr.Dataset:
+def finish(dataset: xr.Dataset, path: Path, journal: Journal) -> xr.Dataset:
     """Write a complete dataset; only then may its parts be forgotten."""
     write_dataset(dataset, path)
     journal.clear()

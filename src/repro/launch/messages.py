@@ -35,12 +35,17 @@ class Ready:
 Work = TypeVar("Work", TrainingRun, CollectiveSweep)
 
 
-def groups_of(work: TrainingRun | CollectiveSweep) -> tuple[int, Family, int]:
-    """Pipeline stages that ranks form for it, of which family's models, and over how many replicas
-    their experts are spread."""
+def groups_of(work: TrainingRun | CollectiveSweep) -> tuple[int, Family, int, int]:
+    """Pipeline stages that ranks form for it, of which family's models, of how many ranks each, and
+    over how many replicas their experts are spread."""
     if isinstance(work, TrainingRun):
-        return work.pipeline_parallel, work.family, work.expert_parallel
-    return 1, "gpt", 1
+        return (
+            work.pipeline_parallel,
+            work.family,
+            work.tensor_parallel,
+            work.expert_parallel,
+        )
+    return 1, "gpt", 1, 1
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,10 @@ from repro.errors import ReproError
 POINT_TO_POINT = 2  # ranks of a send and its receive
 
 
+class RanksMissing(ReproError):
+    """A log does not say how many ranks there were."""
+
+
 @dataclass(frozen=True)
 class Measurement:
     """One time of one collective.
@@ -95,11 +99,11 @@ def known(ranks: int | None) -> int:
 
     Raises
     ------
-    ReproError
+    RanksMissing
         The caller does not say it either.
     """
     if ranks is None:
-        raise ReproError("lists no ranks; say how many there were (ranks=N)")
+        raise RanksMissing("lists no ranks; say how many there were (ranks=N)")
     return ranks
 
 
@@ -113,10 +117,11 @@ def as_frame(rows: Sequence[Measurement], skipped: Sequence[str]) -> pd.DataFram
     return frame
 
 
-_TAG = re.compile(r"^\[\d+,\d+\]<stdout>:")  # mpirun --tag-output
+# mpirun --tag-output; also inside a line, where the program wrote it in pieces.
+_TAG = re.compile(r"\[\d+,\d+\]<std(?:out|err)>: ?")
 
 
 def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines from 1 on, without the tags of mpirun and the blanks at their ends."""
+    """Lines from 1 on, without mpirun's tags and the blanks at their ends."""
     for number, line in enumerate(text.splitlines(), start=1):
         yield number, _TAG.sub("", line).rstrip()

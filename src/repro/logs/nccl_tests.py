@@ -11,7 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from repro.catalog.collectives import COLLECTIVES
+from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
 from repro.logs.cut_json import read_json
 from repro.logs.measurements import Measurement, Reading, check, known, numbered_lines
@@ -23,6 +26,10 @@ _PROGRAMS = {
     **{"alltoall": "all_to_all", "sendrecv": "send_recv"},
     **dict.fromkeys(("alltoallv", "gather", "scatter", "hypercube")),
 }
+# What the first versions' all-to-all, and it alone, has in its column of operators.
+_BLANK_OPERATOR = "blank"
+# Half of the last printed decimal of a bandwidth; and more ranks than any log has.
+_ROUNDED, _MOST_RANKS = 0.005, 1 << 16
 _PROGRAM = re.compile(rf"\b({'|'.join(_PROGRAMS)})_perf(?:_mpi)?\b")
 _WIDTHS = {
     **dict.fromkeys(("int8", "uint8", "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2"), 1),
@@ -83,15 +90,17 @@ def read_nccl_tests(text: str, collective: str | None, ranks: int | None) -> Rea
     skipped: list[str] = []
     read = _read_json if text.lstrip().startswith("{") else _read_text
     runs = read(text, skipped)
-    return [row for run in runs for row in _rows(run, collective, ranks)], skipped
+    return [row for run in runs for row in _rows(run, collective, ranks, skipped)], skipped
 
 
-def _rows(run: _Run, collective: str | None, ranks: int | None) -> Iterator[Measurement]:
+def _rows(
+    run: _Run, collective: str | None, ranks: int | None, skipped: list[str]
+) -> Iterator[Measurement]:
     if not run.timings:
         return
     # Where communicators are split, each group of the list is one.
-    n = max(run.groups.values()) if run.groups else known(ranks)
-    name = _PROGRAMS[run.program] if run.program else collective or _inferred(run.timings, n)
+    listed = max(run.groups.values()) if run.groups else ranks
+    name = _PROGRAMS[run.program] if run.program else collective or _inferred(run.timings, listed)
     if name is None:
         problem = (
             f"{run.program}_perf is not read"
@@ -99,22 +108,76 @@ def _rows(run: _Run, collective: str | None, ranks: int | None) -> Iterator[Meas
             else "does not say which collective it measured; name it (collective=NAME)"
         )
         raise ReproError(f"{problem}; choose from: {', '.join(COLLECTIVES)}")
-    nodes = len(run.hosts) or None
+    n = _ranks(run, name, listed, skipped)
+    nodes = (len(run.hosts) or None) if n == listed else None
     for t in run.timings:
         yield Measurement(
             *(name, t.dtype, t.size_bytes, n, nodes, t.in_place, t.time_us, t.algbw, t.busbw)
         )
 
 
-def _inferred(timings: Sequence[_Timing], ranks: int) -> str | None:
+def _ranks(run: _Run, name: str, listed: int | None, skipped: list[str]) -> int:
+    """The number of ranks: as listed, or as the printed bandwidths say it where the list is not
+    there, not whole, or mangled.
+
+    Raises
+    ------
+    ReproError
+        Nothing says it, or what says it contradicts itself.
+    """
+    said = _by_bandwidths(name, run.timings)
+    if said is None or listed in said:
+        return known(listed)
+    if len(said) != 1:
+        if listed is None:
+            return known(None)
+        raise ReproError(
+            f"{listed} ranks contradict the bandwidths of {name}, which are those of {said[0]} to "
+            f"{said[-1]}; say how many there were (ranks=N)"
+        )
+    if listed is not None and not run.groups:
+        raise ReproError(
+            f"ranks is {listed}, but the bandwidths of {name} are those of {said[0]} ranks"
+        )
+    if listed is not None:
+        skipped.append(
+            f"the list of ranks: it has {listed}, and the bandwidths of {name} are those of "
+            f"{said[0]}, which are taken"
+        )
+    return said[0]
+
+
+def _by_bandwidths(name: str, timings: Sequence[_Timing]) -> list[int] | None:
+    """Numbers of ranks that every row's bus over algorithm bandwidth allows; None if it says none.
+
+    Both are rounded to two decimals. Until 2.0.0 the two of a gather or a scatter were the same.
+    """
+    a, b = (np.array([getattr(t, width) for t in timings]) for width in ("algbw", "busbw"))
+    seen = a > _ROUNDED
+    low = ((b - _ROUNDED)[seen] / (a + _ROUNDED)[seen]).max(initial=0.0)
+    high = ((b + _ROUNDED)[seen] / (a - _ROUNDED)[seen]).min(initial=np.inf)
+    counts = np.arange(1, _MOST_RANKS + 1)
+    factors = bus_factor(name, counts)
+    same = name != "all_reduce" and low <= 1 <= high
+    if not seen.any() or same or factors[0] == factors[-1]:
+        return None
+    return counts[(factors >= low) & (factors <= high)].tolist() or None
+
+
+def _inferred(timings: Sequence[_Timing], ranks: int | None) -> str | None:
     """The collective that a run's columns allow; None where several are left.
 
     A root is that of a broadcast, or of a reduction. Where `count` is a rank's share of the size,
-    ranks contribute shares. all_reduce alone has a factor above 1. Tests that cannot run in place
+    ranks contribute shares. all_reduce alone has a factor above 1; without the number of ranks
+    nothing else is told. Tests that cannot run in place
     leave those results unchecked while the others are checked.
     """
     largest = max(timings, key=lambda timing: timing.busbw)
+    if largest.redop == _BLANK_OPERATOR:
+        return "all_to_all"
     width = _WIDTHS.get(largest.dtype)
+    if ranks is None:
+        return "all_reduce" if largest.busbw > 1.15 * largest.algbw > 0.1 else None
     if width is None or ranks < 2:
         return None
     shares = largest.size_bytes == largest.count * width * ranks
@@ -176,7 +239,7 @@ def _row(line: str, header: Sequence[str]) -> list[_Timing]:
     words, columns = line.split(), list(header)
     if "redop" in columns and "root" not in columns and len(words) == len(columns) - 1:
         # The first versions' all-to-all leaves its operator blank.
-        words.insert(columns.index("redop"), "")
+        words.insert(columns.index("redop"), _BLANK_OPERATOR)
     starts = [at for at, name in enumerate(columns) if name in _TIMES]
     in_place = [False, True][: len(starts)]
     if len(starts) == 2 and len(words) == len(columns) - (starts[1] - starts[0]):

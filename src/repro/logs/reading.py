@@ -53,9 +53,11 @@ def read_log(path: Path, collective: str | None = None, ranks: int | None = None
 
     Raises
     ------
+    RanksMissing
+        It does not say how many ranks there were.
     ReproError
         There is no such file, it is of no known tool or of several, it has no measurement, or it
-        does not say which collective or how many ranks it measured.
+        does not say which collective it measured.
     """
     if collective is not None:
         bus_factor(collective, 2)
@@ -69,7 +71,7 @@ def read_log(path: Path, collective: str | None = None, ranks: int | None = None
             reason = skipped[0] if skipped else f"{tool} printed none"
             raise ReproError(f"no measurement; {reason}")
     except ReproError as error:
-        raise ReproError(f"{path}: {error}") from None
+        raise type(error)(f"{path}: {error}") from None
     frame = as_frame(rows, skipped)
     frame.attrs["tool"] = tool
     return frame

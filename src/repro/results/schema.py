@@ -20,6 +20,9 @@ adapter
 timer, message, call
     Pipelines only: Megatron's timers of point-to-point calls (`repro.catalog.phases.P2P_TIMERS`);
     the messages of all recorded iterations, in the order they began; and the calls, by rank.
+transfer, group
+    Runs with a log of communication only (`repro.results.communication`): every call of every rank,
+    and the process groups.
 
 Where configurations differ in size (ranks, samples), the rest is NaN. `docs/quantities.md` defines
 every variable.
@@ -36,10 +39,12 @@ from repro.catalog.experiments import Swept
 from repro.catalog.phases import P2P_TIMERS, PHASES
 from repro.observe.messages import calls_of, pair_messages, wire_time_s
 from repro.observe.nic import FloatArray, Way
+from repro.results.communication import transfer_variables
 from repro.results.outcome import Outcome
 from repro.train.records import RankRecord
 
 _SPAN_NAME_LENGTH = "U16"
+_NUMBERED = ("iteration", "node", "sample", "span", "message", "call", "transfer", "group")
 
 
 @dataclass(frozen=True)
@@ -103,9 +108,8 @@ def configuration_dataset(
         "gradient_bytes": ((), records[0].gradient_bytes, "gradients reduced each iteration", "B"),
         "parameters": ((), records[0].parameters, "parameters of the trained model", "1"),
     }
-    dataset = _dataset(variables).assign_coords(
-        phase=list(PHASES), rank=[record.rank for record in records]
-    )
+    dataset = _dataset(variables).assign(transfer_variables(records, origin))
+    dataset = dataset.assign_coords(phase=list(PHASES), rank=[one.rank for one in records])
     if outcome.links:
         dataset = dataset.assign_coords(level=[check.level for check in outcome.links])
     if outcome.adapters:
@@ -113,11 +117,7 @@ def configuration_dataset(
     if "timer" in dataset.dims:
         dataset = dataset.assign_coords(timer=list(P2P_TIMERS))
     # Numbered, so that configurations with fewer samples can be joined with those with more.
-    counted = {
-        dim: range(dataset.sizes[dim])
-        for dim in ("iteration", "node", "sample", "span", "message", "call")
-        if dim in dataset.dims
-    }
+    counted = {dim: range(dataset.sizes[dim]) for dim in _NUMBERED if dim in dataset.dims}
     return cell.place(dataset.assign_coords(counted).assign_attrs(said(outcome)), source)
 
 

@@ -22,13 +22,15 @@ def join_groups(
     port: int,
     pipeline_parallel: int = 1,
     family: Family = "gpt",
+    tensor_parallel: int = 1,
     expert_parallel: int = 1,
 ) -> None:
     """Join `ranks` ranks that meet at rank 0's address: NCCL on GPUs, else gloo.
 
-    They are `pipeline_parallel` stages of as many data-parallel replicas as that leaves ranks for.
-    In Megatron-Core's order, replicas of a stage are neighbours: with d replicas, a rank's stage is
-    rank // d. The family says which stages share embeddings. Experts are spread over
+    They are `pipeline_parallel` stages of `tensor_parallel` ranks each, of as many data-parallel
+    replicas as that leaves ranks for. In Megatron-Core's order, tensor-parallel ranks are
+    neighbours, then replicas of a stage: with d replicas of t ranks, a rank's stage is
+    rank // (d t). The family says which stages share embeddings. Experts are spread over
     `expert_parallel` neighbours of a stage's replicas.
 
     Raises
@@ -36,10 +38,10 @@ def join_groups(
     ReproError
         The ranks do not divide into pipelines, or the family not into so many stages.
     """
-    if ranks % pipeline_parallel:
+    if ranks % (tensor_parallel * pipeline_parallel):
         raise ReproError(
-            f"{ranks} ranks do not divide into pipelines of {pipeline_parallel} stages; change "
-            f"the ranks or pipeline_parallel"
+            f"{ranks} ranks do not divide into pipelines of {pipeline_parallel} stages of "
+            f"{tensor_parallel} ranks; change the ranks, pipeline_parallel or tensor_parallel"
         )
     _allow_sockets()
     word = word_embedding_stages(family, pipeline_parallel)
@@ -52,6 +54,7 @@ def join_groups(
         timeout=_TIMEOUT,
     )
     parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=tensor_parallel,
         pipeline_model_parallel_size=pipeline_parallel,
         expert_model_parallel_size=expert_parallel,
         # They would look each other up by host names, and nothing here uses them.

@@ -15,11 +15,12 @@ from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from repro.catalog.models import Family
-from repro.catalog.nodes import Attention, Precision
+from repro.catalog.nodes import Attention
 from repro.catalog.open_models import DecoderShape
 from repro.catalog.stages import layers_per_stage
 from repro.catalog.trainable import AnyShape
 from repro.train.attention import layer_specs, use_torch_attention
+from repro.train.records import TrainingRun
 from repro.train.t5_stage import T5Stage
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -31,19 +32,16 @@ if not HAVE_TE:
 _BALANCE_LOSS = 0.01
 
 
-def transformer_config(
-    shape: AnyShape,
-    precision: Precision,
-    timers: Timers,
-    pipeline_parallel: int = 1,
-    expert_parallel: int = 1,
-) -> TransformerConfig:
+def transformer_config(run: TrainingRun, timers: Timers) -> TransformerConfig:
     """Megatron-Core's configuration of a model; dropout is off, so that runs can be compared."""
+    shape, precision = run.shape, run.precision
     return TransformerConfig(
         num_layers=shape.layers,
         hidden_size=shape.hidden_size,
-        **_architecture(shape, expert_parallel),
-        pipeline_model_parallel_size=pipeline_parallel,
+        **_architecture(shape, run.expert_parallel),
+        tensor_model_parallel_size=run.tensor_parallel,
+        sequence_parallel=run.sequence_parallel,
+        pipeline_model_parallel_size=run.pipeline_parallel,
         pipeline_dtype=DTYPES[precision],
         # As Megatron-LM sets it: what was sent is freed, as autograd needs its history only.
         deallocate_pipeline_outputs=True,

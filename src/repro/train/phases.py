@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch.distributed as dist
+from megatron.core import parallel_state
 from megatron.core.distributed import finalize_model_grads
 from megatron.core.timers import Timers
 
@@ -27,6 +28,15 @@ _GRADIENT_SYNC = "gradient-sync"
 _ALL_GATHER = "parameter-all-gather"
 _ALL_LEVELS, _LOG_OPTION = 2, "minmax"
 _DATA_PARALLEL = "all-grads-sync"
+# A timer's phase, those of the interleaved schedule included.
+_PHASES_OF = {
+    **{name: phase for phase, name in (_COMPUTE | _LOOP).items()},
+    **{name: phase for phase, names in MESSAGE_PHASES.items() for name in names},
+    _ALL_GATHER: "parameter all-gather",
+    "forward-send-forward-recv": "forward receive",
+    "backward-send-backward-recv": "backward receive",
+    "forward-backward-send-forward-backward-recv": "forward receive",
+}
 _ALL = (
     *_COMPUTE.values(),
     *P2P_TIMERS,
@@ -48,6 +58,14 @@ def create_timers(cores: float | None = None) -> Timers:
         timers(name, log_level=0)
     timers(_DATA_PARALLEL, log_level=1)
     return timers
+
+
+def running_phase(timers: Timers, pipeline: bool = False) -> str:
+    """The phase whose timer runs now, as `read_phases` divides the iteration."""
+    started = [name for name, timer in timers._timers.items() if timer._started]
+    if _GRADIENT_SYNC in started:
+        return "gradient sync" if _DATA_PARALLEL in started or not pipeline else "embedding sync"
+    return next((_PHASES_OF[name] for name in started if name in _PHASES_OF), "other")
 
 
 def reset_timers(timers: Timers) -> None:
@@ -76,19 +94,21 @@ def read_phases(
 
 
 @contextmanager
-def _between_barriers(timers: Timers, name: str) -> Iterator[None]:
-    """Time what is inside between two barriers, and the waiting for the first one.
+def _between_barriers(
+    timers: Timers, name: str, group: dist.ProcessGroup | None = None
+) -> Iterator[None]:
+    """Time what is inside between two barriers of a group, and the waiting for the first one.
 
     The barrier in front makes the time wire time: whoever is early waits there. The one behind
     makes it the collective's time: it is over when the last rank has its data, while a ring's
     ranks finish one after another.
     """
     timers("straggler-wait").start()
-    dist.barrier()
+    dist.barrier(group)
     timers("straggler-wait").stop()
     timers(name).start()
     yield
-    dist.barrier()
+    dist.barrier(group)
     timers(name).stop()
 
 
@@ -105,7 +125,8 @@ def timed_gradient_sync(timers: Timers) -> Callable[..., None]:
 def time_parameter_all_gather(model: Any, timers: Timers) -> None:
     """Have Megatron-Core's parameter all-gather, which is part of the optimizer's step, run between
     two barriers like the gradient sync, and out of the optimizer's timer."""
-    # Before release 0.18 the optimizer asks the model for it, since then the model's buckets.
+    # Before release 0.18 the optimizer asks the model for it, since then the model's buckets. A
+    # pipeline's stages have different numbers of them; replicas of a stage have the same.
     for bucket in model.bucket_groups:
         bucket.start_param_sync = partial(_timed_all_gather, bucket.start_param_sync, timers)
 
@@ -114,6 +135,6 @@ def _timed_all_gather(
     gather: Callable[..., None], timers: Timers, *arguments: Any, **options: Any
 ) -> None:
     timers("optimizer").stop()
-    with _between_barriers(timers, _ALL_GATHER):
+    with _between_barriers(timers, _ALL_GATHER, parallel_state.get_data_parallel_group()):
         gather(*arguments, **options)
     timers("optimizer").start()

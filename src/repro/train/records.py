@@ -8,6 +8,7 @@ from repro.catalog.models import Family
 from repro.catalog.nodes import Attention, Precision
 from repro.catalog.trainable import AnyShape
 from repro.observe.messages import MessageEnd
+from repro.observe.transfers import Transfer
 
 # Is told how many steps are done, and what is going on beside them.
 Report = Callable[[int, str], None]
@@ -49,7 +50,12 @@ class TrainingRun:
     seed
         Of the initial weights and of the order of the data.
     pipeline_parallel
-        Stages that a replica is split into, one rank each; 1 for no pipeline.
+        Stages that a replica is split into; 1 for no pipeline.
+    tensor_parallel
+        Ranks that each stage's matrices are split over.
+    sequence_parallel
+        Whether they split what lies between the matrices by positions too; Megatron-Core needs
+        layer norms of Transformer Engine or Apex for it.
     expert_parallel
         Neighbouring replicas that share the experts of each layer; 1 where each has all of them.
     distributed_optimizer
@@ -60,6 +66,8 @@ class TrainingRun:
         holds the scores of all pairs of tokens, as the papers' Megatron-LM did; `torch` the same
         layers with torch's fused kernels; `transformer-engine` NVIDIA's layers, norms and linear
         layers included, where `transformer_engine` is installed.
+    log_communication
+        Whether to note every collective and message of recorded iterations.
     """
 
     family: Family
@@ -76,11 +84,14 @@ class TrainingRun:
     split: str
     seed: int = 1234
     pipeline_parallel: int = 1
+    tensor_parallel: int = 1
+    sequence_parallel: bool = False
     expert_parallel: int = 1
     distributed_optimizer: bool = False
     attention: Attention = "megatron"
     most_iterations: int | None = None
     half_interval: float = 0.02
+    log_communication: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,6 +131,8 @@ class RankRecord:
     messages
         This rank's end of every message it sent or received, in the order of completion; empty
         without a pipeline.
+    transfers
+        Every collective and message of the recorded iterations, in order, where they were logged.
     pipeline_rank
         This rank's stage, from 0.
     adam_state_bytes
@@ -149,6 +162,7 @@ class RankRecord:
     peak_memory_bytes: int
     timer_time_s: dict[str, tuple[float, ...]] = field(default_factory=dict)
     messages: tuple[MessageEnd, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
     pipeline_rank: int = 0
     adam_state_bytes: int = 0
     warmup: int = 0
@@ -170,5 +184,9 @@ def retimed(record: RankRecord, clock: Callable[[float], float]) -> RankRecord:
         messages=tuple(
             replace(end, posted_s=clock(end.posted_s), completed_s=clock(end.completed_s))
             for end in record.messages
+        ),
+        transfers=tuple(
+            replace(one, start_s=clock(one.start_s), end_s=clock(one.end_s))
+            for one in record.transfers
         ),
     )

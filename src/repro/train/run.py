@@ -16,6 +16,7 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.moe.moe_utils import get_moe_layer_wise_logging_tracker
 
 from repro.catalog.models import Shape
+from repro.observe.communication import logging
 from repro.observe.memory import begin_peak, peak_bytes
 from repro.observe.turns import Turns
 from repro.train.allowance import keep_to_allowance
@@ -86,9 +87,10 @@ def train(
         watch = Watch(one, report, series, run)
         warmup = watch.warm_up(state.timers)
         before_s = {"set-up": set_up_s, "warm-up": time.monotonic() - began - set_up_s}
-        for turn in turns.rounds(lambda turn: series[turn].ended(run)):
-            watch.record(series[turn])
-            _between(state, series[turn])
+        with logging(state.log) if state.log else nullcontext():
+            for turn in turns.rounds(lambda turn: series[turn].ended(run)):
+                watch.record(series[turn])
+                _between(state, series[turn])
         taken = peak_bytes() - held
         return tuple(one.record(state, warmup, before_s, taken) for one in series)
 
@@ -98,6 +100,8 @@ def _one(state: Training) -> Iteration:
     run = state.run
     data = iter([next(state.training) for _ in range(run.microbatches)])
     dist.barrier()
+    if state.log:
+        state.log.take(0)
     lacked_s = lacked_so_far_s(state.timers)
     start = time.monotonic()
     loss = iterate(state, data)
@@ -105,7 +109,8 @@ def _one(state: Training) -> Iteration:
     lacked = (lacked_so_far_s(state.timers) - lacked_s) / duration
     phases, timers = read_phases(state.timers, duration, run.pipeline_parallel > 1)
     ends = () if state.communicator is None else tuple(state.communicator.take(0))
-    return Iteration(start, duration, phases, timers, ends, loss, lacked)
+    transfers = tuple(state.log.take(0)) if state.log else ()
+    return Iteration(start, duration, phases, timers, ends, loss, lacked, transfers)
 
 
 def _between(state: Training, series: Series) -> None:
@@ -185,8 +190,9 @@ def _validate(state: Training) -> float:
     counted = loss if parallel_state.is_pipeline_last_stage() else 0.0
     total = torch.tensor([counted], device=next(state.module.parameters()).device)
     dist.all_reduce(total)
-    replicas: int = parallel_state.get_data_parallel_world_size()
-    return float(total) / replicas
+    # Tensor-parallel ranks of a replica have the same.
+    counted_by: int = dist.get_world_size() // state.run.pipeline_parallel
+    return float(total) / counted_by
 
 
 def _save(state: Training, iteration: int) -> None:

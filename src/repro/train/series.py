@@ -16,6 +16,7 @@ from repro.observe.messages import MessageEnd
 from repro.observe.nic import FloatArray
 from repro.observe.other_work import busiest_other
 from repro.observe.precision import half_width, is_known
+from repro.observe.transfers import Transfer
 from repro.train.pacing import PacedTimers, hold_passes, pass_times_s
 from repro.train.records import RankRecord, Report, Span, TrainingRun
 from repro.train.training import Training, optimizers
@@ -41,6 +42,7 @@ class Iteration:
     messages: tuple[MessageEnd, ...]
     loss: float
     lacked_share: float
+    transfers: tuple[Transfer, ...] = ()
 
     @property
     def communication_s(self) -> float:
@@ -104,6 +106,11 @@ class Series:
                 replace(end, iteration=number)
                 for number, one in enumerate(done)
                 for end in one.messages
+            ),
+            transfers=tuple(
+                replace(transfer, iteration=number)
+                for number, one in enumerate(done)
+                for transfer in one.transfers
             ),
             pipeline_rank=parallel_state.get_pipeline_model_parallel_rank(),
             adam_state_bytes=sum(

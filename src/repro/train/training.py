@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,16 @@ from torch.utils.data import default_collate
 
 from repro.corpus.datasets import build_datasets
 from repro.errors import ReproError
+from repro.observe.communication import CommunicationLog
 from repro.train.communicator import RecordingCommunicator
 from repro.train.exchange import time_exchanges
 from repro.train.models import DTYPES, build_model, transformer_config
-from repro.train.phases import create_timers, time_parameter_all_gather, timed_gradient_sync
+from repro.train.phases import (
+    create_timers,
+    running_phase,
+    time_parameter_all_gather,
+    timed_gradient_sync,
+)
 from repro.train.records import TrainingRun
 from repro.train.steps import Batch
 
@@ -41,7 +48,8 @@ _INITIAL_LOSS_SCALE = 2.0**12
 class Training:
     """A run that is set up: everything one iteration needs on this rank.
 
-    `communicator` moves and logs the messages of a pipeline; None without one.
+    `communicator` moves and logs the messages of a pipeline; None without one. `log` notes what is
+    communicated; None where nobody asked for it.
     """
 
     run: TrainingRun
@@ -51,6 +59,7 @@ class Training:
     optimizer: MegatronOptimizer
     timers: Timers
     communicator: RecordingCommunicator | None
+    log: CommunicationLog | None
     training: Iterator[Batch]
     validation: Iterator[Batch]
 
@@ -76,9 +85,7 @@ def set_up(run: TrainingRun, scratch: Path, cores: float | None = None) -> Train
     # Without a GPU there is no CUDA generator to keep; the inference tracker keeps none.
     model_parallel_cuda_manual_seed(seed, inference_rng_tracker=not gpu, force_reset_rng=True)
     timers = create_timers(cores)
-    config = transformer_config(
-        run.shape, run.precision, timers, run.pipeline_parallel, run.expert_parallel
-    )
+    config = transformer_config(run, timers)
     config.finalize_model_grads_func = timed_gradient_sync(timers)
     module = build_model(run.family, run.shape, config, run.attention).to(device)
     if run.precision != "fp32":
@@ -119,6 +126,9 @@ def set_up(run: TrainingRun, scratch: Path, cores: float | None = None) -> Train
     if run.pipeline_parallel > 1:
         stages = parallel_state.get_pipeline_model_parallel_group()
         communicator = RecordingCommunicator(stages, config)
+    log = None
+    if run.log_communication:
+        log = CommunicationLog(partial(running_phase, timers, run.pipeline_parallel > 1))
     per_iteration = run.micro_batch_size * run.microbatches * replicas
     training, validation = build_datasets(
         run.family,
@@ -139,6 +149,7 @@ def set_up(run: TrainingRun, scratch: Path, cores: float | None = None) -> Train
         optimizer,
         timers,
         communicator,
+        log,
         _batches(training, run.micro_batch_size, replica, replicas, device),
         _batches(validation, run.micro_batch_size, replica, replicas, device),
     )

@@ -105,6 +105,8 @@ def test_a_log_proves_its_protocol_and_no_other() -> None:
 
 
 def test_an_external_plugin_for_verbs_is_verbs() -> None:
+    named = replace(_VERBS, routes=(replace(_ROUTE, network="NCCL RDMA Plugin v10"),))
+    prove_routes(transport("rdma"), named, _KINDS)
     log = replace(_VERBS, routes=(replace(_ROUTE, network="IBext_v8"),))
     prove_routes(transport("rdma"), log, _KINDS)
 

@@ -116,3 +116,14 @@ def test_a_log_that_names_no_hosts_takes_ranks_and_nodes_from_the_caller(tmp_pat
     added = rows[rows.gpu == "GPU"].iloc[0]
     # OSU's size is one rank's block.
     assert (added.ranks, added.nodes, added.size_bytes) == (8, 2, 8 * 1048576)
+
+
+def test_the_ranks_of_all_logs_are_asked_for_once(tmp_path: Path) -> None:
+    sample = Path(__file__).parents[2] / "logs" / "samples" / "osu_allgather_full.txt"
+    logs = [tmp_path / name for name in ("one.txt", "two.txt")]
+    for log in logs:
+        log.write_text(sample.read_text())
+    with pytest.raises(ReproError, match=r"one\.txt, .*two\.txt: no list of ranks; .*--ranks"):
+        read_collectives(logs, "GPU", "net", nodes=2)
+    rows, _ = read_collectives(logs, "GPU", "net", ranks=4, nodes=2)
+    assert (rows[rows.gpu == "GPU"].ranks == 4).all()

@@ -58,11 +58,12 @@ def _training_bytes(
         for end in record.messages:
             if end.sends and hosts[end.peer] != hosts[record.rank]:
                 needed[hosts[record.rank]] += end.size_bytes
-    replicas = len(hosts) // run.pipeline_parallel
+    split = run.tensor_parallel
+    stage = len(hosts) // run.pipeline_parallel
     share = 0.5 if run.distributed_optimizer else 1.0
-    # Megatron-Core's order: replicas of a stage are neighbours.
-    for first in range(0, len(hosts), replicas):
-        group = set(hosts[first : first + replicas])
+    # Megatron-Core's order: a stage's ranks are neighbours, those of one replica first.
+    for first in (begin + part for begin in range(0, len(hosts), stage) for part in range(split)):
+        group = set(hosts[first : first // stage * stage + stage : split])
         for host in group if len(group) > 1 else ():
             reduced = records[first].gradient_bytes * len(records[first].start_s)
             needed[host] += int(share * reduced * _reduced_by_all(run))

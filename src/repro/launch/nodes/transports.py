@@ -138,8 +138,9 @@ def prove_routes(entry: Protocol | Variant, log: NcclLog, kinds: Mapping[str, st
 
 
 def _way(network: str) -> str:
-    """Verbs are verbs, also through the external plugin (`IBext`, `IBext_v8`)."""
-    return "IB" if network.startswith("IB") else network
+    """Verbs are verbs, also through an external plugin for them (`IBext_v8`, `NCCL RDMA Plugin
+    v10`); others, such as `AWS Libfabric`, are what they are called."""
+    return "IB" if network.startswith(("IB", "NCCL RDMA Plugin")) else network
 
 
 def prove_bytes(

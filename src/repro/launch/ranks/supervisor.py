@@ -75,8 +75,8 @@ def supervise(user: Connection) -> None:
             orders: tuple[Order[Any], ...] = user.recv()
             first = orders[0]
             # Ranks that form other groups meet at another port.
-            stages, family, experts = groups_of(first.run)
-            layout = (first.ranks, stages, family if stages > 1 else None, experts)
+            stages, family, *split = groups_of(first.run)
+            layout = (first.ranks, stages, family if stages > 1 else None, *split)
             fresh = previous is None
             if layout != previous:
                 port, previous = _free_port(port, network), layout

@@ -15,6 +15,7 @@ from repro.catalog.models import Family
 from repro.catalog.reading import choose
 from repro.catalog.topology import Level, Topology
 from repro.errors import ReproError
+from repro.logs.measurements import RanksMissing
 from repro.logs.reading import read_log
 from repro.paths import PUBLISHED
 from repro.predict.fused.reading import NEEDED as FUSED
@@ -143,20 +144,28 @@ def read_collectives(
     Raises
     ------
     ReproError
-        A log cannot be read, or the GPU, the network or the number of nodes is not known.
+        A log cannot be read, or the GPU, the network or the number of nodes is not known. The
+        number of ranks is asked for once, for all logs that do not say it.
     """
     published = (_COLLECTIVES_FILE, _BIG_RED_FILE)
     parts = [read_rows(PUBLISHED / name) for name in published]
+    silent = []
     for path in logs:
         if not gpu or not network:
             raise ReproError(f"{path}: does not say what it ran on; give --gpu and --network")
-        measured = read_log(path, ranks=ranks)
+        try:
+            measured = read_log(path, ranks=ranks)
+        except RanksMissing:
+            silent.append(str(path))
+            continue
         if measured.nodes.isna().any():
             if nodes is None:
                 raise ReproError(f"{path}: lists no hosts; say how many nodes there were (--nodes)")
             measured["nodes"] = measured.nodes.fillna(nodes)
         out_of_place = measured[~measured.in_place.astype(bool)]
         parts.append(out_of_place.assign(gpu=gpu, network=network))
+    if silent:
+        raise ReproError(f"{', '.join(silent)}: no list of ranks; say how many (--ranks)")
     names = ", ".join([*published, *(path.name for path in logs)])
     return pd.concat(parts, ignore_index=True), names
 

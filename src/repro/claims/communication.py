@@ -1,0 +1,164 @@
+"""Claims about what GPT training communicates (C152-C154): the log, and the model at full scale."""
+
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from repro.catalog.clusters import cluster
+from repro.catalog.communication import Calls, step_communication
+from repro.catalog.communication_study import read_communication_study
+from repro.catalog.models import Shape
+from repro.claims.predictions import Predicted
+from repro.claims.published import read_claims
+from repro.claims.verdicts import evaluate_prediction
+from repro.experiments.communication import asked_layouts
+from repro.predict.explore.communication_study import study_layout, throughput, volumes
+from repro.predict.explore.traffic import gpt_shape
+from repro.predict.network.machine import machine
+from repro.predict.network.placement import Hops, placed_message_s
+from repro.predict.parameters import Parameters
+from repro.predict.workload import Array
+from repro.results.communication import transfers
+from repro.results.store import has_runs, why_not_run
+
+# Of ranks; a quantity that only rises with the length has 1.
+_CORRELATED = 0.5
+_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+
+
+def agreement(results: xr.Dataset) -> pd.DataFrame:
+    """The log beside the closed forms, by layout.
+
+    Returns
+    -------
+    DataFrame
+        A row for each layout: `calls` and `bytes` of a rank and iteration on average, logged and
+        by the closed forms, and whether they `agree` exactly: as many calls of each size by group,
+        phase, operation, rank and iteration. Why there is none, if nothing was run.
+    """
+    if not has_runs(results):
+        return pd.DataFrame({"not run": [why_not_run(results)]})
+    rows = []
+    for name, (run, layout) in asked_layouts(results).items():
+        one = transfers(results.sel(layout=name))
+        one = one[one.operation != "barrier"]
+        shape, width = Shape.model_validate(run["shape"]), _BYTES[run["precision"]]
+        expected = {
+            stage: _counted(step_communication(shape, layout, stage, width, width))
+            for stage in range(layout.pipeline_parallel)
+        }
+        same, predicted = [], Counter[str]()
+        for _, own in one.groupby(["iteration", "rank"]):
+            rank = int(own["rank"].iloc[0])
+            forms = expected[rank * layout.pipeline_parallel // layout.ranks]
+            keys = zip(own.role, own.phase, own.operation, own.bytes, strict=True)
+            same.append(Counter(keys) == forms)
+            predicted["calls"] += sum(forms.values())
+            predicted["bytes"] += sum(key[3] * calls for key, calls in forms.items())
+        rows.append(
+            {
+                "layout": name,
+                "calls": len(one) / len(same),
+                "calls_by_forms": predicted["calls"] / len(same),
+                "bytes": one.bytes.sum() / len(same),
+                "bytes_by_forms": predicted["bytes"] / len(same),
+                "agree": all(same),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _counted(calls: tuple[Calls, ...]) -> Counter[tuple[str, str, str, int]]:
+    found: Counter[tuple[str, str, str, int]] = Counter()
+    for one in calls:
+        found[one.role, one.phase, one.operation, one.size_bytes] += one.calls
+    return found
+
+
+# At full scale, by the study's plan on its fewest GPUs.
+
+
+def _messages_are_latency_bound(parameters: Parameters) -> Array:
+    """Whether latency is half of the time, or more, of each model's messages between stages that
+    are on neighbouring nodes."""
+    study = read_communication_study()
+    where = machine(cluster(study.study.cluster), parameters)
+    layout = study_layout(min(study.study.gpus), study)
+    hops = Hops(
+        np.arange(where.gpus_per_node), np.arange(where.gpus_per_node, 2 * where.gpus_per_node)
+    )
+    empty_s = placed_message_s(0.0, hops, where, parameters)
+    bound = []
+    for name in study.study.models:
+        moved = volumes(gpt_shape(name), layout)
+        size = float(moved[moved.role == "pipeline"].bytes.max())
+        bound.append(empty_s >= 0.5 * placed_message_s(size, hops, where, parameters))
+    return np.asarray(np.all(bound, axis=0))
+
+
+def _sequences_go_with_both(parameters: Parameters) -> Array:
+    """Whether longer sequences go with more throughput and more communication of a GPU: rank
+    correlations above `_CORRELATED` for every model."""
+    study = read_communication_study()
+    layout = study_layout(min(study.study.gpus), study)
+    lengths = study.study.sequence_lengths
+    least = []
+    for name in study.study.models:
+        shapes = [gpt_shape(name).model_copy(update={"sequence_length": s}) for s in lengths]
+        tokens = np.array([throughput(shape, layout, parameters) for shape in shapes])
+        sent = np.array([volumes(shape, layout).sent_bytes.sum() for shape in shapes])
+        least.append(np.minimum(_rank_correlation(tokens), _rank_correlation(sent[:, None])))
+    return np.asarray(np.min(np.array(least), axis=0) > _CORRELATED)
+
+
+def _rank_correlation(values: Array) -> Array:
+    """Spearman's, of each column with the order of its rows."""
+    count = len(values)
+    ranks = values.argsort(axis=0).argsort(axis=0)
+    apart = ((ranks - np.arange(count)[:, None]) ** 2).sum(axis=0)
+    return np.asarray(1 - 6 * apart / (count * (count**2 - 1)))
+
+
+_PLAN = "GPT-3 of 1.3B to 175B on 64 GPUs, tensor parallelism 8, 8 stages, micro batch 1 assumed"
+_PREDICTIONS = {
+    "C152": Predicted(_messages_are_latency_bound, cluster="dgx-a100", assumption=_PLAN),
+    "C153": Predicted(_sequences_go_with_both, cluster="dgx-a100", assumption=_PLAN),
+}
+
+
+def judge_communication(results: xr.Dataset) -> pd.DataFrame:
+    """The three claims, what the model says of them at full scale, and what the log does.
+
+    Parameters
+    ----------
+    results
+        Of `repro.experiments.communication.obtain_communication`.
+
+    Returns
+    -------
+    DataFrame
+        By claim: `statement`, `prediction` and `logged`, each a verdict, and `remark`.
+    """
+    rows = []
+    for claim in read_claims():
+        if claim.id in _PREDICTIONS:
+            prediction = _PREDICTIONS[claim.id]
+            found = evaluate_prediction(claim, prediction, *prediction.evaluate())
+            said, logged, remark = found.verdict, "not run", found.reason
+        elif claim.id == "C154":
+            said, logged, remark = "input", *_logged_verdict(results)
+        else:
+            continue
+        rows.append((claim.id, claim.statement, said, logged, remark))
+    columns = ["claim", "statement", "prediction", "logged", "remark"]
+    return pd.DataFrame(rows, columns=columns).set_index("claim")
+
+
+def _logged_verdict(results: xr.Dataset) -> tuple[str, str]:
+    if not has_runs(results):
+        return "not run", why_not_run(results)
+    table = agreement(results)
+    exact = f"exact in {int(table.agree.sum())} of {len(table)} layouts"
+    return ("reproduced" if bool(table.agree.all()) else "not reproduced"), exact
