@@ -32,7 +32,6 @@ def test_the_papers_sections_have_their_notebooks() -> None:
         "testbed_prediction",
         "what_if",
         "open_models",
-        "report",
     }
 
 

@@ -47,3 +47,9 @@ def read_claims() -> list[Claim]:
             )
             for row in csv.DictReader(file)
         ]
+
+
+def read_sources() -> dict[str, str]:
+    """The documents by key: title and venue."""
+    with (PUBLISHED / "sources.csv").open(newline="", encoding="utf-8") as file:
+        return {row["key"]: f"{row['title']} ({row['venue']})" for row in csv.DictReader(file)}

@@ -7,12 +7,7 @@ one job or of several (`compare`).
 # Panel's constructors have no types.
 # mypy: disable-error-code="no-untyped-call"
 
-import base64
-import html
-import tempfile
 from collections.abc import Callable, Mapping
-from functools import partial
-from pathlib import Path
 
 import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
@@ -21,11 +16,10 @@ import pandas as pd
 import panel as pn
 from pandas.io.formats.style import Styler
 
-from repro.atomic import replace_text
 from repro.catalog.clusters import read_clusters
 from repro.catalog.models import read_models
 from repro.errors import ReproError
-from repro.figures.disk import save_figure
+from repro.figures.every import Figure, figure
 from repro.figures.scaling import PHASE_COLOURS
 from repro.predict.explore.plans import Job, best_plans, choose_job, describe, transports
 from repro.predict.step.quantities import MEMORY, PHASES
@@ -182,45 +176,25 @@ def explorer() -> pn.viewable.Viewable:
     return pn.Row(pn.Column(*widgets, width=240), pn.bind(_answer, *widgets))
 
 
-def export_scenarios(path: Path) -> None:
-    """Write the named scenarios as one HTML page that needs no other file and no network.
+def scenario_figures() -> list[Figure]:
+    """What is predicted of the best plan of each named scenario."""
+    best = compare(reference_jobs())
+    return [figure(name, "what_if", draw, best) for name, draw in _FIGURES.items()]
 
-    Parameters
-    ----------
-    path : Path
-        The page; it exists whole or not at all.
-    """
+
+def scenario_tables() -> dict[str, Styler]:
+    """The best plan of each named scenario, and the best plans of each, by title."""
     jobs = reference_jobs()
-    best = compare(jobs)
-    parts = ["<h2>The best plan of each</h2>", _page_table(best, "best")]
-    parts += [_picture(partial(draw, best), alt) for alt, draw in _FIGURES.items()]
-    for number, job in enumerate(jobs.values()):
-        parts.append(f"<h2>{html.escape(job.title)}</h2>")
-        parts.append(_page_table(best_plans(job, _SHOWN), f"job{number}"))
-    replace_text(path, _PAGE.format(body="\n".join(parts)))
+    return {"The best plan of each": plans_table(compare(jobs))} | {
+        job.title: plans_table(best_plans(job, _SHOWN)) for job in jobs.values()
+    }
 
 
 _FIGURES: dict[str, Callable[[pd.DataFrame], hv.Overlay]] = {
-    "iteration time by phase": plan_breakdown,
-    "use of NICs": plan_links,
-    "memory": plan_memory,
+    "what_if_time": plan_breakdown,
+    "what_if_links": plan_links,
+    "what_if_memory": plan_memory,
 }
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>What if: predicted training plans</title>
-<style>
-body {{ font: 15px/1.5 sans-serif; max-width: 72em; margin: 2em auto; padding: 0 1em; }}
-table {{ border-collapse: collapse; font-size: 13px; }}
-caption {{ text-align: left; padding: 0.3em 0; }}
-th, td {{ padding: 0.2em 0.6em; border-bottom: 1px solid #ddd; text-align: right; }}
-img {{ display: block; max-width: 100%; margin: 1.5em 0; }}
-</style></head><body>
-<h1>What if: the same training on other clusters and protocols</h1>
-<p>Every number on this page is predicted by the performance model; none is measured. A plan is
-written t (tensor), d (data) and p (pipeline parallel size, x virtual stages), b (micro batch) and
-what is recomputed. In the second figure, a mark at 0 says that no gradients leave a node.</p>
-{body}
-</body></html>
-"""
 
 
 def _answer(
@@ -234,19 +208,6 @@ def _answer(
         return pn.pane.Alert(str(error), alert_type="warning")
     drawn = [draw(plans) for draw in _FIGURES.values()]
     return pn.Column(verdict(job, plans), *drawn, plans_table(plans), width=_WIDTH)
-
-
-def _page_table(plans: pd.DataFrame, identity: str) -> str:
-    """A table whose identifiers do not change from one writing to the next."""
-    return plans_table(plans).to_html(table_uuid=identity)
-
-
-def _picture(draw: Callable[[], hv.Overlay], alt: str) -> str:
-    """A figure as an image with its data inline, apart from the identifiers of other figures."""
-    with tempfile.TemporaryDirectory() as folder:
-        vector, _ = save_figure(draw, Path(folder) / "figure")
-        data = base64.b64encode(vector.read_bytes()).decode()
-    return f'<img alt="{alt}" src="data:image/svg+xml;base64,{data}">'
 
 
 def _labels(plans: pd.DataFrame) -> list[str]:

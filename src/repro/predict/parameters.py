@@ -121,7 +121,7 @@ class Prior:
 class Residuals(Entry):
     """How far a calibration is off on points it has not seen: cross-validated by model size.
 
-    `half_width` is the 90 % quantile of |ln(predicted / measured)|.
+    `half_width` is the 90 % quantile of `|ln(predicted / measured)|`.
     """
 
     rows: int
