@@ -9,6 +9,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from repro.paths import PARAMS
+
 pytestmark = pytest.mark.slow
 
 
@@ -72,6 +74,8 @@ def test_every_field_of_the_parameters_is_there(site: Path) -> None:
     from repro.catalog.gpus import Gpu
 
     text = (site / "reference" / "params.html").read_text(encoding="utf-8")
+    for path in PARAMS.rglob("*.yaml"):
+        assert path.name in text or f"{path.parent.name}/*.yaml" in text, path
     for name in (*Experiment.model_fields, *Gpu.model_fields):
         assert f">{name}<" in text, name
 

@@ -16,6 +16,7 @@ from bokeh.models.annotations import Legend
 from PIL import Image
 
 from repro.atomic import replace_text, replacing
+from repro.figures.panels import LEGEND_WIDTH
 
 # Without the time of drawing, so that the same data give the same bytes.
 _METADATA: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".png": {}}
@@ -71,9 +72,9 @@ def save_interactive(draw: Draw, path: Path) -> Path:
     for plot in plots:
         page.add_root(plot)
         plot.toolbar.logo = None
-        plot.update(sizing_mode="stretch_width", max_width=plot.width, toolbar_location="above")
         for legend in plot.legend:
             _under(plot, legend)
+        plot.update(sizing_mode="stretch_width", max_width=plot.width, toolbar_location="above")
     documents, (item,) = standalone_docs_json_and_render_items(plots)
     target = path.with_suffix(".json")
     shown = {"documents": documents, "item": item.to_json(), "widths": [p.width for p in plots]}
@@ -83,6 +84,8 @@ def save_interactive(draw: Draw, path: Path) -> Path:
 
 def _under(plot: Plot, legend: Legend) -> None:
     """Move a legend below its plot, which stays as wide on a narrow page; a click hides."""
+    if legend in plot.right:
+        plot.width = (plot.width or 0) - LEGEND_WIDTH
     for place in (plot.left, plot.right, plot.above, plot.below, plot.center):
         if legend in place:
             place.remove(legend)

@@ -11,7 +11,7 @@ from repro.catalog.models import read_models
 from repro.catalog.protocols import read_transports
 from repro.results.store import why_not_run
 
-WIDTH, HEIGHT = 460, 320
+WIDTH, HEIGHT, LEGEND_WIDTH = 460, 320, 150
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
 MODEL_COLOURS = ("#0072B2", "#56B4E9", "#D55E00", "#009E73")
 _FIGURE_SIZE = 190
@@ -158,8 +158,11 @@ def options(*, matplotlib: dict[str, object], bokeh: dict[str, object]) -> dict[
 
 
 def panel_size() -> dict[str, object]:
-    """Options for a panel's size."""
-    return options(matplotlib={"aspect": WIDTH / HEIGHT}, bokeh={"width": WIDTH, "height": HEIGHT})
+    """Options for a panel's size; a legend stands beside it."""
+    return options(
+        matplotlib={"aspect": WIDTH / HEIGHT},
+        bokeh={"width": WIDTH + LEGEND_WIDTH, "height": HEIGHT},
+    )
 
 
 def not_run_here(results: xr.Dataset) -> hv.Layout:

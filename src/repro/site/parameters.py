@@ -29,7 +29,7 @@ from repro.site.pages import table, write_page
 
 # What validates a file, and whether the file has one of them or many by name.
 _FILES: dict[str, tuple[type[Entry], ...]] = {
-    ", ".join(f"{name}.yaml" for name in EXPERIMENTS): (Experiment,),
+    ", ".join(f"{name}.yaml" for name in (*EXPERIMENTS, "one_gpu")): (Experiment,),
     "models.yaml": (Model,),
     "clusters.yaml": (Cluster,),
     "gpus.yaml": (Gpu,),
