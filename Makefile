@@ -1,4 +1,4 @@
-# make repro   the whole pipeline: install, measure, report (PYTHON=python3.11 chooses the interpreter,
+# make repro   the whole pipeline: install, measure, site (PYTHON=python3.11 chooses the interpreter,
 #              PROFILE=thorough measures more, PROFILE=ci hardly anything)
 # make test    the same environment, then the tests: what measures runs alone
 PYTHON ?= python3
@@ -11,7 +11,7 @@ repro: .venv/installed
 	$(BIN)/repro claims
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/repro pipeline $(PROFILE)
 	$(BIN)/repro claims
-	@echo "report: $(CURDIR)/results/report.html"
+	@echo "site: $(CURDIR)/results/site/index.html"
 
 test: .venv/installed
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not (testbed or alone)"

@@ -1,6 +1,7 @@
 """Check that the pipeline's outputs exist and are well formed."""
 
 import json
+from pathlib import Path
 from xml.etree import ElementTree
 
 import matplotlib.image
@@ -8,7 +9,7 @@ import numpy as np
 import yaml
 
 from repro.catalog.experiments import experiment
-from repro.figures.every import figures_of
+from repro.figures.every import every_figure
 from repro.paths import PARAMS, RESULTS
 from repro.results.store import is_sweep, read_dataset, read_experiments, read_sweeps
 
@@ -37,15 +38,19 @@ for name, dataset in experiments.items():
     assert added_up, f"{name}: phases do not add up"
     losses = dataset["loss"].notnull().any(["rank", "iteration"])
     assert bool(losses.where(ran, True).all()), f"{name}: no stage has a loss"
-for name, dataset in (experiments | sweeps).items():
-    for suffix in figures_of(dataset):
-        figure = RESULTS / "figures" / f"{name}_{suffix}"
-        ElementTree.parse(figure.with_suffix(".svg"))
-        assert matplotlib.image.imread(figure.with_suffix(".png")).std() > 0.02, figure
+for figure in every_figure(experiments | sweeps):
+    path = RESULTS / "figures" / figure.name
+    ElementTree.parse(path.with_suffix(".svg"))
+    assert matplotlib.image.imread(path.with_suffix(".png")).std() > 0.02, path
+    assert len(path.with_suffix(".csv").read_text().splitlines()) > 1, path
 assert read_dataset(RESULTS / "sensitivity.nc").sizes["mfu"] == 2
 claims = json.loads((RESULTS / "claims.json").read_text())
 assert len(claims) > 50
 swept = {name for name, dataset in experiments.items() if is_sweep(dataset)}
 assert set(json.loads((RESULTS / "metrics.json").read_text())) == set(experiments) - swept
-assert "<html" in (RESULTS / "report.html").read_text()[:2000].lower()
+pages = {path.relative_to(RESULTS / "site") for path in (RESULTS / "site").rglob("*.html")}
+assert {Path(f"notebooks/{name}.html") for name in experiments} <= pages
+assert "claims.html#C017" in (RESULTS / "site" / "index.html").read_text()
+size = sum(path.stat().st_size for path in (RESULTS / "site").rglob("*") if path.is_file())
+assert size < 15e6, f"the site is {size / 1e6:.1f} MB"
 print("outputs are well formed")

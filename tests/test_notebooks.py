@@ -34,7 +34,6 @@ def test_the_papers_sections_have_their_notebooks() -> None:
         "what_if",
         "hardware_generations",
         "open_models",
-        "report",
     }
 
 

@@ -13,13 +13,13 @@ echo "Stage 'dump' didn't change, skipping"
 echo "Running stage 'first_look':"
 echo "> a command"
 sleep {sleep}
-echo "Running stage 'report':"
+echo "Running stage 'site':"
 exit {status}
 """
 _STAGES = {
     "dump": ["data/enwiki/dump.xml.bz2"],
     "first_look": ["results/first_look/breakdown.png"],
-    "report": ["results/report.html"],
+    "site": ["results/site"],
 }
 
 
@@ -53,14 +53,14 @@ def test_it_says_what_runs_how_long_and_what_to_look_at(
     assert "look at results/first_look/breakdown.png" in first
     assert "> a command" in first
     (project / "stage_times.json").write_text(
-        json.dumps({"default": {"first_look": 100.0, "report": 200.0}, "ci": {"report": 1.0}})
+        json.dumps({"default": {"first_look": 100.0, "site": 200.0}, "ci": {"site": 1.0}})
     )
     assert pipeline.run_pipeline(None) == 0
     second = capsys.readouterr().out
     assert "[2/3] first_look: 0 s gone, about 5.0 min left" in second
     assert "about 3.3 min left" in second
     times = json.loads((project / "stage_times.json").read_text())
-    assert times["ci"] == {"report": 1.0}
+    assert times["ci"] == {"site": 1.0}
     assert times["default"]["first_look"] < 100.0
     # The first look goes first, whatever the file's order.
     assert (project / "called").read_text().splitlines() == ["repro first_look", "repro"] * 2
@@ -72,4 +72,4 @@ def test_a_profile_is_chosen_by_one_word_and_a_failure_is_passed_on(project: Pat
     text = (project / "pipeline.yaml").read_text()
     assert text == "# How thoroughly.\nprofile: ci\n"
     # A stage that failed took no time worth knowing.
-    assert "report" not in json.loads((project / "stage_times.json").read_text())["ci"]
+    assert "site" not in json.loads((project / "stage_times.json").read_text())["ci"]

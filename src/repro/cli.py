@@ -166,15 +166,34 @@ def first_look(
 
 @app.command()
 def figures() -> None:
-    """Draw every figure as SVG and PNG into results/figures/, and write the metrics."""
-    from repro.figures.every import draw_every_figure
-    from repro.results.store import read_experiments, read_sweeps
+    """Draw every figure as SVG, PNG, CSV and for the site into results/figures/, and write the
+    metrics."""
+    from repro.claims.judged import read_judgements
+    from repro.figures.compared import compared_figures
+    from repro.figures.every import every_figure, save_figures
+    from repro.figures.what_if import scenario_figures
+    from repro.results.store import read_experiments, read_result, read_sweeps
     from repro.results.summary import write_metrics
 
     results = read_experiments()
     write_metrics(results, RESULTS / "metrics.json")
-    for path in draw_every_figure(results | read_sweeps(), RESULTS / "figures"):
+    shown = results | read_sweeps() | {"sensitivity": read_result("sensitivity")}
+    drawn = [*every_figure(shown), *compared_figures(read_judgements()), *scenario_figures()]
+    for path in save_figures(drawn, RESULTS / "figures"):
         typer.echo(path)
+
+
+@app.command()
+def site(
+    show: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
+) -> None:
+    """Build the site of documents, executed notebooks, claims and figures: results/site/."""
+    from repro.site.build import build_site
+
+    page = build_site()
+    typer.echo(page)
+    if show:
+        typer.launch(page.as_uri())
 
 
 @app.command()
@@ -250,27 +269,17 @@ def compare(
 
 @app.command("what-if")
 def what_if(
-    model: Annotated[
-        str | None, typer.Argument(help="Of params/open_models.yaml, such as llama3.1-70b.")
-    ] = None,
+    model: Annotated[str, typer.Argument(help="Of params/open_models.yaml, as llama3.1-70b.")],
     gpu: Annotated[str, typer.Option(help="Of params/gpus.yaml.")] = "h100-sxm-80gb",
     gpus: Annotated[int, typer.Option(help="GPUs of the job.")] = 1024,
     global_batch: Annotated[int, typer.Option(help="Sequences per iteration.")] = 2048,
     precisions: Annotated[str, typer.Option(help="Of linear layers, with commas.")] = "bf16,fp8",
 ) -> None:
-    """Print the best plans to train MODEL; without one write results/what_if.html: predicted
-    scenarios on one page, which needs no network."""
-    if model is not None:
-        from repro.predict.explore.fused_plans import best_plans, plan_table
+    """Print the best plans to train MODEL."""
+    from repro.predict.explore.fused_plans import best_plans, plan_table
 
-        best = best_plans(model, gpu, gpus, global_batch, precisions=precisions.split(","))
-        typer.echo(plan_table(best))
-        return
-    from repro.figures.what_if import export_scenarios
-
-    path = RESULTS / "what_if.html"
-    export_scenarios(path)
-    typer.echo(path)
+    best = best_plans(model, gpu, gpus, global_batch, precisions=precisions.split(","))
+    typer.echo(plan_table(best))
 
 
 @app.command()

@@ -1,16 +1,18 @@
 """Figures show the numbers they were given, in a notebook and on disk."""
 
+import json
 from pathlib import Path
 
 import holoviews as hv
 import hvplot
 import matplotlib.image
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 
-from repro.figures.disk import save_figure
-from repro.figures.scaling import breakdown, received_over_time
+from repro.figures.disk import save_figure, save_interactive
+from repro.figures.scaling import breakdown, received_over_time, share_by_protocol
 from repro.figures.similarity import sensitivity
 from repro.results.store import not_run
 
@@ -26,14 +28,15 @@ def backend(request: pytest.FixtureRequest) -> str:
 def test_bars_are_milliseconds_at_full_scale(made_up_results: xr.Dataset, backend: str) -> None:
     panels = list(breakdown(made_up_results))
     assert len(panels) == 4
-    (bars,) = panels[0].traverse(lambda element: element, [hv.Bars])
-    table = bars.dframe().set_index(["GPUs and protocol", "part"])
-    value = table.columns[0]
+    bars = panels[0].traverse(lambda element: element, [hv.Rectangles])
+    value = {bar.label: bar.dframe().set_index("run")["value"] for bar in bars}
     # 0.175 s on the testbed, at two testbed seconds per full-scale second.
-    assert table.loc[("8 RDMA", "gradient sync"), value] == pytest.approx(87.5)
-    assert table.loc[("2 TCP/IP", "forward compute"), value] == pytest.approx(15.0)
+    assert value["gradient sync"]["8 RDMA"] == pytest.approx(87.5)
+    assert value["forward compute"]["2 TCP/IP"] == pytest.approx(15.0)
+    tops = {bar.label: bar.dframe().set_index("run")["top"] for bar in bars}
+    assert tops["other"]["8 RDMA"] == pytest.approx(1e3 * 0.275 / 2)
     hv.render(panels[0], backend=backend)
-    assert "forward all-to-all" not in table.index.get_level_values("part")
+    assert "forward all-to-all" not in value
 
 
 def test_exchanges_of_experts_are_shown_where_there_are_any(made_up_results: xr.Dataset) -> None:
@@ -41,9 +44,10 @@ def test_exchanges_of_experts_are_shown_where_there_are_any(made_up_results: xr.
     exchanged = made_up_results.assign(
         phase_time_s=made_up_results["phase_time_s"] + 0.1 * (phase == "forward all-to-all")
     )
-    (bars, *_) = breakdown(exchanged).traverse(lambda element: element, [hv.Bars])
-    assert "forward all-to-all" in set(bars.dframe()["part"])
-    assert "backward all-to-all" not in set(bars.dframe()["part"])
+    panel = next(iter(breakdown(exchanged)))
+    shown = {bar.label for bar in panel.traverse(lambda element: element, [hv.Rectangles])}
+    assert "forward all-to-all" in shown
+    assert "backward all-to-all" not in shown
 
 
 def test_rates_are_gigabits_at_full_scale(made_up_results: xr.Dataset, backend: str) -> None:
@@ -81,11 +85,11 @@ def test_files_are_pictures_and_the_same_every_time(
 ) -> None:
     for folder in ("a", "b"):
         written = save_figure(lambda: breakdown(made_up_results), tmp_path / folder / "figure")
-        assert [path.suffix for path in written] == [".svg", ".png"]
+        assert [path.suffix for path in written] == [".svg", ".png", ".csv"]
     picture = matplotlib.image.imread(tmp_path / "a" / "figure.png")
     assert picture.shape[0] > 400 and picture.std() > 0.05, "the picture is empty"
     assert "<svg" in (tmp_path / "a" / "figure.svg").read_text()[:600]
-    for suffix in (".svg", ".png"):
+    for suffix in (".svg", ".png", ".csv"):
         one, two = (tmp_path / folder / f"figure{suffix}" for folder in ("a", "b"))
         assert one.read_bytes() == two.read_bytes()
 
@@ -93,3 +97,34 @@ def test_files_are_pictures_and_the_same_every_time(
 def test_predictions_say_that_they_have_no_series(made_up_results: xr.Dataset) -> None:
     averages = made_up_results.drop_dims("sample")
     assert "no rates over time" in str(received_over_time(averages).Text.I.data)
+
+
+def test_the_table_has_what_the_figure_shows(made_up_results: xr.Dataset, tmp_path: Path) -> None:
+    save_figure(lambda: breakdown(made_up_results), tmp_path / "figure")
+    table = pd.read_csv(tmp_path / "figure.csv").set_index(["panel", "name", "run"])
+    assert table.loc[("T5-Large", "gradient sync", "8 RDMA"), "value"].item() == 87.5
+
+
+def test_published_values_are_marks_of_their_own(made_up_results: xr.Dataset, backend: str) -> None:
+    weak = made_up_results.assign_attrs(experiment="weak_scaling")
+    share = share_by_protocol(weak)
+    (marks,) = (
+        one for one in share.traverse(lambda one: one, [hv.Scatter]) if one.label == "published"
+    )
+    assert sorted(marks.dimension_values("published")) == [50.5, 80.78, 91.12]
+    curves = share.traverse(lambda one: one, [hv.Curve])
+    assert [curve.label for curve in curves] == ["RDMA", "IPoIB", "TCP/IP"]
+    # 0.175 s of 0.275 s.
+    assert curves[0].dimension_values(1)[-1] == pytest.approx(100 * 0.175 / 0.275)
+    boxes = received_over_time(weak).traverse(lambda one: one, [hv.Rectangles])
+    ranges = {box.label: box.dframe().iloc[0] for box in boxes if "published" in box.label}
+    assert (ranges["RDMA, published"]["y0"], ranges["RDMA, published"]["y1"]) == (38, 56)
+
+
+def test_a_page_draws_every_panel_and_legends_hide(
+    made_up_results: xr.Dataset, tmp_path: Path
+) -> None:
+    written = save_interactive(lambda: breakdown(made_up_results), tmp_path / "figure")
+    drawn = json.loads(written.read_text())
+    assert len(drawn["item"]["roots"]) == len(drawn["widths"]) == 4
+    assert json.dumps(drawn["documents"]).count('"click_policy": "hide"') == 4

@@ -1,7 +1,5 @@
-"""Figures of predictions show the numbers of the plans, and the exported page stands alone."""
+"""Figures of predictions show the numbers of the plans, and tables have every scenario."""
 
-import base64
-import re
 from functools import partial
 from pathlib import Path
 
@@ -14,12 +12,13 @@ import pytest
 from repro.figures.disk import save_figure
 from repro.figures.what_if import (
     compare,
-    export_scenarios,
     plan_breakdown,
     plan_links,
     plan_memory,
     plans_table,
     reference_jobs,
+    scenario_figures,
+    scenario_tables,
     scenarios,
     verdict,
 )
@@ -119,17 +118,11 @@ def test_the_verdict_says_that_it_is_predicted(job: Job, plans: pd.DataFrame) ->
     assert f"{1e3 * plans.iteration_time_s.iloc[0]:.0f} ms an iteration" in said
 
 
-def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
-    page = tmp_path / "what_if.html"
-    export_scenarios(page)
-    text = page.read_text()
-    assert [path.name for path in tmp_path.iterdir()] == ["what_if.html"]
-    assert len(text) < 1e6
-    assert not re.search(r"<script|<link|(src|href)=\"(?!data:)|url\(", text)
-    pictures = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', text)
-    assert len(pictures) == 3
-    assert all(b"<svg" in base64.b64decode(picture) for picture in pictures)
-    for job in reference_jobs().values():
-        assert job.title in text
-    export_scenarios(page)
-    assert page.read_text() == text
+def test_every_scenario_has_its_table_and_is_in_the_figures() -> None:
+    titles = {job.title for job in reference_jobs().values()}
+    assert set(scenario_tables()) == {"The best plan of each"} | titles
+    assert [figure.name for figure in scenario_figures()] == [
+        "what-if-time",
+        "what-if-links",
+        "what-if-memory",
+    ]

@@ -58,24 +58,52 @@ def _pipeline_floor(batch: int) -> Quantity:
         PIPELINE_BATCHES,
         lambda r: 100 * smallest(_pipeline_share(r).sel(global_batch_size=batch)),
         50.0,
+        f"(forward receive + embedding sync) / T at batch {batch}, smallest over models and GPUs",
     )
 
 
 TESTS: dict[tuple[str, ...], Quantity | Statement] = {
-    ("C028", "C104"): Quantity(DATA_BATCHES, _share_at_limit, 50.0),
+    ("C028", "C104"): Quantity(
+        DATA_BATCHES,
+        _share_at_limit,
+        50.0,
+        "(straggler wait + gradient sync) / T, smallest over batches and models but bert-large",
+    ),
     ("C029", "C105"): Statement(
-        DATA_BATCHES, lambda r: _keeps_falling(_data_share(r), "global_batch_size")
+        DATA_BATCHES,
+        lambda r: _keeps_falling(_data_share(r), "global_batch_size"),
+        "(straggler wait + gradient sync) / T falls from each batch to the next larger",
     ),
-    ("C106",): Statement(DATA_BATCHES, _bert_fits_most),
-    ("C112",): Quantity(DATA_BATCHES, lambda r: _largest_batch(r).sel(model="gpt2-large"), None),
+    ("C106",): Statement(
+        DATA_BATCHES, _bert_fits_most, "largest batch of bert-large > 2 x that of each other model"
+    ),
+    ("C112",): Quantity(
+        DATA_BATCHES,
+        lambda r: _largest_batch(r).sel(model="gpt2-large"),
+        None,
+        "largest batch of gpt2-large that fits into memory",
+    ),
     ("C107",): Statement(
-        PIPELINE_BATCHES, lambda r: _keeps_falling(-_pipeline_share(r), "global_batch_size")
+        PIPELINE_BATCHES,
+        lambda r: _keeps_falling(-_pipeline_share(r), "global_batch_size"),
+        "(forward receive + embedding sync) / T rises from each batch to the next larger",
     ),
-    ("C108",): Statement(PIPELINE_BATCHES, lambda r: _keeps_falling(_pipeline_share(r), "gpus")),
+    ("C108",): Statement(
+        PIPELINE_BATCHES,
+        lambda r: _keeps_falling(_pipeline_share(r), "gpus"),
+        "(forward receive + embedding sync) / T falls from 2 to 4 to 8 GPUs at equal batch",
+    ),
     ("C109",): _pipeline_floor(64),
     ("C110",): _pipeline_floor(128),
-    ("C111",): Statement(PIPELINE_BATCHES, _gpt2_large_is_out_of_memory),
+    ("C111",): Statement(
+        PIPELINE_BATCHES,
+        _gpt2_large_is_out_of_memory,
+        "gpt2-large is out of memory at batch 128 on 8 GPUs",
+    ),
     ("C043", "C113"): Quantity(
-        CLUSTER_B, lambda r: 100 * mean(communication_fraction(r).sel(gpus=16)), 50.0
+        CLUSTER_B,
+        lambda r: 100 * mean(communication_fraction(r).sel(gpus=16)),
+        50.0,
+        "(straggler wait + gradient sync) / T(16)",
     ),
 }

@@ -21,20 +21,24 @@ class Quantity:
     """A claimed number: how to compute it, in the claim's unit, and what "no effect" would be.
 
     `neutral` is the value at which the claim would say nothing (a ratio of 1, an efficiency of
-    100 %, half of the time); None where there is no such value.
+    100 %, half of the time); None where there is no such value. `formula` says in symbols and words
+    what `compute` does: T is the time of an iteration or of the part that is named, n GPUs are in
+    parentheses.
     """
 
     experiment: str
     compute: Statistic
     neutral: float | None
+    formula: str
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A claimed order or trend: whether it holds."""
+    """A claimed order or trend: whether it holds, and in symbols and words what that means."""
 
     experiment: str
     holds: Statistic
+    formula: str
 
 
 def mean(values: xr.DataArray) -> xr.DataArray:

@@ -34,12 +34,21 @@ def _chosen(values: xr.DataArray, model: str = _MODEL) -> xr.DataArray:
 def _collectives_ms(gpus: int) -> Quantity:
     """Mean of the reduce-scatter and the all-gather."""
     return Quantity(
-        GPT350M, lambda r: 1e3 * mean(_chosen(collective_times_s(r)).sel(gpus=gpus)), None
+        GPT350M,
+        lambda r: 1e3 * mean(_chosen(collective_times_s(r)).sel(gpus=gpus)),
+        None,
+        f"mean of T({gpus}) of reduce-scatter and of all-gather",
     )
 
 
 def _busbw(gpus: int) -> Quantity:
-    return Quantity(GPT350M, lambda r: mean(_chosen(collective_busbw_GBps(r)).sel(gpus=gpus)), None)
+    return Quantity(
+        GPT350M,
+        lambda r: mean(_chosen(collective_busbw_GBps(r)).sel(gpus=gpus)),
+        None,
+        f"(n-1)/n S / T({gpus}), n = {gpus}, S the half-precision weights; mean of "
+        f"reduce-scatter and all-gather",
+    )
 
 
 def _share(results: xr.Dataset, model: str = _MODEL) -> xr.DataArray:
@@ -75,14 +84,35 @@ TESTS: dict[tuple[str, ...], Quantity | Statement] = {
     ("C125",): _busbw(4),
     ("C126",): _busbw(8),
     ("C127",): _collectives_ms(8),
-    ("C128",): Statement(GPT350M, lambda r: falls(_chosen(collective_times_s(r)), "gpus", (8, 4))),
-    ("C129",): Statement(GPT350M, _insignificant_on_one_node),
-    ("C130",): Statement(GPT350M, _compute_is_flat),
-    ("C131",): Quantity(GPT350M, lambda r: 100 * mean(_share(r).sel(gpus=8)), 50.0),
-    ("C132",): Statement(GPT350M, _larger_model_communicates_more),
-    ("C133",): Statement(GPT350M, _flat_on_one_node),
-    ("C134",): Statement(
-        GPT350M, lambda r: falls(_chosen(tokens_per_s_per_gpu(r)), "gpus", (4, 8))
+    ("C128",): Statement(
+        GPT350M,
+        lambda r: falls(_chosen(collective_times_s(r)), "gpus", (8, 4)),
+        "T(8) > T(4) of reduce-scatter and of all-gather",
     ),
-    ("C135",): Quantity(GPT350M, _adam_bytes, None),
+    ("C129",): Statement(
+        GPT350M, _insignificant_on_one_node, "communication / T < 0.1 on 2 and 4 GPUs"
+    ),
+    ("C130",): Statement(
+        GPT350M, _compute_is_flat, "|T(n) / T(1) - 1| < 0.1 of forward and backward compute"
+    ),
+    ("C131",): Quantity(
+        GPT350M,
+        lambda r: 100 * mean(_share(r).sel(gpus=8)),
+        50.0,
+        "(straggler wait + reduce-scatter + all-gather) / T(8)",
+    ),
+    ("C132",): Statement(
+        GPT350M, _larger_model_communicates_more, "communication / T(8): gpt-1.3b > gpt-350m"
+    ),
+    ("C133",): Statement(
+        GPT350M, _flat_on_one_node, "|tokens/s per GPU on n GPUs / on 1 - 1| < 0.1, n = 2, 4"
+    ),
+    ("C134",): Statement(
+        GPT350M,
+        lambda r: falls(_chosen(tokens_per_s_per_gpu(r)), "gpus", (4, 8)),
+        "tokens/s per GPU: on 4 GPUs > on 8",
+    ),
+    ("C135",): Quantity(
+        GPT350M, _adam_bytes, None, "bytes of both moments on all ranks / parameters"
+    ),
 }

@@ -11,7 +11,9 @@ from repro.figures.panels import (
     model_labels,
     not_run_here,
     option,
+    options,
 )
+from repro.figures.published import batch_statements
 from repro.results.metrics import communication_fraction, timer_fraction
 from repro.results.store import has_pipelines, has_runs
 
@@ -30,7 +32,7 @@ def batch_heatmap(results: xr.Dataset) -> hv.Overlay:
     share = timer_fraction(results) if pipeline else communication_fraction(results)
     table = _table(100 * share, results["out_of_memory"], by_gpus=pipeline)
     batches = sorted(table["batch"].unique())
-    rows = list(dict.fromkeys(table["configuration"]))[::-1]
+    rows = [*dict.fromkeys(table["configuration"])][::-1]
     table["x"] = [batches.index(batch) for batch in table["batch"]]
     table["y"] = [rows.index(name) for name in table["configuration"]]
     cells = hv.Rectangles(
@@ -44,7 +46,9 @@ def batch_heatmap(results: xr.Dataset) -> hv.Overlay:
         cmap="YlOrRd",
         clim=(0, 100),
         xticks=list(enumerate(map(str, batches))),
-        yticks=list(enumerate(rows)),
+        yticks=list(enumerate([*rows, "published"])),
+        ylim=(-0.5, len(rows) + 0.5),
+        **options(matplotlib={}, bokeh={"tools": ["hover"]}),
         xlabel="global batch, sequences",
         ylabel="",
         title="communication, % of iteration",
@@ -57,11 +61,17 @@ def batch_heatmap(results: xr.Dataset) -> hv.Overlay:
         for chosen, colour in ((~full, "black"), (full, "#D55E00"))
         if chosen.any()
     ]
-    overlay = hv.Overlay([cells, *words])
+    stated = [
+        (batches.index(batch), len(rows), text)
+        for batch, text in batch_statements(pipeline).items()
+        if batch in batches
+    ]
+    black = option("black", matplotlib="color", bokeh="text_color")
+    overlay = hv.Overlay([cells, *words, hv.Labels(stated, label="published").opts(**black)])
     if hv.Store.current_backend == "matplotlib":
-        aspect = 1.6 * len(batches) / max(len(rows), 2)
+        aspect = 1.6 * len(batches) / max(len(rows) + 1, 2)
         return overlay.opts(fig_size=230, aspect=aspect, backend="matplotlib")
-    return overlay.opts(width=680, height=110 + 36 * len(rows), backend="bokeh")
+    return overlay.opts(width=680, height=146 + 36 * len(rows), backend="bokeh")
 
 
 def _table(share: xr.DataArray, full: xr.DataArray, *, by_gpus: bool) -> pd.DataFrame:

@@ -14,7 +14,10 @@ from repro.figures.panels import (
     panel_size,
     panels,
     protocol_labels,
+    published_marks,
+    shows_legend,
 )
+from repro.figures.published import published_busbw
 from repro.figures.scaling import PROTOCOL_COLOURS
 from repro.results.collectives import OUT_OF_PLACE, bandwidths
 
@@ -66,8 +69,10 @@ def bandwidth_curves(
         if expected is not None and layout == "world":
             own = expected.isel(source=0).sel(collective=name, gpus=count, layout=layout)
             elements = _bands(own.isel(in_place=0), scale) + elements
-        # One legend serves all, beside a panel with nothing to its right.
-        legend = number == min(1, len(names) - 1)
+        cluster = bands.attrs.get("cluster")
+        if cluster and (stated := published_busbw(cluster, name, count)):
+            elements.append(published_marks(stated))
+        legend = shows_legend(number, len(names))
         drawn.append(_panel(elements, f"{name}, {count} GPUs", legend=legend))
     return panels(drawn)
 
@@ -84,7 +89,7 @@ def _panel(elements: list[hv.Element], title: str, *, legend: bool) -> hv.Overla
         xticks=_SIZE_TICKS,
         show_legend=legend,
         legend_position="right",
-        **panel_size(legend=legend),
+        **panel_size(),
     )
 
 

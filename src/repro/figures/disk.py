@@ -1,33 +1,113 @@
-"""Save figures as SVG and PNG, without a browser."""
+"""Save figures: pictures without a browser, what they show as a table, and one to zoom into."""
 
+import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import holoviews as hv
 import hvplot
 import matplotlib as mpl
+import pandas as pd
+from bokeh.document import Document
+from bokeh.embed.util import standalone_docs_json_and_render_items
+from bokeh.models import GridPlot, Plot
+from bokeh.models.annotations import Legend
+from PIL import Image
 
-from repro.atomic import replacing
+from repro.atomic import replace_text, replacing
+from repro.figures.panels import LEGEND_WIDTH
 
 # Without the time of drawing, so that the same data give the same bytes.
 _METADATA: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".png": {}}
+_LEGEND_ROW = 24
+Draw = Callable[[], hv.core.Dimensioned]
 
 
-def save_figure(draw: Callable[[], hv.core.Dimensioned], path: Path) -> list[Path]:
-    """Draw a figure for matplotlib and write `path` with the suffixes .svg and .png.
+def save_figure(draw: Draw, path: Path) -> list[Path]:
+    """Draw a figure for matplotlib and write `path` with the suffixes .svg, .png and .csv.
 
     `draw` is called after the backend is chosen, since hvplot fixes a figure's backend when it
-    draws it. The same data give the same bytes.
+    draws it. The same data give the same bytes. The table has a row per mark: its panel, what
+    kind of mark it is, its name in the legend, and the values on the axes.
     """
     hvplot.extension("matplotlib", logo=False)
-    picture = hv.render(draw(), backend="matplotlib")
+    figure = draw()
+    picture = hv.render(figure, backend="matplotlib")
     written = []
-    with mpl.rc_context({"svg.hashsalt": "repro", "figure.dpi": 100}):
+    with mpl.rc_context({"svg.hashsalt": "repro", "svg.fonttype": "none", "figure.dpi": 100}):
         for suffix in (".svg", ".png"):
             target = path.with_suffix(suffix)
             with replacing(target) as temporary:
                 picture.savefig(
                     temporary, format=suffix[1:], metadata=_METADATA[suffix], bbox_inches="tight"
                 )
+                if suffix == ".png":
+                    _reduce(temporary)
             written.append(target)
-    return written
+    table = path.with_suffix(".csv")
+    replace_text(table, shown_values(figure).to_csv(index=False, float_format="%.6g"))
+    return [*written, table]
+
+
+def _reduce(path: Path) -> None:
+    """Keep a picture's 256 main colours: a third of the bytes, and no difference to see."""
+    with Image.open(path) as picture:
+        reduced = picture.convert("RGB").quantize(256)
+    reduced.save(path, format="png", optimize=True)
+
+
+def save_interactive(draw: Draw, path: Path) -> Path:
+    """Draw a figure for Bokeh and write it as JSON, `path` with the suffix .json.
+
+    Each panel is a root of one document, so that a page may place them as wide as it is, and their
+    axes still move together. What points at a mark shows its values, a click in a legend hides what
+    it names.
+    """
+    hvplot.extension("bokeh", logo=False)
+    figure = hv.render(draw(), backend="bokeh")
+    children = [one for one, *_ in figure.children] if isinstance(figure, GridPlot) else [figure]
+    plots = [one for one in children if isinstance(one, Plot)]
+    page = Document()
+    for plot in plots:
+        page.add_root(plot)
+        plot.toolbar.logo = None
+        for legend in plot.legend:
+            _under(plot, legend)
+        plot.update(sizing_mode="stretch_width", max_width=plot.width, toolbar_location="above")
+    documents, (item,) = standalone_docs_json_and_render_items(plots)
+    target = path.with_suffix(".json")
+    shown = {"documents": documents, "item": item.to_json(), "widths": [p.width for p in plots]}
+    replace_text(target, json.dumps(shown))
+    return target
+
+
+def _under(plot: Plot, legend: Legend) -> None:
+    """Move a legend below its plot, which stays as wide on a narrow page; a click hides."""
+    if legend in plot.right:
+        plot.width = (plot.width or 0) - LEGEND_WIDTH
+    for place in (plot.left, plot.right, plot.above, plot.below, plot.center):
+        if legend in place:
+            place.remove(legend)
+    legend.update(ncols=2, border_line_alpha=0, orientation="horizontal", location="left")
+    legend.update(label_text_font_size="11px", margin=0, padding=0, spacing=2)
+    # One mark with a colour by group is all or nothing.
+    legend.click_policy = "hide" if len(legend.items) > 1 else "none"
+    plot.add_layout(legend, "below")
+    plot.height = (plot.height or 0) + _LEGEND_ROW * math.ceil(len(legend.items) / 2)
+
+
+def shown_values(figure: hv.core.Dimensioned) -> pd.DataFrame:
+    """What a figure shows, a row per mark."""
+    layout = figure if isinstance(figure, hv.Layout) else hv.Layout([figure])
+    frames = []
+    for panel in layout:
+        title = hv.Store.lookup_options("matplotlib", panel, "plot").kwargs.get("title", "")
+        for element in panel.traverse(lambda one: one, [hv.Element]):
+            frame = element.dframe() if element.kdims else pd.DataFrame()
+            frames.append(
+                frame.assign(panel=title, mark=type(element).__name__, name=element.label)
+            )
+    table: pd.DataFrame = pd.concat(frames, ignore_index=True)
+    first = ["panel", "mark", "name"]
+    return table[[*first, *(column for column in table if column not in first)]]

@@ -1,6 +1,9 @@
 """All figures of all experiments, for the disk."""
 
-from collections.abc import Callable, Mapping
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -8,35 +11,78 @@ import holoviews as hv
 import xarray as xr
 from tqdm import tqdm
 
+from repro.atomic import replace_text
 from repro.figures.batches import batch_heatmap, share_by_micro_batch
 from repro.figures.collectives import bandwidth_curves
-from repro.figures.disk import save_figure
+from repro.figures.disk import save_figure, save_interactive
 from repro.figures.pipelines import node_utilisation, split_breakdown, timeline, timer_breakdown
-from repro.figures.scaling import breakdown, received_over_time
+from repro.figures.scaling import breakdown, received_over_time, share_by_protocol
 from repro.figures.sharded import collective_times, share_by_gpus, throughput_by_gpus
+from repro.figures.similarity import sensitivity
 from repro.results.store import has_pipelines
 
-Figure = Callable[[xr.Dataset], hv.core.Dimensioned]
+Draw = Callable[..., hv.core.Dimensioned]
+# What a figure reproduces: IEEE Micro 2024's figures by number, the report's with its name.
+_REPRODUCED = {
+    "strong_scaling_breakdown": "figure-3a-d",
+    "strong_scaling_received": "figure-3e-h",
+    "weak_scaling_breakdown": "figure-4a-d",
+    "weak_scaling_received": "figure-4e-h",
+    "model_parallelism_timers": "figure-5a-d",
+    "model_parallelism_received": "figure-5e-h",
+    "data_batches_share": "figure-6a",
+    "pipeline_batches_share": "figure-6b",
+    "cluster_b_breakdown": "figure-7",
+    "gpt350m_collectives": "gpt350m-figure-1",
+    "gpt350m_share": "gpt350m-figures-2-3",
+    "gpt350m_throughput": "gpt350m-figure-4",
+}
+INDEX = "index.json"
 
 
-def draw_every_figure(results: Mapping[str, xr.Dataset], folder: Path) -> list[Path]:
-    """Draw the figures of everything that has been run; return the files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    drawings = {
-        f"{name}_{suffix}": partial(draw, dataset)
+@dataclass(frozen=True)
+class Figure:
+    """One figure: its name, the experiment that it shows, what it shows, and how it is drawn."""
+
+    name: str
+    experiment: str
+    caption: str
+    draw: Draw
+
+
+def figure(name: str, experiment: str, draw: Draw, *arguments: object) -> Figure:
+    """A figure under its stable name, with what its function says of itself."""
+    stable = _REPRODUCED.get(name, name.replace("_", "-"))
+    caption = " ".join((inspect.getdoc(draw) or "").split("\n\nParameters")[0].split())
+    return Figure(stable, experiment, caption, partial(draw, *arguments))
+
+
+def every_figure(results: Mapping[str, xr.Dataset]) -> list[Figure]:
+    """The figures of everything that has been run."""
+    return [
+        figure(f"{name}_{suffix}", name, draw, dataset)
         for name, dataset in results.items()
         if dataset.data_vars
         for suffix, draw in figures_of(dataset).items()
-    }
-    return [
-        path
-        for name, draw in tqdm(drawings.items(), desc="figures", unit="figure")
-        for path in save_figure(draw, folder / name)
     ]
 
 
-def figures_of(dataset: xr.Dataset) -> dict[str, Figure]:
-    """What shows an experiment, by the ends of the files' names."""
+def save_figures(figures: Iterable[Figure], folder: Path) -> list[Path]:
+    """Write each as SVG, PNG, CSV and JSON, and a list of them all; return the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written, index = [], []
+    for one in tqdm(list(figures), desc="figures", unit="figure"):
+        written += [*save_figure(one.draw, folder / one.name)]
+        written.append(save_interactive(one.draw, folder / one.name))
+        index.append({"name": one.name, "experiment": one.experiment, "caption": one.caption})
+    replace_text(folder / INDEX, json.dumps(index, indent=1) + "\n")
+    return written
+
+
+def figures_of(dataset: xr.Dataset) -> dict[str, Draw]:
+    """What shows an experiment, by the ends of the figures' names."""
+    if "mfu" in dataset.dims:
+        return {"share": sensitivity}
     if "collective" in dataset.dims:
         return {"busbw": bandwidth_curves}
     if "micro_batch_size" in dataset.dims and has_pipelines(dataset):
@@ -57,4 +103,8 @@ def figures_of(dataset: xr.Dataset) -> dict[str, Figure]:
             "nodes": node_utilisation,
             "received": received_over_time,
         }
-    return {"breakdown": breakdown, "received": received_over_time}
+    return {
+        "breakdown": breakdown,
+        "share": share_by_protocol,
+        "received": received_over_time,
+    }

@@ -123,7 +123,7 @@ def _panels(
                 xticks=[(int(batch), str(batch)) for batch in table.index],
                 show_legend=legend,
                 legend_position="right",
-                **panel_size(legend=legend),
+                **panel_size(),
             )
         )
     return panels(drawn)

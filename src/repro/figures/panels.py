@@ -1,23 +1,27 @@
 """What several figures share: panels of stacked bars, a panel per model, and labels."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import holoviews as hv
-import hvplot.pandas  # noqa: F401  (registers .hvplot)
+import numpy as np
+import pandas as pd
 import xarray as xr
 
 from repro.catalog.protocols import read_transports
 from repro.catalog.trainable import trainable_models
 from repro.results.store import why_not_run
 
-WIDTH, HEIGHT = 460, 320
+WIDTH, HEIGHT, LEGEND_WIDTH = 460, 320, 150
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
 MODEL_COLOURS = ("#0072B2", "#56B4E9", "#D55E00", "#009E73")
-LEGEND_WIDTH = 150
 _FIGURE_SIZE = 190
 
 
-def stacked_panels(times_s: xr.DataArray, colours: Mapping[str, str]) -> hv.Layout:
+def stacked_panels(
+    times_s: xr.DataArray,
+    colours: Mapping[str, str],
+    interval_s: tuple[xr.DataArray, xr.DataArray] | None = None,
+) -> hv.Layout:
     """Stacked bars of an iteration's parts by GPUs and protocol, a panel per model.
 
     Parameters
@@ -26,34 +30,112 @@ def stacked_panels(times_s: xr.DataArray, colours: Mapping[str, str]) -> hv.Layo
         Seconds at full scale (source, model, protocol, gpus, part), one source.
     colours
         By part, in the order of the stack; parts that are not here are not shown.
+    interval_s
+        Both ends of the whole iteration's interval, without parts; a line on each bar.
     """
-    names = model_names(times_s)
-    return panels(
-        [
-            # One legend serves all, beside a panel with nothing to its right.
-            _stack(times_s.sel(model=name), colours, legend=number == min(1, len(names) - 1))
-            for number, name in enumerate(names)
-        ]
+    drawn, names = [], model_names(times_s)
+    for number, name in enumerate(names):
+        table = _by_run(times_s.sel(model=name)).unstack("part")[list(colours)].dropna()
+        ends = [_by_run(end.sel(model=name))[table.index] for end in interval_s or ()]
+        labels = protocol_labels(times_s)
+        table.index = [f"{gpus} {labels[protocol]}" for gpus, protocol in table.index]
+        drawn.append(
+            bars(
+                table,
+                colours,
+                title=model_labels()[name],
+                ylabel="iteration, ms at full scale",
+                legend=shows_legend(number, len(names)),
+                interval=ends,
+            )
+        )
+    return panels(drawn)
+
+
+def _by_run(values_s: xr.DataArray) -> pd.Series:
+    """Milliseconds by GPUs and protocol, and whatever else there is."""
+    order = [dim for dim in ("gpus", "protocol", "part") if dim in values_s.dims]
+    whole = (1e3 * values_s).squeeze("source", drop=True).reset_coords(drop=True)
+    return whole.transpose(*order).to_series()
+
+
+def shows_legend(number: int, of: int) -> bool:
+    """On paper one legend serves all panels, beside one with nothing to its right; on a page each
+    has its own, which hides and shows."""
+    return number == min(1, of - 1) or hv.Store.current_backend == "bokeh"
+
+
+def bars(
+    table: pd.DataFrame,
+    colours: Mapping[str, str],
+    *,
+    title: str,
+    ylabel: str,
+    legend: bool,
+    stacked: bool = True,
+    interval: Sequence[pd.Series] = (),
+    published: Sequence[tuple[object, float]] = (),
+) -> hv.Overlay:
+    """Bars of a table: a place on the axis per row, a colour per column.
+
+    Parameters
+    ----------
+    interval
+        Both ends of the rows' sums, drawn as lines.
+    published
+        What a document states: rows and values, drawn as marks of their own.
+    """
+    places = np.arange(len(table))
+    floor, width = np.zeros(len(table)), 0.8 if stacked else 0.8 / len(table.columns)
+    drawn = []
+    for number, part in enumerate(map(str, table.columns)):
+        values = table[part]
+        left = places - 0.4 + (0 if stacked else number * width)
+        boxes = {"left": left, "bottom": floor, "right": left + width, "top": floor + values}
+        shown = pd.DataFrame({**boxes, "run": table.index, "value": values}).reset_index(drop=True)
+        drawn.append(
+            hv.Rectangles(shown, kdims=list(boxes), vdims=["run", "value"], label=part).opts(
+                **options(
+                    matplotlib={"facecolor": colours[part], "edgecolor": "white"},
+                    bokeh={
+                        "fill_color": colours[part],
+                        "line_color": "white",
+                        "tools": ["hover"],
+                        "hover_tooltips": [("", "@run"), (part, "@value{0.0}")],
+                    },
+                )
+            )
+        )
+        floor = floor + (values.to_numpy() if stacked else 0)
+    if interval:
+        low, high = (end.to_numpy() for end in interval)
+        below, above = (np.maximum(distance, 0) for distance in (floor - low, high - floor))
+        drawn.append(hv.ErrorBars((places, floor, below, above)))
+    if published:
+        marks = [(table.index.get_loc(row), value) for row, value in published]
+        drawn.append(published_marks(marks))
+    return hv.Overlay(drawn).opts(
+        title=title,
+        xlabel="",
+        ylabel=ylabel,
+        xticks=list(enumerate(map(str, table.index))),
+        xlim=(-0.6, len(table) - 0.4),
+        ylim=(0, None),
+        xrotation=60 if max(map(len, map(str, table.index))) > 4 else 0,
+        show_legend=legend,
+        legend_position="right",
+        **panel_size(),
     )
 
 
-def _stack(times_s: xr.DataArray, colours: Mapping[str, str], *, legend: bool) -> hv.Element:
-    frame = (1e3 * times_s.squeeze("source", drop=True)).rename("ms")
-    table = frame.transpose("gpus", "protocol", "part").to_dataframe()["ms"].unstack("part")
-    table = table[list(colours)].dropna()
-    labels = protocol_labels(times_s)
-    table.index = [f"{gpus} {labels[protocol]}" for gpus, protocol in table.index]
-    table.index.name = "GPUs and protocol"
-    return table.hvplot.bar(
-        stacked=True,
-        color=list(colours.values()),
-        title=model_labels()[times_s["model"].item()],
-        xlabel="",
-        ylabel="iteration, ms at full scale",
-        rot=60,
-        legend="right" if legend else False,
-        width=WIDTH + (LEGEND_WIDTH if legend else 0),
-        height=HEIGHT,
+def published_marks(marks: Sequence[tuple[object, float]]) -> hv.Scatter:
+    """What a document states, beside what was measured or predicted, and never joined to it."""
+    return hv.Scatter(marks, "at", "published", label="published").opts(
+        color="black",
+        **options(
+            matplotlib={"marker": "D", "s": 45, "edgecolors": "white"},
+            bokeh={"marker": "diamond", "size": 14, "line_color": "white", "tools": ["hover"]},
+        ),
     )
 
 
@@ -75,11 +157,11 @@ def options(*, matplotlib: dict[str, object], bokeh: dict[str, object]) -> dict[
     return matplotlib if hv.Store.current_backend == "matplotlib" else bokeh
 
 
-def panel_size(*, legend: bool) -> dict[str, object]:
-    """Options for a panel's size, with room for a legend beside it."""
+def panel_size() -> dict[str, object]:
+    """Options for a panel's size; a legend stands beside it."""
     return options(
         matplotlib={"aspect": WIDTH / HEIGHT},
-        bokeh={"width": WIDTH + (LEGEND_WIDTH if legend else 0), "height": HEIGHT},
+        bokeh={"width": WIDTH + LEGEND_WIDTH, "height": HEIGHT},
     )
 
 

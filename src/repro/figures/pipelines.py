@@ -4,13 +4,13 @@ Times are full-scale equivalents: testbed seconds divided by the configuration's
 """
 
 import holoviews as hv
-import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import pandas as pd
 import xarray as xr
 
 from repro.figures.panels import (
     HEIGHT,
     WIDTH,
+    bars,
     model_labels,
     model_names,
     not_run_here,
@@ -18,8 +18,10 @@ from repro.figures.panels import (
     options,
     panels,
     protocol_labels,
+    shows_legend,
     stacked_panels,
 )
+from repro.figures.scaling import PROTOCOL_COLOURS
 from repro.results.metrics import (
     embedding_sync_s,
     forward_receive_s,
@@ -89,20 +91,19 @@ def node_utilisation(results: xr.Dataset) -> hv.Layout:
         return not_run_here(results)
     rates = results["rx_iteration_full_scale_gbps"].isel(gpus=-1, source=0).mean("iteration")
     labels = protocol_labels(results)
-    drawn = []
-    for number, studied in enumerate(model_names(results)):
+    drawn, names = [], model_names(results)
+    for number, studied in enumerate(names):
         table = rates.sel(model=studied).to_series().unstack("protocol", sort=False).dropna()
         table = table.rename(columns=labels)
         table.index = [f"node {int(node)}" for node in table.index]
         drawn.append(
-            table.hvplot.bar(
+            bars(
+                table,
+                PROTOCOL_COLOURS,
                 title=model_labels()[studied],
-                xlabel="",
                 ylabel="received, Gbit/s at full scale",
-                rot=60,
-                legend="top_left" if number == 0 else False,
-                width=WIDTH,
-                height=HEIGHT,
+                legend=shows_legend(number, len(names)),
+                stacked=False,
             )
         )
     return panels(drawn)

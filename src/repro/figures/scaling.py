@@ -1,23 +1,27 @@
-"""Figures 3 and 4 of the journal paper: where iterations spend their time, and what NICs carry.
+"""Figures 3, 4 and 7 of the journal paper: where iterations spend their time, what NICs carry.
 
 Times are full-scale equivalents: testbed seconds divided by the model's time scale.
 """
 
 import holoviews as hv
-import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import pandas as pd
 import xarray as xr
 
 from repro.figures.panels import (
-    HEIGHT,
-    WIDTH,
     model_labels,
     model_names,
     not_run_here,
+    option,
+    options,
+    panel_size,
     panels,
     protocol_labels,
+    published_marks,
+    shows_legend,
     stacked_panels,
 )
+from repro.figures.published import nic_ranges_gbps, shares_percent
+from repro.results.metrics import communication_fraction, interval, iteration_time_s
 from repro.results.store import has_runs
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
@@ -33,6 +37,8 @@ PHASE_COLOURS = {
     "other": "#999999",
 }
 PROTOCOL_COLOURS = {"RDMA": "#0072B2", "IPoIB": "#E69F00", "TCP/IP": "#D55E00"}
+# For print in grey, where these colours look alike.
+PROTOCOL_DASHES = {"RDMA": "solid", "IPoIB": "dashed", "TCP/IP": "dotted"}
 SPAN_COLOURS = {"checkpoint": "#999999", "validation": "#CC79A7"}
 _LANE = 0.08
 # NIC rates are shown over windows of this many samples, about a tenth of a second.
@@ -50,23 +56,88 @@ def breakdown(results: xr.Dataset) -> hv.Layout:
     times = times.rename(phase="part")
     shown = times["part"].values[(times != 0).any([dim for dim in times.dims if dim != "part"])]
     colours = {part: colour for part, colour in PHASE_COLOURS.items() if part in shown}
-    return stacked_panels(times, colours)
+    ends = interval(results, iteration_time_s) if results.sizes["iteration"] > 1 else None
+    return stacked_panels(times, colours, ends)
+
+
+def share_by_protocol(results: xr.Dataset) -> hv.Layout:
+    """Communication's share of an iteration by number of GPUs, a line per protocol: the mean of the
+    models, in weak scaling the largest, as the documents state them."""
+    if not has_runs(results):
+        return not_run_here(results)
+    name = results.attrs.get("experiment", "")
+    how = "largest" if name == "weak_scaling" else "mean"
+
+    def statistic(chosen: xr.Dataset) -> xr.DataArray:
+        share = 100 * communication_fraction(chosen).squeeze("source", drop=True)
+        return share.max("model") if how == "largest" else share.mean("model")
+
+    share = statistic(results)
+    ends = interval(results, statistic) if results.sizes["iteration"] > 1 else (share, share)
+    gpus = share["gpus"].values.tolist()
+    published = shares_percent(name)
+    drawn: list[hv.Element] = []
+    for protocol, label in protocol_labels(results).items():
+        value, low, high = (one.sel(protocol=protocol).values for one in (share, *ends))
+        frame = pd.DataFrame(
+            {"GPUs": gpus, "share": value, "below": value - low, "above": high - value}
+        )
+        drawn += protocol_line(frame.dropna().clip(lower=0), "GPUs", "share", label)
+    if marks := [
+        (gpus[-1], published[name]) for name in protocol_labels(results) if name in published
+    ]:
+        drawn.append(published_marks(marks))
+    models = ", ".join(model_labels()[name] for name in model_names(results))
+    overlay = hv.Overlay(drawn).opts(
+        title=f"{how} of {models}",
+        xlabel="GPUs",
+        ylabel="communication, % of iteration",
+        xticks=gpus,
+        xlim=(gpus[0] - 0.5, gpus[-1] + 0.5),
+        ylim=(0, 100),
+        legend_position="right",
+        **panel_size(),
+    )
+    return panels([overlay])
+
+
+def protocol_line(frame: pd.DataFrame, x: str, y: str, label: str) -> list[hv.Element]:
+    """A protocol's line with its points, in its colour and, for grey print, its dashes; `below` and
+    `above` are the interval's distances."""
+    colour, dash = PROTOCOL_COLOURS.get(label, "#000000"), PROTOCOL_DASHES.get(label, "solid")
+    elements: list[hv.Element] = [
+        hv.Curve(frame, x, y, label=label).opts(
+            color=colour, **option(dash, matplotlib="linestyle", bokeh="line_dash")
+        )
+    ]
+    if "below" in frame:
+        elements += [
+            hv.ErrorBars(frame, x, [y, "below", "above"]).opts(
+                **option(colour, matplotlib="edgecolor", bokeh="line_color")
+            ),
+            hv.Scatter(frame, x, [y, "below", "above"], label=label).opts(
+                color=colour,
+                **options(matplotlib={"s": 20}, bokeh={"size": 6, "tools": ["hover"]}),
+            ),
+        ]
+    return elements
 
 
 def received_over_time(results: xr.Dataset) -> hv.Layout:
     """Rate received by the first node's NIC at the most GPUs, a panel per model (3e-h, 4e-h).
 
-    Below the axis, a lane per protocol marks that run's checkpoints and validations.
+    Below the axis, a lane per protocol marks that run's checkpoints and validations. Published are
+    the lowest and the highest mean rate of the four models, over whole iterations.
     """
     if not has_runs(results):
         return not_run_here(results)
     if "rx_full_scale_gbps" not in results:
         return hv.Layout([hv.Text(0.5, 0.5, "no rates over time")])
-    chosen = results.isel(gpus=-1).squeeze("source", drop=True)
+    chosen, names = results.isel(gpus=-1).squeeze("source", drop=True), model_names(results)
     return panels(
         [
-            _received_of(chosen.sel(model=name), legend=number == 0)
-            for number, name in enumerate(model_names(results))
+            _received_of(chosen.sel(model=name), legend=shows_legend(number, len(names)))
+            for number, name in enumerate(names)
         ]
     )
 
@@ -74,7 +145,7 @@ def received_over_time(results: xr.Dataset) -> hv.Layout:
 def _received_of(results: xr.Dataset, *, legend: bool) -> hv.Overlay:
     labels = protocol_labels(results)
     scale = float(results["time_scale"].max())
-    runs, lanes = [], []
+    curves, lanes, ends = [], [], []
     top = float(results["rx_full_scale_gbps"].isel(node=0).quantile(0.999))
     for lane, (protocol, label) in enumerate(labels.items(), start=1):
         run = results.sel(protocol=protocol)
@@ -84,10 +155,10 @@ def _received_of(results: xr.Dataset, *, legend: bool) -> hv.Overlay:
             {
                 "time": run["nic_time_s"].values / scale,
                 "received": smooth.where(rate.notnull()).values,
-                "protocol": label,
             }
-        )
-        runs.append(frame.dropna())
+        ).dropna()
+        curves += protocol_line(frame, "time", "received", label)
+        ends.append(frame["time"].max())
         bottom = -_LANE * lane * top
         for name, start, end in zip(
             *(run[f"span_{field}"].values for field in ("name", "start_s", "end_s")), strict=True
@@ -97,22 +168,27 @@ def _received_of(results: xr.Dataset, *, legend: bool) -> hv.Overlay:
                 lanes.append((*box, name))
     # A lane's marks are too short to be seen on the time axis of the slowest run: all runs are
     # shown over the time of the middle one.
-    ends = sorted(frame["time"].max() for frame in runs)
-    curves = pd.concat(runs).hvplot.line(
-        x="time",
-        y="received",
-        by="protocol",
-        color=[PROTOCOL_COLOURS[label] for label in labels.values()],
+    last = sorted(ends)[len(ends) // 2]
+    marks = hv.Rectangles(lanes, vdims="span").opts(
+        color=hv.dim("span").categorize(SPAN_COLOURS, default="white"),
+        **options(matplotlib={}, bokeh={"tools": ["hover"]}),
+    )
+    ranges = [
+        hv.Rectangles([(0, low, last, high)], label=f"{labels[protocol]}, published").opts(
+            alpha=0.25,
+            color=PROTOCOL_COLOURS[labels[protocol]],
+            **option(0, matplotlib="linewidth", bokeh="line_width"),
+        )
+        for protocol, (low, high) in nic_ranges_gbps(results.attrs.get("experiment", "")).items()
+        if protocol in labels
+    ]
+    return hv.Overlay([*ranges, *curves, marks]).opts(
         title=model_labels()[results["model"].item()],
         xlabel="time, s at full scale",
         ylabel="received, Gbit/s at full scale",
-        legend="top_right" if legend else False,
-        xlim=(0, ends[len(ends) // 2]),
+        show_legend=legend,
+        legend_position="right",
+        xlim=(0, last),
         ylim=(-_LANE * (len(labels) + 0.5) * top, 1.15 * top),
-        width=WIDTH,
-        height=HEIGHT,
+        **panel_size(),
     )
-    marks = hv.Rectangles(lanes, vdims="span").opts(
-        color=hv.dim("span").categorize(SPAN_COLOURS, default="white")
-    )
-    return curves * marks

@@ -3,11 +3,23 @@
 Times are full-scale equivalents: testbed seconds divided by the configuration's time scale.
 """
 
+from collections.abc import Sequence
+
 import holoviews as hv
-import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import xarray as xr
 
-from repro.figures.panels import HEIGHT, WIDTH, model_labels, model_names, not_run_here, panels
+from repro.figures.panels import (
+    bars,
+    model_labels,
+    model_names,
+    not_run_here,
+    options,
+    panel_size,
+    panels,
+    published_marks,
+    shows_legend,
+)
+from repro.figures.published import collectives_ms, gpt350m_shares_percent
 from repro.results.metrics import communication_fraction
 from repro.results.sharded import collective_times_s, tokens_per_s_per_gpu
 from repro.results.store import has_runs
@@ -15,6 +27,8 @@ from repro.results.store import has_runs
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
 _COLLECTIVE_COLOURS = ("#D55E00", "#E69F00")
 _BATCH_COLOURS = ("#000000", "#56B4E9", "#0072B2", "#009E73", "#E69F00", "#D55E00", "#CC79A7")
+# The model that the report's numbers are of.
+_PUBLISHED = "gpt-350m"
 # One source, and the one network between the cluster's nodes.
 _FIRST = {"source": 0, "protocol": 0}
 
@@ -27,19 +41,19 @@ def collective_times(results: xr.Dataset) -> hv.Layout:
     if not has_runs(results):
         return not_run_here(results)
     times = 1e3 * collective_times_s(results).isel(_FIRST | {"micro_batch_size": 0}, drop=True)
-    drawn = []
-    for number, name in enumerate(model_names(results)):
-        table = times.sel(model=name, drop=True).transpose("gpus", ...).to_pandas()
+    drawn, names = [], model_names(results)
+    for number, name in enumerate(names):
+        table = times.sel(model=name, drop=True).transpose("gpus", ...).to_series().unstack()
+        stated = collectives_ms() if name == _PUBLISHED else []
         drawn.append(
-            table.hvplot.bar(
-                stacked=True,
-                color=list(_COLLECTIVE_COLOURS),
-                title=model_labels()[name],
-                xlabel="GPUs",
+            bars(
+                table,
+                dict(zip(table.columns, _COLLECTIVE_COLOURS, strict=True)),
+                title=f"{model_labels()[name]}, by GPUs",
                 ylabel="ms at full scale",
-                legend="top_left" if number == 0 else False,
-                width=WIDTH,
-                height=HEIGHT,
+                legend=shows_legend(number, len(names)),
+                stacked=False,
+                published=[(gpus, value) for gpus, value in stated if gpus in table.index],
             )
         )
     return panels(drawn)
@@ -51,35 +65,44 @@ def share_by_gpus(results: xr.Dataset) -> hv.Layout:
     if not has_runs(results):
         return not_run_here(results)
     share = 100 * communication_fraction(results)
-    return _lines(share, "communication, % of iteration", legend="top_left")
+    return _lines(share, "communication, % of iteration", gpt350m_shares_percent())
 
 
 def throughput_by_gpus(results: xr.Dataset) -> hv.Layout:
     """Tokens a second and GPU, a line per micro batch, a panel per model (figure 4)."""
     if not has_runs(results):
         return not_run_here(results)
-    tokens = tokens_per_s_per_gpu(results)
-    return _lines(tokens, "tokens/s per GPU at full scale", legend="top_right")
+    return _lines(tokens_per_s_per_gpu(results), "tokens/s per GPU at full scale", [])
 
 
-def _lines(values: xr.DataArray, label: str, *, legend: str) -> hv.Layout:
+def _lines(values: xr.DataArray, label: str, published: Sequence[tuple[int, float]]) -> hv.Layout:
+    """`published` is of one model, by GPUs."""
     shown = values.isel(_FIRST, drop=True)
-    drawn = []
-    for number, name in enumerate(model_names(values)):
-        frame = shown.sel(model=name, drop=True).to_series().unstack("micro_batch_size", sort=False)
-        frame = frame.rename(index=str, columns=str).rename_axis("GPUs")
+    drawn, names = [], model_names(values)
+    for number, name in enumerate(names):
+        curves: list[hv.Element] = []
+        for size, colour in zip(shown["micro_batch_size"].values, _BATCH_COLOURS, strict=False):
+            line = shown.sel(model=name, micro_batch_size=size, drop=True).rename("value")
+            frame = line.to_dataframe().dropna().reset_index()
+            label = f"micro batch {size}"
+            points = options(matplotlib={"s": 20}, bokeh={"size": 6, "tools": ["hover"]})
+            curves += [
+                hv.Curve(frame, "gpus", "value", label=label).opts(color=colour),
+                hv.Scatter(frame, "gpus", "value", label=label).opts(color=colour, **points),
+            ]
+        if name == _PUBLISHED and published:
+            curves.append(published_marks(published))
         drawn.append(
-            frame.hvplot.line(
-                color=list(_BATCH_COLOURS[: len(frame.columns)]),
+            hv.Overlay(curves).opts(
                 title=model_labels()[name],
                 xlabel="GPUs",
                 ylabel=label,
+                xticks=shown["gpus"].values.tolist(),
+                xlim=(0.5, float(shown["gpus"].max()) + 0.5),
                 ylim=(0, 1.08 * float(shown.max())),
-                group_label="micro batch",
-                value_label="value",
-                legend=legend if number == len(model_names(values)) - 1 else False,
-                width=WIDTH,
-                height=HEIGHT,
+                show_legend=shows_legend(number, len(names)),
+                legend_position="right",
+                **panel_size(),
             )
         )
     return panels(drawn)

@@ -4,12 +4,7 @@ All numbers here are predicted. Figures take rows of `repro.predict.explore.plan
 one job or of several (`compare`).
 """
 
-import base64
-import html
-import tempfile
 from collections.abc import Callable, Mapping
-from functools import partial
-from pathlib import Path
 
 import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
@@ -17,8 +12,7 @@ import numpy as np
 import pandas as pd
 from pandas.io.formats.style import Styler
 
-from repro.atomic import replace_text
-from repro.figures.disk import save_figure
+from repro.figures.every import Figure, figure
 from repro.figures.scaling import PHASE_COLOURS
 from repro.predict.explore.plans import Job, best_plans, choose_job, describe
 from repro.predict.step.quantities import MEMORY, PHASES
@@ -162,58 +156,25 @@ def verdict(job: Job, plans: pd.DataFrame) -> str:
     )
 
 
-def export_scenarios(path: Path) -> None:
-    """Write the named scenarios as one HTML page that needs no other file and no network.
+def scenario_figures() -> list[Figure]:
+    """What is predicted of the best plan of each named scenario."""
+    best = compare(reference_jobs())
+    return [figure(name, "what_if", draw, best) for name, draw in _FIGURES.items()]
 
-    Parameters
-    ----------
-    path : Path
-        The page; it exists whole or not at all.
-    """
+
+def scenario_tables() -> dict[str, Styler]:
+    """The best plan of each named scenario, and the best plans of each, by title."""
     jobs = reference_jobs()
-    best = compare(jobs)
-    parts = ["<h2>The best plan of each</h2>", _page_table(best, "best")]
-    parts += [_picture(partial(draw, best), alt) for alt, draw in _FIGURES.items()]
-    for number, job in enumerate(jobs.values()):
-        parts.append(f"<h2>{html.escape(job.title)}</h2>")
-        parts.append(_page_table(best_plans(job, _SHOWN), f"job{number}"))
-    replace_text(path, _PAGE.format(body="\n".join(parts)))
+    return {"The best plan of each": plans_table(compare(jobs))} | {
+        job.title: plans_table(best_plans(job, _SHOWN)) for job in jobs.values()
+    }
 
 
 _FIGURES: dict[str, Callable[[pd.DataFrame], hv.Overlay]] = {
-    "iteration time by phase": plan_breakdown,
-    "use of NICs": plan_links,
-    "memory": plan_memory,
+    "what_if_time": plan_breakdown,
+    "what_if_links": plan_links,
+    "what_if_memory": plan_memory,
 }
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>What if: predicted training plans</title>
-<style>
-body {{ font: 15px/1.5 sans-serif; max-width: 72em; margin: 2em auto; padding: 0 1em; }}
-table {{ border-collapse: collapse; font-size: 13px; }}
-caption {{ text-align: left; padding: 0.3em 0; }}
-th, td {{ padding: 0.2em 0.6em; border-bottom: 1px solid #ddd; text-align: right; }}
-img {{ display: block; max-width: 100%; margin: 1.5em 0; }}
-</style></head><body>
-<h1>What if: the same training on other clusters and protocols</h1>
-<p>Every number on this page is predicted by the performance model; none is measured. A plan is
-written t (tensor), d (data) and p (pipeline parallel size, x virtual stages), b (micro batch) and
-what is recomputed. In the second figure, a mark at 0 says that no gradients leave a node.</p>
-{body}
-</body></html>
-"""
-
-
-def _page_table(plans: pd.DataFrame, identity: str) -> str:
-    """A table whose identifiers do not change from one writing to the next."""
-    return plans_table(plans).to_html(table_uuid=identity)
-
-
-def _picture(draw: Callable[[], hv.Overlay], alt: str) -> str:
-    """A figure as an image with its data inline, apart from the identifiers of other figures."""
-    with tempfile.TemporaryDirectory() as folder:
-        vector, _ = save_figure(draw, Path(folder) / "figure")
-        data = base64.b64encode(vector.read_bytes()).decode()
-    return f'<img alt="{alt}" src="data:image/svg+xml;base64,{data}">'
 
 
 def _labels(plans: pd.DataFrame) -> list[str]:

@@ -122,7 +122,8 @@ class Residuals(Entry):
     """How far a calibration is off on points it has not seen: cross-validated by model size,
     between nodes by the number of GPUs.
 
-    `half_width` is the 90 % quantile of |ln(predicted / measured)|; of few groups, of the next one.
+    `half_width` is the 90 % quantile of `|ln(predicted / measured)|`; of few groups, of the next
+    one.
     """
 
     rows: int

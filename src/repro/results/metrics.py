@@ -198,6 +198,15 @@ def estimate(sample: Sample, statistic: Statistic) -> Estimate:
     return Estimate(float(statistic(sample.results)), float(low), float(high))
 
 
+def interval(results: xr.Dataset, statistic: Statistic) -> tuple[xr.DataArray, xr.DataArray]:
+    """Both ends of the bootstrap interval of each value that a statistic has."""
+    # Only what times are made of is drawn anew: this is for figures.
+    times = results[["iteration_time_s", "phase_time_s", "time_scale"]]
+    tail = (1 - CONFIDENCE) / 2
+    low, high = statistic(resample(times)).quantile([tail, 1 - tail], dim="resample")
+    return low.drop_vars("quantile"), high.drop_vars("quantile")
+
+
 def support(sample: Sample, statement: Statistic) -> float:
     """The share of bootstrap resamples in which a statement (a true or false value) holds."""
     return float(statement(sample.resamples).mean())

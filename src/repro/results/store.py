@@ -81,10 +81,11 @@ def why_not_run(dataset: xr.Dataset) -> str:
 
 def read_experiments() -> dict[str, xr.Dataset]:
     """Every experiment's dataset in `results/`, by name; one that is missing says so."""
-    return {name: _read_or_missing(name) for name in EXPERIMENTS}
+    return {name: read_result(name) for name in EXPERIMENTS}
 
 
-def _read_or_missing(name: str) -> xr.Dataset:
+def read_result(name: str) -> xr.Dataset:
+    """A dataset of `results/` by its name; one that is missing says so."""
     path = RESULTS / f"{name}.nc"
     if path.exists():
         return read_dataset(path)
@@ -94,7 +95,7 @@ def _read_or_missing(name: str) -> xr.Dataset:
 def read_sweeps() -> dict[str, xr.Dataset]:
     """The collectives of every cluster in `results/`, by the file's name; missing ones say so."""
     names = [f"collectives-{cluster}" for cluster in read_collectives_sweep().clusters]
-    return {name: _read_or_missing(name) for name in names}
+    return {name: read_result(name) for name in names}
 
 
 def read_measured(names: str) -> tuple[dict[str, xr.Dataset], str]:

@@ -57,6 +57,6 @@ def most_probable(
 
 
 def soft_l1(errors: Array) -> Array:
-    """Size of residuals whose squares grow like |error| where errors are large."""
+    """Size of residuals whose squares grow like the error where errors are large."""
     root: Array = np.sqrt(2 * (np.sqrt(1 + errors**2) - 1))
     return root

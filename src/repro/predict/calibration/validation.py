@@ -280,7 +280,7 @@ def best_constant_mape_pct(work_per_second: Array) -> float:
     Parameters
     ----------
     work_per_second : Array
-        Work over measured time, by row; the error of a rate R is mean |x/R - 1|, whose minimum
+        Work over measured time, by row; the error of a rate R is mean `|x/R - 1|`, whose minimum
         stands at one of the x.
     """
     errors = [np.abs(work_per_second / rate - 1).mean() for rate in work_per_second]

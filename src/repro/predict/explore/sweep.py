@@ -36,7 +36,7 @@ def predict(
     Parameters
     ----------
     plan : Plan
-        Fields are values or `xarray.DataArray`s; dimensions broadcast by name. With dask arrays
+        Fields are values or DataArrays; dimensions broadcast by name. With dask arrays
         the result is computed chunk by chunk.
 
     Returns

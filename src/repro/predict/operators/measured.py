@@ -141,7 +141,7 @@ class MeasuredOperator(Entry):
 
     `mape_pct` is what the costs alone miss measurements by, `held_out_mape_pct` what they do
     together with measurements of other shapes nearby, and `half_width` the 90 % quantile of
-    |ln(predicted / measured)| then.
+    `|ln(predicted / measured)|` then.
     """
 
     kind: str

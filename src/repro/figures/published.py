@@ -1,0 +1,78 @@
+"""What the documents state of what a figure shows, by the ids of the claims."""
+
+from repro.catalog.collectives import select_sweep
+from repro.claims.published import read_claims
+from repro.errors import NotRunHere
+from repro.predict.explore.collective_sweeps import published_sweep
+
+# Lowest and highest mean rate of a NIC over the models, by experiment and protocol.
+_NIC_RANGES = {
+    "strong_scaling": {
+        "rdma": ("C006", "C007"),
+        "ipoib": ("C008", "C009"),
+        "tcp": ("C010", "C011"),
+    },
+    "weak_scaling": {"rdma": ("C022", "C023"), "ipoib": ("C024", "C025"), "tcp": ("C026", "C027")},
+}
+# Communication's share of an iteration at the most GPUs, by experiment and protocol.
+_SHARES = {
+    "strong_scaling": {"rdma": "C003", "ipoib": "C004", "tcp": "C005"},
+    "weak_scaling": {"rdma": "C019", "ipoib": "C020", "tcp": "C021"},
+    "cluster_b": {"fabric": "C113", "rdma": "C113"},
+}
+# Of GPT-350M: milliseconds of both collectives by GPUs, and the share on 8.
+_COLLECTIVES = {4: ("C123", "C124"), 8: ("C127",)}
+_GPT350M_SHARE = {8: "C131"}
+# At least this share of an iteration in a pipeline, by global batch.
+_PIPELINE_FLOORS = {64: "C109", 128: "C110"}
+_LARGEST_BATCH = "C112"
+
+
+def nic_ranges_gbps(experiment: str) -> dict[str, tuple[float, float]]:
+    """By protocol, the lowest and the highest of the models' mean rates at a NIC."""
+    values = _values()
+    return {
+        protocol: (values[low], values[high])
+        for protocol, (low, high) in _NIC_RANGES.get(experiment, {}).items()
+    }
+
+
+def shares_percent(experiment: str) -> dict[str, float]:
+    """By protocol, communication's share of an iteration on the most GPUs."""
+    values = _values()
+    return {protocol: values[claim] for protocol, claim in _SHARES.get(experiment, {}).items()}
+
+
+def collectives_ms() -> list[tuple[int, float]]:
+    """GPUs and milliseconds of each of GPT-350M's collectives; a range is two marks."""
+    values = _values()
+    return [(gpus, values[claim]) for gpus, claims in _COLLECTIVES.items() for claim in claims]
+
+
+def gpt350m_shares_percent() -> list[tuple[int, float]]:
+    """GPUs and communication's share of GPT-350M's iteration."""
+    values = _values()
+    return [(gpus, values[claim]) for gpus, claim in _GPT350M_SHARE.items()]
+
+
+def batch_statements(pipeline: bool) -> dict[int, str]:
+    """What figure 6 is said to show, by global batch."""
+    values = _values()
+    if not pipeline:
+        return {int(values[_LARGEST_BATCH]): "last of GPT-2-Large"}
+    return {batch: f"at least {values[claim]:g}" for batch, claim in _PIPELINE_FLOORS.items()}
+
+
+def published_busbw(cluster: str, collective: str, gpus: int) -> list[tuple[int, float]]:
+    """Sizes in bytes and bus bandwidths in GB/s, in the document's own table of a cluster."""
+    try:
+        table = published_sweep(select_sweep(cluster, "paper"))
+        own = table["full_scale_busbw_GBps"].sel(collective=collective, gpus=gpus, layout="world")
+    except (NotRunHere, KeyError):
+        return []
+    busbw = own.isel(source=0, protocol=0, in_place=0).dropna("size_bytes")
+    return list(zip(busbw["size_bytes"].values.tolist(), busbw.values.tolist(), strict=True))
+
+
+def _values() -> dict[str, float]:
+    return {claim.id: claim.value for claim in read_claims() if claim.value is not None}

@@ -1,0 +1,1 @@
+"""The site: documents, executed notebooks, claims, figures and reference in one folder."""

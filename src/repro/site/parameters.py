@@ -1,0 +1,133 @@
+"""Every field of the files in `params/`, from the pydantic models that validate them."""
+
+import inspect
+import re
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from repro.catalog.clusters import Cluster
+from repro.catalog.collectives import Collectives
+from repro.catalog.experiments import EXPERIMENTS, Experiment
+from repro.catalog.gpus import Gpu
+from repro.catalog.models import Model
+from repro.catalog.nodes import Nodes
+from repro.catalog.open_models import OpenModel
+from repro.catalog.protocols import Protocol, Variant
+from repro.catalog.reading import Entry
+from repro.catalog.stacks import Stack
+from repro.corpus.config import CorpusConfig
+from repro.predict.explore.larger import LargerModels
+from repro.predict.fused.parameters import FusedCalibration
+from repro.predict.network.links import LinkCalibration
+from repro.predict.operators.measured import MeasuredOperator
+from repro.predict.parameters import Calibration
+from repro.site.pages import table, write_page
+
+# What validates a file, and whether the file has one of them or many by name.
+_FILES: dict[str, tuple[type[Entry], ...]] = {
+    ", ".join(f"{name}.yaml" for name in (*EXPERIMENTS, "one_gpu")): (Experiment,),
+    "models.yaml": (Model,),
+    "clusters.yaml": (Cluster,),
+    "gpus.yaml": (Gpu,),
+    "protocols.yaml": (Protocol, Variant),
+    "nodes.yaml": (Nodes,),
+    "collectives.yaml": (Collectives,),
+    "corpus.yaml": (CorpusConfig,),
+    "open_models.yaml": (OpenModel,),
+    "stacks.yaml": (Stack,),
+    "larger_models.yaml": (LargerModels,),
+    "calibration/*.yaml": (Calibration,),
+    "links.yaml": (LinkCalibration,),
+    "operators.yaml": (MeasuredOperator,),
+    "fused.yaml": (FusedCalibration,),
+}
+_ATTRIBUTES = re.compile(r"\n*Attributes\n-+\n(.*)", re.DOTALL)
+_UNIONS = (Union, types.UnionType)
+
+
+def write_parameters(path: Path) -> None:
+    """Write a page with a table of fields for every model of every file."""
+    blocks = []
+    seen: set[type[Entry]] = set()
+    for file, models in _FILES.items():
+        blocks.append(f"## {file}")
+        for model in models:
+            for one in _with_parts(model):
+                if one not in seen:
+                    seen.add(one)
+                    blocks += _describe(one)
+    words = (
+        "Everything one may want to change is a file in `params/`. Files are validated when they "
+        "are read: an unknown key or a value that is not allowed is one line that names it. "
+        "`pipeline.yaml` holds the profile that `dvc repro` measures with."
+    )
+    write_page(path, "Parameters", words, *blocks)
+
+
+def _describe(model: type[Entry]) -> list[str]:
+    prose = inspect.getdoc(model) or ""
+    meanings = _meanings(prose)
+    rows = [
+        (f"`{name}`", f"`{_type(field)}`", _default(field), meanings.get(name, ""))
+        for name, field in model.model_fields.items()
+    ]
+    header = ["field", "type", "default", *(["meaning"] if meanings else [])]
+    shown = [row[: len(header)] for row in rows]
+    return [f"### {model.__name__}", _ATTRIBUTES.sub("", prose), table(header, shown)]
+
+
+def _meanings(prose: str) -> dict[str, str]:
+    """What the docstring's section says of each field; fields may share an entry."""
+    section = _ATTRIBUTES.search(prose)
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in section[1].splitlines() if section else []:
+        if line and not line.startswith(" "):
+            names = line.split(":")[0].split(", ")
+        else:
+            for name in names:
+                found[name] = f"{found.get(name, '')} {line.strip()}".strip()
+    return found
+
+
+def _with_parts(model: type[Entry]) -> Iterator[type[Entry]]:
+    """A model and the models of its fields, in order."""
+    yield model
+    for field in model.model_fields.values():
+        for part in _entries(field.annotation):
+            yield from _with_parts(part)
+
+
+def _entries(annotation: Any) -> Iterator[type[Entry]]:
+    if isinstance(annotation, type) and issubclass(annotation, Entry):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _entries(part)
+
+
+def _type(field: FieldInfo) -> str:
+    limits = ", ".join(str(limit) for limit in field.metadata if "(" in str(limit))
+    return _name(field.annotation) + (f" [{limits}]" if limits else "")
+
+
+def _name(annotation: Any) -> str:
+    """A type in few words: `int`, `dict[str, Profile]`, `'gpt' | 'bert'`."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _name(parts[0])
+    if origin in _UNIONS:
+        return " | ".join(_name(part) for part in parts)
+    if origin is None:
+        return "None" if annotation is type(None) else getattr(annotation, "__name__", "any")
+    if not isinstance(origin, type):
+        return " | ".join(map(repr, parts))
+    inner = ", ".join("..." if part is ... else _name(part) for part in parts)
+    return f"{origin.__name__}[{inner}]"
+
+
+def _default(field: FieldInfo) -> str:
+    return "required" if field.is_required() else f"`{field.get_default()!r}`"

@@ -1,0 +1,37 @@
+"""Build the site in a folder of results, in a process of its own: paths are fixed on import.
+
+    python tests/site/build_site.py FOLDER [made-up]
+
+With the second word the folder is given the made-up experiment as both scalings first.
+"""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import repro.paths
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    repro.paths.RESULTS = folder
+    from repro.site import build
+
+    build._STAGE = folder / "pages"
+    if "made-up" in sys.argv:
+        sys.path.insert(0, str(Path(__file__).parents[1]))
+        from made_up import made_up_experiment
+
+        from repro.claims.verdicts import judge_every_claim
+        from repro.figures.compared import compared_figures
+        from repro.figures.every import every_figure, save_figures
+
+        results = {
+            name: made_up_experiment().assign_attrs(experiment=name, profile="default")
+            for name in ("strong_scaling", "weak_scaling")
+        }
+        judgements = judge_every_claim(results)
+        (folder / "claims.json").write_text(json.dumps([asdict(one) for one in judgements]))
+        figures = [*every_figure(results), *compared_figures(judgements)]
+        save_figures(figures, folder / "figures")
+    build.build_site()

@@ -1,0 +1,101 @@
+"""The site, built from made-up results and from none: its pages, their links and their weight."""
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from repro.paths import PARAMS
+
+pytestmark = pytest.mark.slow
+
+
+class _Page(HTMLParser):
+    """The addresses a page links to or loads, and those it has."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.ids: set[str] = set()
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.ids |= {given[name] or "" for name in ("id", "name") if name in given}
+        if tag == "a" and given.get("href"):
+            self.links.append(given["href"] or "")
+        elif tag == "link" and given.get("rel") in ("stylesheet", "preload", "icon"):
+            self.loads.append(given["href"] or "")
+        elif tag in ("script", "img", "iframe") and given.get("src"):
+            self.loads.append(given["src"] or "")
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, _Page]:
+    return {path: _Page(path) for path in site.rglob("*.html")}
+
+
+def test_no_page_loads_anything_from_elsewhere(pages: dict[Path, _Page]) -> None:
+    for path, page in pages.items():
+        for address in page.loads:
+            if address.startswith("data:"):
+                continue
+            assert not urlsplit(address).netloc, f"{path}: {address}"
+            assert (path.parent / urlsplit(address).path).exists(), f"{path}: {address}"
+
+
+def test_links_lead_somewhere(pages: dict[Path, _Page]) -> None:
+    checked = 0
+    for path, page in pages.items():
+        for address in page.links:
+            parts = urlsplit(address)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            assert target.exists(), f"{path}: {address}"
+            if parts.fragment and target in pages:
+                assert unquote(parts.fragment) in pages[target].ids | {"#"}, f"{path}: {address}"
+            checked += 1
+    assert checked > 500
+
+
+def test_every_claim_has_an_address(site: Path, pages: dict[Path, _Page]) -> None:
+    wanted = {f"C{number:03d}" for number in range(1, 142)}
+    assert wanted <= pages[site / "claims.html"].ids
+
+
+def test_every_field_of_the_parameters_is_there(site: Path) -> None:
+    from repro.catalog.experiments import Experiment
+    from repro.catalog.gpus import Gpu
+
+    text = (site / "reference" / "params.html").read_text(encoding="utf-8")
+    for path in PARAMS.rglob("*.yaml"):
+        assert path.name in text or f"{path.parent.name}/*.yaml" in text, path
+    for name in (*Experiment.model_fields, *Gpu.model_fields):
+        assert f">{name}<" in text, name
+
+
+def test_the_first_page_answers_with_what_was_measured(site: Path) -> None:
+    text = re.sub(r"<[^>]+>", "", (site / "index.html").read_text(encoding="utf-8"))
+    # The made-up experiment: 0.1 s of computing, 2 x 7/8 x 10 Gbit at 100, 25 and 10 Gbit/s.
+    assert "measured on the testbed" in text
+    assert f"{(0.1 + 0.7) / (0.1 + 0.175):.3g} times" in text
+    assert "published: 2.51 times, 4.79 times" in text
+
+
+def test_it_is_light(site: Path) -> None:
+    size = sum(path.stat().st_size for path in site.rglob("*") if path.is_file())
+    assert size < 15e6, f"{size / 1e6:.1f} MB"
+
+
+def test_without_results_it_says_what_is_missing(tmp_path: Path) -> None:
+    build = Path(__file__).with_name("build_site.py")
+    subprocess.run([sys.executable, build, tmp_path], check=True)
+    text = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    assert "Not measured" in text and "make" in text
+    assert "No figure was drawn yet" in (tmp_path / "site" / "figures" / "index.html").read_text()
