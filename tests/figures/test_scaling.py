@@ -34,7 +34,7 @@ def test_bars_are_milliseconds_at_full_scale(made_up_results: xr.Dataset, backen
     assert value["gradient sync"]["8 RDMA"] == pytest.approx(87.5)
     assert value["forward compute"]["2 TCP/IP"] == pytest.approx(15.0)
     tops = {bar.label: bar.dframe().set_index("run")["top"] for bar in bars}
-    assert tops["other"]["8 RDMA"] == pytest.approx(1e3 * 0.275 / 2)
+    assert max(top["8 RDMA"] for top in tops.values()) == pytest.approx(1e3 * 0.275 / 2)
     hv.render(panels[0], backend=backend)
     assert "forward all-to-all" not in value
 
