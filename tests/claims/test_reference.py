@@ -1,7 +1,5 @@
 """The reference run: small, readable without samples, and compared by intervals."""
 
-import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -20,7 +18,6 @@ from repro.claims.verdicts import judge_every_claim
 from repro.errors import ReproError
 from repro.experiments.look_up import look_up
 from repro.observe.environment import provenance
-from repro.paths import ROOT
 from repro.results import reference
 from repro.results.metrics import communication_fraction, iteration_time_s
 from repro.results.store import not_run
@@ -102,11 +99,3 @@ def test_without_one_a_line_says_so(tmp_path: Path, results: dict[str, xr.Datase
     with pytest.raises(ReproError, match="gpt350m: nothing was measured to keep"):
         keep_run({"gpt350m": not_run({"testbed": "no root"})}, tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-def test_every_runs_lock_file_is_ignored_by_name() -> None:
-    ignored = subprocess.run(
-        ["git", "check-ignore", "dvc.lock"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert ignored.stdout.strip() == "dvc.lock"
-    assert re.search(r"^# .*\n/dvc\.lock$", (ROOT / ".gitignore").read_text(), re.M)
