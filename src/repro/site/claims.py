@@ -23,7 +23,7 @@ from repro.site.gallery import read_figures
 from repro.site.pages import raw, table, write_page
 
 _WORDS = (
-    "Every claim of the three documents, as published, as the performance model predicts it at "
+    "Every claim of the documents, as published, as the performance model predicts it at "
     "full scale, and as it was measured. What a verdict means is in [claims and experiments]"
     "(docs/claims.md). The table filters the claims below it: by words, and by what the lists in "
     "the heads of its columns name."

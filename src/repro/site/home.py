@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from repro.claims.quantities import TESTS
+from repro.claims.observations import Observation, observation_of
 from repro.claims.verdicts import Judgement
 from repro.experiments.this_machine import caveats
 from repro.figures.compared import SOURCES
@@ -153,23 +153,18 @@ def _not_measured(judgements: Sequence[Judgement]) -> list[str]:
 
 
 def _not_reproduced(judgements: Sequence[Judgement]) -> str:
-    """By experiment, from what was measured, or from the prediction where nothing was."""
+    """By observation, with why, from what was measured, or from the prediction where nothing
+    was."""
     measured = any(one.testbed is not None for one in judgements)
-    failed: dict[str, list[str]] = {}
+    failed: dict[Observation, list[str]] = {}
     for one in judgements:
-        verdict = one.verdict if measured else one.predicted_verdict
-        if verdict == "not reproduced" and one.id in TESTS:
-            name = TESTS[one.id].experiment.replace("_", " ")
-            failed.setdefault(name, []).append(link(one.id, one.statement))
+        if (one.verdict if measured else one.predicted_verdict) == "not reproduced":
+            failed.setdefault(observation_of(one.id), []).append(link(one.id, one.statement))
     source = "On the testbed" if measured else "In the prediction, as no measurement can answer"
     if not failed:
         return f"{source}: nothing."
-    lines = [f"- {name}: {', '.join(claims)}" for name, claims in failed.items()]
-    return "\n".join(
-        [
-            f"{source} (why is in [limitations](docs/limitations.md), claim by claim in "
-            "[claims](claims.md)):",
-            "",
-            *lines,
-        ]
-    )
+    lines = [
+        f"- {about.name} ({', '.join(claims)}): {about.why or 'not known why'}"
+        for about, claims in failed.items()
+    ]
+    return "\n".join([f"{source} ([more](docs/limitations.md)):", "", *lines])
