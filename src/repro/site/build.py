@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import bokeh
 from sphinx.cmd.build import build_main
 
 from repro.atomic import temporary_sibling
@@ -16,15 +17,22 @@ from repro.site.gallery import write_figures
 from repro.site.home import write_home
 from repro.site.measured import write_provenance
 from repro.site.reference import write_reference
-from repro.site.scripts import write_scripts
+from repro.site.sphinx import BOKEH
 from repro.site.what_if import write_what_if
 
 SITE = RESULTS / "site"
 _STAGE = ROOT / "build" / "site"
 # What the reader of the repository finds at its top, where it exists.
 _TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+
+
+def _write_bokeh(stage: Path) -> None:
+    """Copy what draws figures: nothing is loaded from elsewhere."""
+    shutil.copy(Path(bokeh.__file__).parent / "server" / "static" / "js" / BOKEH, stage / "_static")
+
+
 _WRITERS: tuple[Callable[[Path], None], ...] = (
-    write_scripts,
+    _write_bokeh,
     write_home,
     write_claims,
     write_figures,

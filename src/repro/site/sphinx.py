@@ -8,7 +8,8 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 
-BOKEH = ("bokeh.min.js", "bokeh-widgets.min.js", "bokeh-tables.min.js", "panel.min.js")
+# The core draws every figure: widgets and tables are other files.
+BOKEH = "bokeh.min.js"
 # Pages whose figures are interactive.
 _INTERACTIVE = ("figures/", "notebooks/", "what-if")
 
@@ -36,8 +37,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 def _add_bokeh(app: Sphinx, page: str, *_: object) -> None:
     if page.startswith(_INTERACTIVE) and page != "figures/index":
-        for name in BOKEH:
-            app.add_js_file(f"bokeh/{name}")
+        app.add_js_file(BOKEH)
 
 
 def _inline_math(translator: Any, node: nodes.math) -> None:
