@@ -83,7 +83,7 @@ def test_pages_are_whole_and_accessible(
 def test_the_table_of_claims_filters_what_is_below(site: Path, page: Page) -> None:
     page.goto((site / "claims.html").as_uri())
     page.wait_for_selector("#claims-table tbody a")
-    assert page.locator("#claims > section:visible").count() == 141
+    assert page.locator("#claims > section:visible").count() == 151
     page.get_by_label("Search claims:").fill("C017")
     page.wait_for_function(
         "document.querySelectorAll('#claims > section:not([hidden])').length < 9"

@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 
 from repro.catalog.clusters import Cluster
 from repro.catalog.collectives import Collectives
+from repro.catalog.communication_study import CommunicationStudy
 from repro.catalog.experiments import EXPERIMENTS, Experiment
 from repro.catalog.gpus import Gpu
 from repro.catalog.models import Model
@@ -19,6 +20,7 @@ from repro.catalog.open_models import OpenModel
 from repro.catalog.protocols import Protocol, Variant
 from repro.catalog.reading import Entry
 from repro.catalog.stacks import Stack
+from repro.catalog.technology import Technology
 from repro.corpus.config import CorpusConfig
 from repro.predict.explore.larger import LargerModels
 from repro.predict.fused.parameters import FusedCalibration
@@ -39,6 +41,8 @@ _FILES: dict[str, tuple[type[Entry], ...]] = {
     "corpus.yaml": (CorpusConfig,),
     "open_models.yaml": (OpenModel,),
     "stacks.yaml": (Stack,),
+    "technology.yaml": (Technology,),
+    "communication.yaml": (CommunicationStudy,),
     "larger_models.yaml": (LargerModels,),
     "calibration/*.yaml": (Calibration,),
     "links.yaml": (LinkCalibration,),
