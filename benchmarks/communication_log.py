@@ -16,14 +16,12 @@ import socket
 import tempfile
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
-
-from repro.catalog.models import model
-from repro.paths import ENWIKI
-from repro.train.records import TrainingRun
+from small_run import small_run
 
 _RANKS = 2
 _BLOCKS, _BLOCK = 60, 5
@@ -42,22 +40,7 @@ def _rank(rank: int, port: int, scratch: Path, answer: Connection) -> None:
 
     torch.set_num_threads(1)
     gc.freeze()
-    run = TrainingRun(
-        family="gpt",
-        shape=model("gpt2-medium").testbed,
-        precision="fp32",
-        micro_batch_size=4,
-        microbatches=1,
-        warmup=0,
-        iterations=_BLOCKS * _BLOCK,
-        save_every=0,
-        validate_every=0,
-        validation_batches=1,
-        corpus=ENWIKI,
-        split="95,5",
-        tensor_parallel=_RANKS,
-        log_communication=True,
-    )
+    run = replace(small_run(_BLOCKS * _BLOCK), tensor_parallel=_RANKS, log_communication=True)
     # Wall-clock and CPU seconds of each iteration, by whether it was logged.
     found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
     with training.device_scope():

@@ -18,11 +18,9 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import numpy as np
+from small_run import small_run
 
-from repro.catalog.models import model
 from repro.observe.nic import SAMPLES_PER_S
-from repro.paths import ENWIKI
-from repro.train.records import TrainingRun
 
 _RANKS = 2
 _BLOCKS = 80
@@ -40,20 +38,7 @@ def _rank(rank: int, port: int, scratch: Path, sampling: Event, answer: Connecti
 
     torch.set_num_threads(1)
     gc.freeze()
-    run = TrainingRun(
-        family="gpt",
-        shape=model("gpt2-medium").testbed,
-        precision="fp32",
-        micro_batch_size=4,
-        microbatches=1,
-        warmup=0,
-        iterations=_BLOCKS * _BLOCK,
-        save_every=0,
-        validate_every=0,
-        validation_batches=1,
-        corpus=ENWIKI,
-        split="95,5",
-    )
+    run = small_run(_BLOCKS * _BLOCK)
     times: dict[str, list[float]] = {"instrumented": [], "bare": []}
     with training.device_scope():
         join_groups(rank, _RANKS, "127.0.0.1", port)

@@ -1,0 +1,23 @@
+"""The run that benchmarks of instrumentation repeat: GPT-2-Medium's testbed model on the corpus."""
+
+from repro.catalog.models import model
+from repro.paths import ENWIKI
+from repro.train.records import TrainingRun
+
+
+def small_run(iterations: int) -> TrainingRun:
+    """Iterations of one micro batch of four, without warm-up, validations and checkpoints."""
+    return TrainingRun(
+        family="gpt",
+        shape=model("gpt2-medium").testbed,
+        precision="fp32",
+        micro_batch_size=4,
+        microbatches=1,
+        warmup=0,
+        iterations=iterations,
+        save_every=0,
+        validate_every=0,
+        validation_batches=1,
+        corpus=ENWIKI,
+        split="95,5",
+    )
