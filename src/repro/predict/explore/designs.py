@@ -1,6 +1,7 @@
 """GPUs that do not exist yet: what a node, a memory and a network make of a training iteration."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -123,15 +124,14 @@ def explore_designs(
     waited_s = np.full((len(BOUNDS), len(peak)), np.inf)
     parameters = read_fused().parameters
     for one in range(len(plans.layers)):
-        run = plans.rows(np.full(len(peak), one))
-        changed = {
-            "peak_flops": peak,
-            "half_flops": peak,
-            "multiprocessors": reference.multiprocessors * peak / reference.peak_flops,
-            "memory_bytes_per_s": rates,
-            "nic_bytes_per_s": network * 1e9 / 8,
-        }
-        run = Run(**{**vars(run), **changed})
+        run = replace(
+            plans.rows(np.full(len(peak), one)),
+            peak_flops=peak,
+            half_flops=peak,
+            multiprocessors=reference.multiprocessors * peak / reference.peak_flops,
+            memory_bytes_per_s=rates,
+            nic_bytes_per_s=network * 1e9 / 8,
+        )
         phases = in_blocks(run, lambda rows: _waited_s(predict_phases(rows, parameters)))
         table = np.stack(list(phases.values()))
         better = _fits(run, sizes) & (table.sum(axis=0) < waited_s.sum(axis=0))
