@@ -114,10 +114,10 @@ exec slurmctld -D >&2'
 
 def slurm_missing() -> str:
     """Why no Slurm can be started here; empty if it can."""
-    if missing := [program for program in _PROGRAMS if shutil.which(program) is None]:
-        return f"no Slurm here ({', '.join(missing)} not found)"
     if os.geteuid() != 0:
         return "Slurm's daemons need root here"
+    if missing := [program for program in _PROGRAMS if shutil.which(program) is None]:
+        return f"no Slurm here ({', '.join(missing)} not found)"
     return ""
 
 

@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 _CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.xdist_group("site"),  # which then builds its site once
     pytest.mark.skipif(_CHROMIUM is None, reason="no chromium; `apt-get install chromium`"),
 ]
 _PAGES = (
