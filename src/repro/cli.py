@@ -216,14 +216,15 @@ def claims(
     """Print what became of the published claims: verdicts by observation, rows, or one in full."""
     from rich.console import Console
 
+    from repro.catalog.experiments import EXPERIMENTS
     from repro.claims.reference import judge_reference, reference_run
     from repro.claims.selection import filter_claims
     from repro.claims.terminal import card, overview, rows
     from repro.claims.verdicts import judge_every_claim
     from repro.experiments.this_machine import caveats
-    from repro.results.store import read_experiments
+    from repro.results.store import read_evidence
 
-    results = {} if reference else read_experiments()
+    results = {} if reference else read_evidence()
     judged = judge_reference() if reference else judge_every_claim(results)
     chosen = filter_claims(judged, ids or (), verdict, experiment)
     if as_json:
@@ -237,7 +238,7 @@ def claims(
         console.print(rows(chosen) if every or verdict or experiment else overview(chosen))
     if reference:
         typer.echo(f"testbed: a reference run, not this machine's ({reference_run()})", err=True)
-    for caveat in caveats(results):
+    for caveat in caveats({name: results[name] for name in EXPERIMENTS if name in results}):
         typer.echo(caveat, err=True)
 
 
@@ -245,9 +246,9 @@ def claims(
 def reference() -> None:
     """Keep the run in results/ as the reference run: small files in data/reference, for git."""
     from repro.claims.reference import keep_run
-    from repro.results.store import read_experiments
+    from repro.results.store import read_evidence
 
-    for path in keep_run(read_experiments()):
+    for path in keep_run(read_evidence()):
         typer.echo(path)
 
 

@@ -10,7 +10,8 @@ from made_up import small_run
 from rank_pool import RankPool
 
 from repro.catalog.models import Shape
-from repro.claims.communication import agreement, judge_communication
+from repro.claims.communication import agreement
+from repro.claims.verdicts import judge_claims
 from repro.figures.communication import logged_sizes
 from repro.observe.nic import NicSeries
 from repro.results.communication import transfers
@@ -61,19 +62,20 @@ def test_log_and_forms_agree_in_every_layout(logged: xr.Dataset) -> None:
     assert list(table.index) == list(_LAYOUTS)
     assert (table.calls == table.calls_by_forms).all()
     assert (table.bytes == table.bytes_by_forms).all()
-    claims = judge_communication(logged)
-    assert list(claims.index) == ["C152", "C153", "C154"]
-    assert claims.logged["C154"] == "reproduced"
-    assert claims.remark["C154"] == "exact in 2 of 2 layouts"
+    claims = {one.id: one for one in judge_claims({"communication": logged})}
+    assert list(claims) == ["C152", "C153", "C154"]
+    assert claims["C154"].verdict == "reproduced"
+    assert claims["C154"].reason == "every call of 2 of 2 layouts"
+    assert claims["C154"].cluster_verdict == "not run"
 
 
 def test_one_call_of_another_size_is_no_agreement(logged: xr.Dataset) -> None:
     changed = logged.copy(deep=True)
     changed["transfer_bytes"][{"layout": 1, "transfer": 3}] += 4
     assert agreement(changed).agree.tolist() == [True, False]
-    claims = judge_communication(changed)
-    assert claims.logged["C154"] == "not reproduced"
-    assert claims.remark["C154"] == "exact in 1 of 2 layouts"
+    claim = judge_claims({"communication": changed})[-1]
+    assert (claim.id, claim.verdict) == ("C154", "not reproduced")
+    assert claim.reason == "every call of 1 of 2 layouts"
 
 
 def test_histograms_have_a_panel_for_each_layout(logged: xr.Dataset) -> None:

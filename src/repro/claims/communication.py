@@ -1,4 +1,4 @@
-"""Claims about what GPT training communicates (C152-C154): the log, and the model at full scale."""
+"""What GPT training communicates (C152-C154): logged, by closed forms, and at full scale."""
 
 from collections import Counter
 
@@ -11,8 +11,6 @@ from repro.catalog.communication import Calls, step_communication
 from repro.catalog.communication_study import read_communication_study
 from repro.catalog.models import Shape
 from repro.claims.predictions import Predicted
-from repro.claims.published import read_claims
-from repro.claims.verdicts import evaluate_prediction
 from repro.experiments.communication import asked_layouts
 from repro.predict.explore.communication_study import study_layout, throughput, volumes
 from repro.predict.explore.traffic import gpt_shape
@@ -122,43 +120,7 @@ def _rank_correlation(values: Array) -> Array:
 
 
 _PLAN = "GPT-3 of 1.3B to 175B on 64 GPUs, tensor parallelism 8, 8 stages, micro batch 1 assumed"
-_PREDICTIONS = {
+COMMUNICATION = {
     "C152": Predicted(_messages_are_latency_bound, cluster="dgx-a100", assumption=_PLAN),
     "C153": Predicted(_sequences_go_with_both, cluster="dgx-a100", assumption=_PLAN),
 }
-
-
-def judge_communication(results: xr.Dataset) -> pd.DataFrame:
-    """The three claims, what the model says of them at full scale, and what the log does.
-
-    Parameters
-    ----------
-    results
-        Of `repro.experiments.communication.obtain_communication`.
-
-    Returns
-    -------
-    DataFrame
-        By claim: `statement`, `prediction` and `logged`, each a verdict, and `remark`.
-    """
-    rows = []
-    for claim in read_claims():
-        if claim.id in _PREDICTIONS:
-            prediction = _PREDICTIONS[claim.id]
-            found = evaluate_prediction(claim, prediction, *prediction.evaluate())
-            said, logged, remark = found.verdict, "not run", found.reason
-        elif claim.id == "C154":
-            said, logged, remark = "input", *_logged_verdict(results)
-        else:
-            continue
-        rows.append((claim.id, claim.statement, said, logged, remark))
-    columns = ["claim", "statement", "prediction", "logged", "remark"]
-    return pd.DataFrame(rows, columns=columns).set_index("claim")
-
-
-def _logged_verdict(results: xr.Dataset) -> tuple[str, str]:
-    if not has_runs(results):
-        return "not run", why_not_run(results)
-    table = agreement(results)
-    exact = f"exact in {int(table.agree.sum())} of {len(table)} layouts"
-    return ("reproduced" if bool(table.agree.all()) else "not reproduced"), exact

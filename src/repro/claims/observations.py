@@ -121,6 +121,9 @@ OBSERVATIONS = (
         "C121 C122 C135 C136 C141",
         "which precision the system's peak is of is not stated",
     ),
+    _about("three levels of ZeRO", "C142-C145"),
+    _about("compressed collectives", "C146-C151"),
+    _about("what training communicates", "C152-C154"),
     _about(
         "hardware: from A100 to B200",
         "C155",

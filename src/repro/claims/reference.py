@@ -28,7 +28,8 @@ def keep_run(results: Mapping[str, xr.Dataset], folder: Path = REFERENCE) -> lis
     ReproError
         An experiment was not measured on the testbed: a reference run is a whole one.
     """
-    for name, dataset in results.items():
+    measured = {name: results[name] for name in EXPERIMENTS if name in results}
+    for name, dataset in measured.items():
         if not has_runs(dataset) or SOURCE not in dataset["source"].values:
             reason = why_not_run(dataset) or f"not on source {SOURCE}"
             raise ReproError(f"{name}: nothing was measured to keep ({reason}); run `make repro`")
@@ -36,7 +37,7 @@ def keep_run(results: Mapping[str, xr.Dataset], folder: Path = REFERENCE) -> lis
         (j.id, j.testbed, *(j.interval or (None, None)), j.verdict, j.reason)
         for j in judge_every_claim(results)
     ]
-    paths = [keep_reference(name, dataset, folder) for name, dataset in results.items()]
+    paths = [keep_reference(name, dataset, folder) for name, dataset in measured.items()]
     verdicts = folder / _VERDICTS
     with replacing(verdicts) as temporary:
         pd.DataFrame(rows, columns=_COLUMNS).to_csv(

@@ -7,9 +7,10 @@ from typing import Literal
 import numpy as np
 import xarray as xr
 
-from repro.catalog.experiments import experiment
+from repro.catalog.experiments import EXPERIMENTS, experiment
 from repro.catalog.protocols import read_protocols
 from repro.catalog.selection import select
+from repro.claims.communication import COMMUNICATION, agreement
 from repro.claims.definitions import Quantity, Statement
 from repro.claims.hardware import HARDWARE, OfHardware
 from repro.claims.predictions import PREDICTIONS, Predicted
@@ -19,16 +20,18 @@ from repro.observe.precision import CONFIDENCE
 from repro.predict.explore.experiments import draw_experiment, predict_experiment
 from repro.predict.workload import Array
 from repro.results.metrics import Sample, draw_sample, estimate, support
-from repro.results.store import why_not_run
+from repro.results.store import has_runs, why_not_run
 
 Verdict = Literal["reproduced", "same direction", "not reproduced", "not run", "input"]
 
 # A number counts as reproduced within this much of the published one, or if its interval holds it.
 TOLERANCE = 0.10
 # The documents whose claims are judged; the others are about other clusters and models.
-DOCUMENTS = ("hoti2023", "micro2024", "gpt350m", "perfmodel")
+DOCUMENTS = ("hoti2023", "micro2024", "gpt350m", "abstracts", "perfmodel")
 # What answers claims that no experiment does.
-_PREDICTIONS: Mapping[str, Predicted | OfHardware] = {**PREDICTIONS, **HARDWARE}
+_PREDICTIONS: Mapping[str, Predicted | OfHardware] = {**PREDICTIONS, **HARDWARE, **COMMUNICATION}
+# The log of communication, among the datasets that claims are judged on, and what it is asked.
+_LOG, _LOGGED = "communication", "C154"
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ def judge_claims(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
     Parameters
     ----------
     results : mapping
-        Datasets of the schema by experiment name.
+        Datasets of the schema by experiment name, and the log's as `communication`.
 
     Returns
     -------
@@ -92,7 +95,8 @@ def judge_claims(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
     wanted = [
         claim
         for claim in read_claims()
-        if claim.id in TESTS and TESTS[claim.id].experiment in results
+        if (claim.id in TESTS and TESTS[claim.id].experiment in results)
+        or (_LOG in results and claim.id in (*COMMUNICATION, _LOGGED))
     ]
     return _judge_all(wanted, results)
 
@@ -103,8 +107,12 @@ def judge_every_claim(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
 
 
 def _judge_all(claims: list[Claim], results: Mapping[str, xr.Dataset]) -> list[Judgement]:
-    measured = {
-        source: {name: _sample(name, dataset, source) for name, dataset in results.items()}
+    measured: dict[str, dict[str, Sample | str]] = {
+        source: {
+            name: _sample(name, dataset, source)
+            for name, dataset in results.items()
+            if name in EXPERIMENTS
+        }
         for source in ("testbed", "cluster")
     }
     tested = {TESTS[claim.id].experiment for claim in claims if claim.id in TESTS}
@@ -133,12 +141,30 @@ def _judge_all(claims: list[Claim], results: Mapping[str, xr.Dataset]) -> list[J
             )
         if prediction := _PREDICTIONS.get(claim.id):
             at_full_scale = evaluate_prediction(claim, prediction, *evaluated[prediction])
+        if claim.id == _LOGGED:
+            at_full_scale = _CLOSED_FORMS
+            on_testbed, on_nodes = (
+                _of_log(results.get(_LOG), source) for source in ("testbed", "cluster")
+            )
         judgements.append(_judgement(claim, at_full_scale, on_testbed, on_nodes))
     return judgements
 
 
 _SILENT = Finding(None, None, "not run", "the model says nothing about it")
 _UNTESTED = Finding(None, None, "not run", "no experiment answers it")
+_CLOSED_FORMS = Finding(None, None, "input", "closed forms are what the log is compared with")
+
+
+def _of_log(results: xr.Dataset | None, source: str) -> Finding:
+    """Whether the log of a source and the closed forms agree in every call."""
+    if results is None or not has_runs(results):
+        why = "" if results is None else why_not_run(results)
+        return Finding(None, None, "not run", why or f"{_LOG} was not run")
+    if source not in results["source"].values:
+        return Finding(None, None, "not run", f"{_LOG} was not run on source {source}")
+    agree = agreement(results.sel(source=[source]))["agree"]
+    said = f"every call of {agree.sum()} of {len(agree)} layouts"
+    return Finding(None, None, "reproduced" if agree.all() else "not reproduced", said)
 
 
 def predicted_sample(name: str) -> Sample:

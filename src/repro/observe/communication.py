@@ -8,7 +8,7 @@ are, and no other operator is slowed. A call is over when its `Work.wait` return
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -104,16 +104,17 @@ class CommunicationLog:
             self._within = False
         call.end = _now(call.on_gpu)
 
-    def dispatched(self, name: str, arguments: dict[str, Any], hand_on: _Kernel) -> Any:
-        """Hand a call of c10d's operator `name` on, and note it."""
+    def dispatched(
+        self, operation: str, tensors: Sequence[Any], arguments: dict[str, Any], hand_on: _Kernel
+    ) -> Any:
+        """Hand a call of an operator of c10d on, and note it. Of its arguments the `tensors` come
+        first: out of place there are two, each a tensor or lists of them."""
         group = dist.ProcessGroup.unbox(arguments["process_group"])
         if self._within or group.size() == 1:
             return hand_on()
-        operation = _OPERATIONS[name]
-        given = [list(_tensors(argument)) for argument in arguments.values()]
-        some = next(tensor for tensors in given for tensor in tensors)
-        size_bytes = max(sum(tensor.nbytes for tensor in tensors) for tensors in given)
-        call = self._begin(operation, group, size_bytes, some)
+        sides = [_flat(side) for side in tensors]
+        size_bytes = max([sum([tensor.nbytes for tensor in side]) for side in sides])
+        call = self._begin(operation, group, size_bytes, next(filter(None, sides))[0])
         if operation == "barrier":
             call.size_bytes = 0
         if operation in MESSAGES:
@@ -195,23 +196,25 @@ def _noting_kernel(log: CommunicationLog, name: str) -> Callable[..., Any]:
     """What stands in front of c10d's own kernels of an operator."""
     operator = getattr(torch.ops.c10d, name).default
     names = [one.name for one in operator._schema.arguments]
+    tensors = names.index("process_group")
     below = torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, _KEY))
 
     def kernel(keys: Any, *arguments: Any, **options: Any) -> Any:
         named = dict(zip(names, arguments, strict=False)) | options
         return log.dispatched(
-            name, named, lambda: operator.redispatch(keys & below, *arguments, **options)
+            _OPERATIONS[name],
+            arguments[:tensors],
+            named,
+            lambda: operator.redispatch(keys & below, *arguments, **options),
         )
 
     return kernel
 
 
-def _tensors(argument: Any) -> Iterator[torch.Tensor]:
-    if isinstance(argument, torch.Tensor):
-        yield argument
-    elif isinstance(argument, list | tuple):
-        for part in argument:
-            yield from _tensors(part)
+def _flat(side: Any) -> list[torch.Tensor]:
+    if isinstance(side, torch.Tensor):
+        return [side]
+    return [tensor for part in side for tensor in _flat(part)]
 
 
 def _now(on_gpu: bool) -> _Moment:

@@ -84,6 +84,11 @@ def read_experiments() -> dict[str, xr.Dataset]:
     return {name: read_result(name) for name in EXPERIMENTS}
 
 
+def read_evidence() -> dict[str, xr.Dataset]:
+    """All that claims are judged on: every experiment's dataset, and the log of communication."""
+    return read_experiments() | {"communication": read_result("communication")}
+
+
 def read_result(name: str) -> xr.Dataset:
     """A dataset of `results/` by its name; one that is missing says so."""
     path = RESULTS / f"{name}.nc"

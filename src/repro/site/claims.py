@@ -17,7 +17,7 @@ from repro.claims.published import read_sources
 from repro.claims.quantities import TESTS
 from repro.claims.table import frame
 from repro.claims.verdicts import Judgement, judge_every_claim
-from repro.results.store import read_experiments
+from repro.results.store import read_evidence
 from repro.site.dots import Dot, dot_plot
 from repro.site.gallery import read_figures
 from repro.site.pages import raw, table, write_page
@@ -38,7 +38,7 @@ _FILTERED = ("document", "experiment", *_RENAMED.values())
 
 def read_or_judge() -> list[Judgement]:
     """The kept verdicts; without any, what can be said of what is in `results/`."""
-    return read_judgements() if CLAIMS.exists() else judge_every_claim(read_experiments())
+    return read_judgements() if CLAIMS.exists() else judge_every_claim(read_evidence())
 
 
 def link(claim: str, title: str = "") -> str:
