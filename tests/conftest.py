@@ -10,6 +10,8 @@ import pytest
 import xarray as xr
 from made_up import made_up_experiment
 
+pytest_plugins = ["browsing"]
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     from repro.testbed.ability import testbed_ability

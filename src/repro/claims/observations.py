@@ -123,7 +123,11 @@ OBSERVATIONS = (
     ),
     _about("three levels of ZeRO", "C142-C145"),
     _about("compressed collectives", "C146-C151"),
-    _about("what training communicates", "C152-C154"),
+    _about(
+        "what training communicates",
+        "C152-C154",
+        "what stages send each other in such plans are megabytes, which a link carries at its rate",
+    ),
     _about(
         "hardware: from A100 to B200",
         "C155",

@@ -9,6 +9,7 @@ import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import pandas as pd
 import panel as pn
+from bokeh.models import CustomJS
 
 from repro.catalog.experiments import experiment
 from repro.errors import ReproError
@@ -32,6 +33,20 @@ experiment's own batch, and the protocol's own rate and latency; *predicted, as 
 Every plan is predicted. The address of this page holds what is set: keep it to come back."""
 
 
+# What Bokeh leaves out for those who use a keyboard or do not see: names of sliders' handles, and a
+# way into what scrolls. Both are in the shadow of their widgets, which may be drawn anew.
+_ACCESS = """
+const mend = (root) => {
+  for (const handle of root.querySelectorAll(".noUi-handle"))
+    handle.setAttribute("aria-label", root.querySelector(".bk-slider-title").textContent);
+  for (const text of root.querySelectorAll(".bk-panel-models-markup-HTML"))
+    if (text.scrollWidth > text.clientWidth) text.tabIndex = 0;
+  for (const part of root.querySelectorAll("*")) if (part.shadowRoot) mend(part.shadowRoot);
+};
+setInterval(() => mend(document), 500);
+"""
+
+
 class Page:
     """Widgets, and the figures that follow them."""
 
@@ -50,9 +65,7 @@ class Page:
         self.protocol = pn.widgets.Select(
             label="protocol", options=list(entry.protocols), value=start.protocol
         )
-        self.gpus = pn.widgets.DiscreteSlider(
-            label="GPUs", options=list(profile.gpus), value=start.gpus
-        )
+        self.gpus = pn.widgets.Select(label="GPUs", options=list(profile.gpus), value=start.gpus)
         self.gbps = pn.widgets.FloatSlider(
             label="link rate, Gbit/s", start=0.5, end=400, step=0.5, value=start.gbps
         )
@@ -81,16 +94,21 @@ class Page:
     def layout(self) -> pn.viewable.Viewable:
         """Widgets beside what they show."""
         moved = dict(self.widgets)
-        # Plans of all splits take a moment: they wait until a slider is let go.
+        # Plans of all splits take a moment: they wait until a slider is let go. What is then set
+        # is each widget's value: the address and another protocol set that alone.
         settled = {
             name: getattr(widget.param, "value_throttled", widget.param.value)
             for name, widget in moved.items()
         }
+
+        def settled_plans(**_: object) -> pn.viewable.Viewable:
+            return _plans(**{name: widget.value for name, widget in moved.items()})
+
         return pn.FlexBox(
             pn.Column("# What the network costs", *moved.values(), _ABOUT, width=_WIDGETS),
             pn.Column(
                 pn.bind(_iteration, **moved),
-                pn.bind(_plans, **settled),
+                pn.bind(settled_plans, **settled),
                 sizing_mode="stretch_width",
                 styles={"flex": f"1 1 {_WIDGETS}px", "min-width": "0"},
             ),
@@ -108,6 +126,9 @@ def page() -> pn.viewable.Viewable:
     """One visitor's page."""
     shown = Page()
     shown.keep_in_address()
+    document = pn.state.curdoc
+    assert document is not None
+    document.js_on_event("document_ready", CustomJS(code=_ACCESS))
     return shown.layout()
 
 
@@ -135,17 +156,21 @@ def _plans(**setting: object) -> pn.viewable.Viewable:
 def _draw_iteration(view: View) -> pn.viewable.Viewable:
     bars, origin = breakdown(view)
     # Bars are drawn from below.
-    drawn = bars[::-1].hvplot.barh(
-        stacked=True,
-        color=[_COLOURS[phase] for phase in bars.columns],
-        title=f"Iteration by phase, ms ({origin})",
-        xlabel="",
-        ylabel="",
-        group_label="phase",
-        value_label="time",
-        legend="bottom",
-        responsive=True,
-        height=300,
+    drawn = (
+        bars[::-1]
+        .hvplot.barh(
+            stacked=True,
+            color=[_COLOURS[phase] for phase in bars.columns],
+            title=f"Iteration by phase, ms ({origin})",
+            xlabel="",
+            ylabel="",
+            group_label="phase",
+            value_label="time",
+            legend="bottom",
+            responsive=True,
+            height=460,
+        )
+        .opts(legend_opts={"orientation": "vertical"})
     )
     return pn.pane.HoloViews(drawn, sizing_mode="stretch_width")
 

@@ -45,6 +45,7 @@ def batch_heatmap(results: xr.Dataset) -> hv.Overlay:
         color="share",
         cmap="YlOrRd",
         clim=(0, 100),
+        clipping_colors={"NaN": "#EEEEEE"},
         xticks=list(enumerate(map(str, batches))),
         yticks=list(enumerate([*rows, "published"])),
         ylim=(-0.5, len(rows) + 0.5),
@@ -58,7 +59,7 @@ def batch_heatmap(results: xr.Dataset) -> hv.Overlay:
         hv.Labels(table[chosen], ["x", "y"], "label").opts(
             **option(colour, matplotlib="color", bokeh="text_color")
         )
-        for chosen, colour in ((~full, "black"), (full, "#D55E00"))
+        for chosen, colour in ((~full, "black"), (full, "#A63D00"))
         if chosen.any()
     ]
     stated = [

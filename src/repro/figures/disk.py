@@ -33,7 +33,8 @@ def save_figure(draw: Draw, path: Path) -> list[Path]:
     """
     hvplot.extension("matplotlib", logo=False)
     figure = draw()
-    picture = hv.render(figure, backend="matplotlib")
+    # `hv.render` would draw it twice, to see whether it moves.
+    picture = hv.renderer("matplotlib").get_plot(figure).state
     written = []
     with mpl.rc_context({"svg.hashsalt": "repro", "svg.fonttype": "none", "figure.dpi": 100}):
         for suffix in (".svg", ".png"):
@@ -68,13 +69,15 @@ def save_interactive(draw: Draw, path: Path) -> Path:
     figure = hv.render(draw(), backend="bokeh")
     children = [one for one, *_ in figure.children] if isinstance(figure, GridPlot) else [figure]
     plots = [one for one in children if isinstance(one, Plot)]
-    page = Document()
     for plot in plots:
-        page.add_root(plot)
         plot.toolbar.logo = None
         for legend in plot.legend:
             _under(plot, legend)
         plot.update(sizing_mode="stretch_width", max_width=plot.width, toolbar_location="above")
+    # Last: a page looks for all it holds again whenever something changes.
+    page = Document()
+    for plot in plots:
+        page.add_root(plot)
     documents, (item,) = standalone_docs_json_and_render_items(plots)
     target = path.with_suffix(".json")
     shown = {"documents": documents, "item": item.to_json(), "widths": [p.width for p in plots]}

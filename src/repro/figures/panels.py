@@ -1,5 +1,6 @@
 """What several figures share: panels of stacked bars, a panel per model, and labels."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import holoviews as hv
@@ -15,6 +16,8 @@ WIDTH, HEIGHT, LEGEND_WIDTH = 460, 320, 150
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
 MODEL_COLOURS = ("#0072B2", "#56B4E9", "#D55E00", "#009E73")
 _FIGURE_SIZE = 190
+# Characters that a figure is wide.
+_LINE = 50
 
 
 def stacked_panels(
@@ -167,7 +170,8 @@ def panel_size() -> dict[str, object]:
 
 def not_run_here(results: xr.Dataset) -> hv.Layout:
     """The reasons why nothing was, in the figure's place."""
-    return hv.Layout([hv.Text(0.5, 0.5, f"not run here: {why_not_run(results)}")])
+    reasons = textwrap.fill(f"not run here: {why_not_run(results)}", _LINE)
+    return hv.Layout([hv.Text(0.5, 0.5, reasons).opts(xaxis=None, yaxis=None)])
 
 
 def model_names(results: xr.Dataset | xr.DataArray) -> list[str]:

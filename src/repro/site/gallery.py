@@ -89,8 +89,7 @@ def interactive(name: str) -> str:
     return (
         f'<div class="panels" tabindex="0" role="region" aria-label="{name}">{places}</div>\n'
         f'<noscript><img alt="{name}" src="../_static/figures/{name}.svg"></noscript>\n'
-        "<script>document.addEventListener('DOMContentLoaded', () => "
-        f"Bokeh.embed.embed_items({documents}, [{item}]))</script>"
+        f"<script>Bokeh.embed.embed_items({documents}, [{item}])</script>"
     )
 
 

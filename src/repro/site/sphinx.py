@@ -8,6 +8,8 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 
+from repro.site.packing import SCRIPT, pack_scripts
+
 # The core draws every figure: widgets and tables are other files.
 BOKEH = "bokeh.min.js"
 # Pages whose figures are interactive.
@@ -31,13 +33,15 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx."""
     app.add_transform(ClaimAddresses)
     app.add_html_math_renderer("mathml", (_inline_math, None), (_block_math, None))
-    app.connect("html-page-context", _add_bokeh)
+    app.connect("html-page-context", _draw_figures)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
-def _add_bokeh(app: Sphinx, page: str, *_: object) -> None:
+def _draw_figures(app: Sphinx, page: str, _: str, context: dict[str, Any], *__: object) -> None:
     if page.startswith(_INTERACTIVE) and page != "figures/index":
         app.add_js_file(BOKEH)
+        app.add_js_file(SCRIPT)
+        context["body"] = pack_scripts(context["body"])
 
 
 def _inline_math(translator: Any, node: nodes.math) -> None:

@@ -1,0 +1,57 @@
+"""A real browser, Debian's chromium through Playwright, for tests of pages."""
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, sync_playwright
+
+_CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+needs_browser = pytest.mark.skipif(
+    _CHROMIUM is None, reason="no chromium; `apt-get install chromium`"
+)
+_WIDTHS = (1400, 390)
+# What stays on this machine.
+_HERE = ("file:", "data:", "blob:", "http://127.0.0.1:", "ws://127.0.0.1:")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def wrong() -> list[str]:
+    """What a page complained of, and what it asked for that is elsewhere."""
+    return []
+
+
+@pytest.fixture(params=_WIDTHS)
+def page(browser: Browser, request: pytest.FixtureRequest, wrong: list[str]) -> Iterator[Page]:
+    """A page that fails its test if anything is wrong."""
+    opened = browser.new_page(viewport={"width": request.param, "height": 900})
+    opened.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+    opened.on("pageerror", lambda error: wrong.append(str(error)))
+    opened.on(
+        "request", lambda asked: None if asked.url.startswith(_HERE) else wrong.append(asked.url)
+    )
+    yield opened
+    opened.close()
+    assert wrong == []
+
+
+def faults(page: Page) -> list[str]:
+    """Whatever keeps people from using a page: it scrolls sideways, axe finds it inaccessible."""
+    width = page.evaluate("document.documentElement.scrollWidth")
+    sideways = width > page.viewport_size["width"]  # type: ignore[index]
+    # It would ask for style sheets in a way that browsers refuse on disk.
+    found = Axe().run(page, options={"preload": False}).response["violations"]
+    return ["it scrolls sideways"] * sideways + [
+        f"{one['id']}, {len(one['nodes'])}: {one['nodes'][0]['html'][:200]}"
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]
