@@ -46,6 +46,7 @@ def test_scripts_come_once_and_figures_ask_for_nothing(
     (scripts,), _, (bokeh,), (matplotlib,) = outputs
     assert len(scripts.data["text/html"]) > 1e6
     assert scripts.metadata == LOADS_SCRIPTS
+    assert not re.search(r"<script[^>]+src=", scripts.data["text/html"])
     for figure in (bokeh, matplotlib):
         html = figure.data["text/html"]
         assert len(html) < 1e6

@@ -32,7 +32,9 @@ def show(backend: Literal["bokeh", "matplotlib"]) -> None:
         formatters["text/html"].for_type(xr.Dataset, folded_html)
         shell.display_formatter.mimebundle_formatter.for_type(hv.core.Dimensioned, _bundle)
     if backend == "bokeh":
-        display(HTML(_SCRIPTS.render_js()), metadata=LOADS_SCRIPTS)  # type: ignore[no-untyped-call]
+        # Not what extensions would have loaded from files beside the page.
+        scripts = "".join(f"<script>{script}</script>" for script in _SCRIPTS.js_raw)
+        display(HTML(scripts), metadata=LOADS_SCRIPTS)  # type: ignore[no-untyped-call]
 
 
 def _bundle(figure: hv.core.Dimensioned, **_: object) -> dict[str, str]:
