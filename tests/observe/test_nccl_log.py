@@ -99,15 +99,26 @@ def test_merged_ports_are_one_device(lines: str, merged: dict[int, tuple[Hca, ..
     assert log.merged == merged
 
 
-def test_a_route_that_is_overridden_names_what_carries_it() -> None:
+@pytest.mark.parametrize("prefix", ["", "[1,0]<stdout>:", "2025-05-16T16:39:51.208-07:00 | "])
+def test_a_route_that_is_overridden_names_what_carries_it(prefix: str) -> None:
     route = "NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/2\n"
     log = read_nccl_log(
-        f"a:1:2 [0] {route}"
-        "a:1:3 [0] NCCL INFO NET/IB: Subnet-aware routing: overriding dev 2 with dev 0\n"
-        f"b:9:2 [0] {route}"
+        f"{prefix}a:1:2 [0] {route}"
+        f"{prefix}a:1:3 [0] NCCL INFO NET/IB: Subnet-aware routing: overriding dev 2 with dev 0\n"
+        f"{prefix}b:9:2 [0] {route}"
     )
     # Of the process that says so only.
     assert [found.device for found in log.routes] == [0, 2]
+
+
+def test_an_adapter_that_was_not_found_is_none() -> None:
+    # As 2.24 and later say it on nodes that have sockets only.
+    log = read_nccl_log(
+        "a:1:2 [0] NCCL INFO NET/IB : No device found.\n"
+        "a:1:2 [0] NCCL INFO NET/IB : Using [RO]; OOB eth0:10.0.0.1<0>\n"
+        "a:1:2 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0>\n"
+    )
+    assert (log.hcas, log.interfaces, log.merged) == ((), ("eth0",), {})
 
 
 def test_a_plugin_with_a_space_in_its_name_and_a_log_without_a_network() -> None:

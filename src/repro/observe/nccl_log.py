@@ -15,8 +15,8 @@ _USING = re.compile(r"NET/(IB|Socket) : Using (.*)")
 _HCA = re.compile(r"\[\d+\] ?([^:\s\[]+):(\d+)/(IB|RoCE)")
 _DEVICE = re.compile(r"\[(\d+)\](?:=\{([^}]*)\}|[^\[{]+)")
 _MERGED = re.compile(r"NET/IB : Made virtual device \[(\d+)\] name=(\S+\+\S+) ")
-# Who wrote a line: its host and process.
-_PROCESS = re.compile(r"^(\S+?:\d+):\d+ \[")
+# Who wrote a line: its host and process, behind what launchers and collectors of logs put there.
+_PROCESS = re.compile(r"(\S+:\d+):\d+ \[\d+\] NCCL")
 _OVERRIDE = re.compile(r"Subnet-aware routing: overriding dev (\d+) with dev (\d+)")
 _INTERFACE = re.compile(r"\[\d+\]([^:\s\[]+):")
 _ROUTE = re.compile(
@@ -124,7 +124,7 @@ def _routes(text: str) -> tuple[Route, ...]:
     overrides: dict[tuple[str, int], int] = {}
     found = []
     for line in text.splitlines():
-        process = _PROCESS.match(line)
+        process = _PROCESS.search(line)
         writer = process[1] if process else ""
         if override := _OVERRIDE.search(line):
             overrides[writer, int(override[1])] = int(override[2])
