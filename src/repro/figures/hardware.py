@@ -6,12 +6,15 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from repro.figures.panels import panel_size
+
 _BOUND_COLOURS = {
     "memory": "#009E73",
     "network": "#D55E00",
     "schedule": "#DDDDDD",
 }
 _MEMORY_COLOURS = ["#999999", "#E69F00", "#56B4E9", "#0072B2", "#009E73", "#CC79A7"]
+_BOUNDS = {"compute": "#0072B2", "memory": "#009E73", "network": "#D55E00"}
 
 
 def parts_of_speed_up(parts: pd.DataFrame, title: str) -> hv.Overlay:
@@ -68,4 +71,82 @@ def speed_by_memory(waited_s: xr.DataArray) -> hv.NdOverlay:
         legend="right",
         width=860,
         height=360,
+    )
+
+
+def generations_compared(by_model: dict[str, pd.DataFrame]) -> hv.NdOverlay:
+    """How many times as fast as on the first GPU each model is trained, with 90 % intervals.
+
+    Parameters
+    ----------
+    by_model
+        By the model's label: of `repro.predict.explore.generations.generations`.
+    """
+    drawn = []
+    for (label, table), colour in zip(by_model.items(), _MEMORY_COLOURS[3:], strict=False):
+        first = table.iteration_time_s.iloc[0]
+        value, low, high = (first / table[name] for name in ("iteration_time_s", "high_s", "low_s"))
+        names = list(table.index)
+        drawn += [
+            hv.Curve((names, value), "GPU", "times as fast", label=label).opts(color=colour),
+            hv.ErrorBars(
+                (names, value, value - low, high - value),
+                "GPU",
+                ["times as fast", "below", "above"],
+            ).opts(color=colour),
+        ]
+    return hv.Overlay(drawn).opts(
+        title="Times as fast as the first GPU (predicted; lines: 90 % intervals)",
+        logy=True,
+        xrotation=45,
+        legend_position="right",
+        **panel_size(),
+    )
+
+
+def bound_regions(cube: xr.Dataset) -> hv.Overlay:
+    """The rate that would shorten an iteration most, by computing and network rate, of
+    `design_cube` at one memory (peak_tflops, network_gbps)."""
+    names = list(cube.bound.attrs["meanings"])
+    legend = ", ".join(f"{at} {name}" for at, name in enumerate(names))
+    bound = cube.bound.transpose("network_gbps", "peak_tflops")
+    mesh = hv.QuadMesh(
+        (bound.peak_tflops.values, bound.network_gbps.values, bound.values),
+        ["TFLOP/s of a GPU", "Gbit/s of its network"],
+        "bound",
+    )
+    return mesh.opts(
+        cmap=[_BOUNDS[name] for name in names],
+        clim=(-0.5, len(names) - 0.5),
+        logx=True,
+        logy=True,
+        colorbar=True,
+        title=f"A higher rate would help most of: {legend}",
+        **panel_size(),
+    )
+
+
+def fronts(by_node: dict[str, pd.DataFrame]) -> hv.Overlay:
+    """Iterations per minute against the power of a GPU: the designs that no other is better than.
+
+    Parameters
+    ----------
+    by_node
+        By the node's label: of `pareto_front` (`repro.predict.explore.design_cube`).
+    """
+    drawn = [
+        hv.Curve(
+            (table.power_w, 60 / table.iteration_time_s),
+            "W of a GPU",
+            "iterations per minute",
+            label=label,
+        ).opts(color=colour)
+        for (label, table), colour in zip(by_node.items(), _MEMORY_COLOURS, strict=False)
+    ]
+    return hv.Overlay(drawn).opts(
+        title="The fastest design for each power, by node (predicted)",
+        logx=True,
+        logy=True,
+        legend_position="right",
+        **panel_size(),
     )
