@@ -37,13 +37,13 @@ def published_and_predicted(memory: pd.DataFrame, savings: pd.DataFrame) -> hv.L
 
 
 def parts(memory: pd.DataFrame, title: str, limit_gb: float | None = None) -> hv.Overlay:
-    """Memory by part, a bar for each row, the first on top; a line at what a GPU has."""
+    """Memory by part, a bar for each row, the first on top; marks at what a GPU has."""
     shown = memory[list(_COLOURS)][::-1]
     shown = shown.rename(columns=lambda name: name.replace("_", " ")).rename_axis("case")
     bars = shown.hvplot.barh(
         stacked=True,
         color=list(_COLOURS.values()),
-        title=f"{title}, GB (predicted)",
+        title=f"{title}, GB (predicted; mark: what the GPU has)",
         # Bars lie on their side, and their axes' labels do not.
         xlabel="",
         ylabel="",
@@ -55,14 +55,18 @@ def parts(memory: pd.DataFrame, title: str, limit_gb: float | None = None) -> hv
     )
     if limit_gb is None:
         return hv.Overlay([bars])
-    return bars * hv.VLine(limit_gb).opts(color="black")
+    marks = hv.Scatter((list(shown.index), [limit_gb] * len(shown)), "case", "GB")
+    return bars * marks.opts(color="black", marker="d")
 
 
 def _compared(rows: pd.DataFrame, label: str) -> hv.Overlay:
     names = [" ".join(map(str, index)) for index in rows.index]
-    table = rows.set_axis(pd.Index(names, name="model and mode"))
+    # Panels with one name for their values would share an axis.
+    table = rows.set_axis(pd.Index(names, name="model and mode")).rename(
+        columns={"predicted": label}
+    )
     bars = table.hvplot.bar(
-        y="predicted",
+        y=label,
         color="#56B4E9",
         xlabel="",
         ylabel=f"{label} (bar: predicted, mark: published)",
@@ -70,5 +74,5 @@ def _compared(rows: pd.DataFrame, label: str) -> hv.Overlay:
         width=WIDTH,
         height=HEIGHT,
     )
-    marks = hv.Scatter((names, table.published.to_list()), "model and mode", "predicted")
+    marks = hv.Scatter((names, table.published.to_list()), "model and mode", label)
     return bars * marks.opts(color="black", marker="d")
