@@ -274,13 +274,33 @@ def what_if(
     gpu: Annotated[str, typer.Option(help="Of params/gpus.yaml.")] = "h100-sxm-80gb",
     gpus: Annotated[int, typer.Option(help="GPUs of the job.")] = 1024,
     global_batch: Annotated[int, typer.Option(help="Sequences per iteration.")] = 2048,
-    precisions: Annotated[str, typer.Option(help="Of linear layers, with commas.")] = "bf16,fp8",
+    precisions: Annotated[
+        str | None,
+        typer.Option(help="Of linear layers, with commas; without it, bf16 and fp8."),
+    ] = None,
 ) -> None:
     """Print the best plans to train MODEL."""
     from repro.predict.explore.fused_plans import best_plans, plan_table
 
-    best = best_plans(model, gpu, gpus, global_batch, precisions=precisions.split(","))
+    asked = precisions.split(",") if precisions else None
+    best = best_plans(model, gpu, gpus, global_batch, precisions=asked)
     typer.echo(plan_table(best))
+
+
+@app.command()
+def fits(
+    model: Annotated[str, typer.Argument(help="Of params/open_models.yaml, as llama3.1-70b.")],
+    gpu: Annotated[str, typer.Option(help="Of params/gpus.yaml.")] = "h100-sxm-80gb",
+    gpus: Annotated[int, typer.Option(help="GPUs of the job.")] = 64,
+    global_batch: Annotated[int, typer.Option(help="Sequences per iteration.")] = 512,
+    precision: Annotated[str, typer.Option(help="Of linear layers.")] = "bf16",
+) -> None:
+    """Print the largest micro batch and the longest context with which MODEL fits, by what is
+    computed again and what replicas share, the cheapest first; and the largest model."""
+    from repro.predict.explore.fits import fits_table, largest_model, what_fits
+
+    typer.echo(fits_table(what_fits(model, gpu, gpus, global_batch, precision=precision)))
+    typer.echo(f"largest model that fits: {largest_model(gpu, gpus, global_batch)}")
 
 
 @app.command()

@@ -3,15 +3,12 @@
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from unittest import mock
 
 import pytest
-import torch
 from interleaved import log_interleaved
 from made_up import small_run
-from megatron.core.models import backends
-from megatron.core.transformer import transformer_block
 from rank_pool import RankPool
+from split_norms import split_norms
 
 from repro.catalog.communication import step_communication
 from repro.catalog.layouts import Layout
@@ -78,21 +75,9 @@ def _logged(run: TrainingRun, scratch: Path) -> tuple[Transfer, ...]:
     return train(run, scratch)[0].transfers
 
 
-class _Norm(torch.nn.LayerNorm):
-    """A layer norm that knows of sequence parallelism, as Apex's and Transformer Engine's do."""
-
-    def __init__(self, config: object, hidden_size: int, eps: float, **_: object) -> None:
-        super().__init__(hidden_size, eps)
-        for weight in self.parameters():
-            weight.sequence_parallel = True
-
-
 def _logged_in_parts(run: TrainingRun, scratch: Path) -> tuple[Transfer, ...]:
     """`_logged`, with layer norms for sequence parallelism."""
-    with (
-        mock.patch.object(backends, "LNImpl", _Norm),
-        mock.patch.object(transformer_block, "LayerNormImpl", _Norm),
-    ):
+    with split_norms():
         return _logged(run, scratch)
 
 

@@ -7,7 +7,9 @@ from pydantic import PositiveFloat, PositiveInt
 from repro.catalog.reading import Entry, choose, read_yaml
 from repro.paths import PARAMS
 
-Generation = Literal["volta", "ampere", "ada", "hopper", "blackwell", "cdna2"]
+Generation = Literal["volta", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"]
+# Generations with units for products whose operands share a scale by 32 elements.
+_SCALED = ("blackwell", "cdna4")
 
 
 class Gpu(Entry):
@@ -34,6 +36,17 @@ class Gpu(Entry):
     domain_gpus: PositiveInt = 8
     nic_gbps: PositiveFloat
     source: str
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """Of products that it has units for."""
+        units = {
+            "bf16": True,
+            "fp8": self.fp8_flops,
+            "mxfp8": self.generation in _SCALED,
+            "nvfp4": self.fp4_flops,
+        }
+        return tuple(name for name, has in units.items() if has)
 
 
 def read_gpus() -> dict[str, Gpu]:

@@ -1,5 +1,7 @@
 """Steps of silicon, memory and networks (`params/technology.yaml`)."""
 
+from typing import Literal
+
 from pydantic import PositiveFloat, PositiveInt
 
 from repro.catalog.reading import Entry, read_yaml
@@ -43,14 +45,23 @@ class MemoryKind(Entry):
     source: str
 
 
+class Moving(Entry):
+    """Energy of a bit that moves."""
+
+    picojoules_per_bit: PositiveFloat
+    source: str
+
+
 class Technology(Entry):
-    """All of them, nodes from the oldest on; `known` are dies of GPUs in `params/gpus.yaml`."""
+    """All of them, nodes from the oldest on; `known` are dies of GPUs in `params/gpus.yaml`,
+    `moving` the energy of what carries bits to `memory`, over a `link` and into a `network`."""
 
     nodes: tuple[Node, ...]
     reference: Reference
     known: dict[str, Die]
     memories: tuple[MemoryKind, ...]
     networks_gbps: tuple[PositiveFloat, ...]
+    moving: dict[Literal["memory", "link", "network"], Moving]
 
     def density(self, nm: float) -> float:
         """Transistors per area in units of the reference's."""

@@ -18,10 +18,10 @@ from repro.catalog.volumes import FULL_ELEMENT_BYTES, gradient_bytes
 from repro.collectives.definitions import busbw_GBps
 from repro.paths import PUBLISHED
 from repro.predict.calibration.interval import draw_parameters
+from repro.predict.memory import MIXED
 from repro.predict.network.link_prediction import predict_collective
 from repro.predict.network.machine import Machine, machine
 from repro.predict.parameters import Parameters, calibration
-from repro.predict.step.memory import ADAM_BYTES
 from repro.predict.step.quantities import quantities
 from repro.predict.workload import Array, Plan, workload
 
@@ -106,7 +106,7 @@ def _gradient_megabytes(_: Parameters) -> Array:
 
 
 def _adam_bytes(_: Parameters) -> Array:
-    return np.array([float(ADAM_BYTES)])
+    return np.array([float(MIXED.moments)])
 
 
 def _table_is_consistent(_: Parameters) -> Array:

@@ -6,12 +6,19 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from repro.figures.panels import options, panel_size, panels
+
 _BOUND_COLOURS = {
     "memory": "#009E73",
     "network": "#D55E00",
     "schedule": "#DDDDDD",
 }
 _MEMORY_COLOURS = ["#999999", "#E69F00", "#56B4E9", "#0072B2", "#009E73", "#CC79A7"]
+_BOUNDS = {"compute": "#0072B2", "memory": "#009E73", "network": "#D55E00"}
+_RATE_LABELS = {
+    "memory_gbytes_per_s": "GB/s of its memory",
+    "network_gbps": "Gbit/s of its network",
+}
 
 
 def parts_of_speed_up(parts: pd.DataFrame, title: str) -> hv.Overlay:
@@ -69,3 +76,81 @@ def speed_by_memory(waited_s: xr.DataArray) -> hv.NdOverlay:
         width=860,
         height=360,
     )
+
+
+def generations_compared(by_model: dict[str, pd.DataFrame], first: str) -> hv.Layout:
+    """How many times as fast as on one GPU a model is trained, with 90 % intervals; a panel each.
+
+    Parameters
+    ----------
+    by_model
+        By the model's label: of `repro.predict.explore.generations.generations`.
+    first
+        The label of a GPU that all of them have.
+    """
+    drawn = []
+    for label, table in by_model.items():
+        one = table.iteration_time_s[first]
+        value, low, high = (one / table[name] for name in ("iteration_time_s", "high_s", "low_s"))
+        names = list(table.index)
+        spread = (names, value, value - low, high - value)
+        points = hv.Scatter((names, value), "GPU", "times") * hv.ErrorBars(
+            spread, "GPU", ["times", "below", "above"]
+        )
+        drawn.append(
+            points.opts(
+                title=label,
+                xlabel="",
+                ylabel=f"times as fast as {first} (predicted)",
+                logy=True,
+                xrotation=60,
+                **panel_size(),
+            )
+        )
+    return panels(drawn)
+
+
+def bound_regions(cube: xr.Dataset, along: str) -> hv.QuadMesh:
+    """The rate that would shorten an iteration most, by computing and another rate, of
+    `design_cube` at one value of all else (peak_tflops, along)."""
+    bound = cube.bound.transpose(along, "peak_tflops")
+    names = bound.attrs["meanings"]
+    grid = (bound.peak_tflops.values, bound[along].values, bound.values)
+    return hv.QuadMesh(grid, ["TFLOP/s of a GPU", _RATE_LABELS[along]], "bound").opts(
+        cmap=[_BOUNDS[name] for name in names],
+        clim=(-0.5, len(names) - 0.5),
+        logx=True,
+        logy=True,
+        title="Helps most: computing (blue), memory (green), network (orange)",
+        **panel_size(),
+    )
+
+
+def fronts(by_node: dict[str, pd.DataFrame]) -> hv.Overlay:
+    """Iterations per minute against the power of a GPU: the designs that no other is better than.
+
+    Parameters
+    ----------
+    by_node
+        By the node's label: of `pareto_front` (`repro.predict.explore.design_cube`).
+    """
+    drawn = [
+        hv.Curve(
+            (table.power_w, 60 / table.iteration_time_s),
+            "W of a GPU",
+            "iterations per minute",
+            label=label,
+        ).opts(color=colour)
+        for (label, table), colour in zip(by_node.items(), _MEMORY_COLOURS, strict=False)
+    ]
+    return hv.Overlay(drawn).opts(
+        title="The fastest design for each power, by node (predicted)",
+        logx=True,
+        logy=True,
+        legend_position="right",
+        **_size(),
+    )
+
+
+def _size() -> dict[str, object]:
+    return options(matplotlib={"aspect": 2.2, "fig_size": 190}, bokeh={"width": 860, "height": 390})

@@ -29,6 +29,7 @@ _COLOURS = {
     "gradients": "#D55E00",
     "optimizer states": "#009E73",
     "activations": "#56B4E9",
+    "logits": "#F0E442",
     "framework": "#999999",
     "average": "#0072B2",
 }

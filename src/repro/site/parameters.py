@@ -18,6 +18,7 @@ from repro.catalog.models import Model
 from repro.catalog.nodes import Nodes
 from repro.catalog.open_models import OpenModel
 from repro.catalog.protocols import Protocol, Variant
+from repro.catalog.published_memory import PublishedMemory
 from repro.catalog.reading import Entry
 from repro.catalog.stacks import Stack
 from repro.catalog.technology import Technology
@@ -43,6 +44,7 @@ _FILES: dict[str, tuple[type[Entry], ...]] = {
     "stacks.yaml": (Stack,),
     "technology.yaml": (Technology,),
     "communication.yaml": (CommunicationStudy,),
+    "memory.yaml": (PublishedMemory,),
     "larger_models.yaml": (LargerModels,),
     "calibration/*.yaml": (Calibration,),
     "links.yaml": (LinkCalibration,),

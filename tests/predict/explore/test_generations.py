@@ -106,5 +106,5 @@ def test_every_phase_is_waited_for_once() -> None:
 
 
 def test_an_absurd_design_is_named() -> None:
-    with pytest.raises(ReproError, match="power_w -5: take more than 0"):
+    with pytest.raises(ReproError, match="power_w -5: take 1 to 100000"):
         explore_designs(_TRAINING, read_technology(), area_mm2=[400], power_w=[-5])

@@ -15,7 +15,12 @@ from repro.predict.fused.iteration import (
     predict_phases,
 )
 from repro.predict.fused.layer import layer_passes
-from repro.predict.fused.memory import FRAMEWORK_BYTES, memory
+from repro.predict.fused.memory import (
+    FRAGMENTATION,
+    FRAMEWORK_BYTES,
+    fullest_bytes,
+    memory,
+)
 from repro.predict.fused.parameters import FusedParameters, read_fused
 from repro.predict.fused.reading import read_runs
 from repro.predict.fused.run import Run
@@ -198,10 +203,33 @@ def test_memory_is_eighteen_bytes_a_parameter_and_what_is_kept() -> None:
     assert parts.weights[0] == pytest.approx(2 * count)
     assert parts.gradients[0] == pytest.approx(4 * count)
     assert parts.optimizer_states[0] == pytest.approx(12 * count / 8)
-    assert parts.activations[0] == pytest.approx(32 * 2 * 8192 * 4096)
+    # Inputs of all layers, and one layer that is computed again.
+    whole = 4 * 4096 + 2 * (32 + 8) * 128 + 3 * 14336
+    assert parts.activations[0] == pytest.approx(2 * 8192 * (32 * 4096 + whole))
     assert parts.logits[0] == pytest.approx(4 * 8192 * 128256)
-    whole = sum(getattr(parts, one.name)[0] for one in fields(parts))
-    assert parts.total[0] == pytest.approx(whole + FRAMEWORK_BYTES)
+
+
+def test_the_fullest_gpu_is_one_of_the_ends() -> None:
+    first, last = (_run(gpus=8, pp=8, global_batch=batch) for batch in (64, 1))
+    margin = 1 + FRAGMENTATION / 2
+    ends = [[memory(run, stage).total[0] for stage in (0, 7)] for run in (first, last)]
+    assert ends[0][0] > ends[0][1] and ends[1][0] < ends[1][1]
+    for run, of in zip((first, last), ends, strict=True):
+        assert fullest_bytes(run)[0] == pytest.approx(margin * (max(of) + FRAMEWORK_BYTES))
+
+
+def test_low_precision_keeps_operands_as_it_computed_with_them() -> None:
+    """Both norms' outputs and the MLP's inner operand are bytes, and there is one more of what
+    attention returned, whose backward pass takes it in half precision."""
+    half, eighth = (memory(_run(dtype=name)).activations[0] for name in ("bf16", "fp8"))
+    saved = 2 * 4096 + 14336 - 32 * 128
+    assert half - eighth == pytest.approx(32 * 8192 * saved)
+
+
+def test_context_parallel_ranks_split_what_is_kept() -> None:
+    whole, split = memory(_run()), memory(_run(cp=4, gpus=8))
+    assert whole.activations[0] == pytest.approx(4 * split.activations[0])
+    assert whole.logits[0] == pytest.approx(4 * split.logits[0])
 
 
 def test_a_slow_host_is_waited_for() -> None:

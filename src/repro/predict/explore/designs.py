@@ -1,6 +1,6 @@
 """GPUs that do not exist yet: what a node, a memory and a network make of a training iteration."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,8 +13,8 @@ from repro.errors import ReproError
 from repro.predict.blocks import in_blocks
 from repro.predict.explore.fused_plans import DoesNotFit, fitting_plans
 from repro.predict.explore.generations import Training
-from repro.predict.fused.iteration import Phases, predict_phases
-from repro.predict.fused.memory import FRAGMENTATION, memory
+from repro.predict.fused.iteration import in_blocks_s, predict_phases
+from repro.predict.fused.memory import fullest_bytes
 from repro.predict.fused.parameters import read_fused
 from repro.predict.fused.run import Run
 from repro.predict.workload import Array
@@ -28,6 +28,15 @@ BOUNDS: dict[str, tuple[str, ...]] = {
         "messages",
     ),
     "schedule": ("bubble", "host", "stragglers"),
+}
+# What a GPU could have: a wafer is 70,000 mm2; other ends are far from anything of today.
+_ALLOWED = {
+    "area_mm2": (1.0, 1e5),
+    "power_w": (1.0, 1e5),
+    "peak_tflops": (1.0, 1e6),
+    "memory_gbytes_per_s": (10.0, 1e6),
+    "memory_gb": (1.0, 1e5),
+    "network_gbps": (1.0, 1e5),
 }
 # Plans that are tried for every design, of each corner: size of memory, slow and fast silicon.
 _PLANS_EACH = 3
@@ -100,12 +109,9 @@ def explore_designs(
     Raises
     ------
     ReproError
-        An area or a power is not positive, or a name of the training is unknown.
+        An area or a power is not one of a GPU, or a name of the training is unknown.
     """
-    axes = {"area_mm2": np.asarray(area_mm2, float), "power_w": np.asarray(power_w, float)}
-    for name, values in axes.items():
-        if not (values > 0).all():
-            raise ReproError(f"{name} {values.min():g}: take more than 0")
+    axes = check_axes({"area_mm2": area_mm2, "power_w": power_w})
     nm = np.array([node.nm for node in technology.nodes])
     kinds, networks = technology.memories, np.array(technology.networks_gbps)
     at = np.meshgrid(
@@ -114,27 +120,20 @@ def explore_designs(
     shape = at[0].shape
     node, kind, network, area, power = (axis.ravel() for axis in at)
     peak = peak_flops(technology, node, area, power)
-    rates = np.array([1e9 * one.gbytes_per_s * one.places for one in kinds])[kind.astype(int)]
-    sizes = np.array([1e9 * one.gb * one.places for one in kinds])[kind.astype(int)]
+    stacks = np.array([(one.gbytes_per_s, one.gb) for one in kinds]).T * 1e9
+    speeds, sizes = (stacks * [one.places for one in kinds])[:, kind.astype(int)]
     reference = gpu(technology.reference.gpu)
     like = reference.model_copy(
         update={"link_gbytes_per_s": link_gbytes_per_s, "domain_gpus": domain_gpus}
     )
-    plans = _plans(training, like, sizes)
+    rates = {
+        "peak_flops": peak,
+        "memory_bytes_per_s": speeds,
+        "nic_bytes_per_s": network * 1e9 / 8,
+    }
     waited_s = np.full((len(BOUNDS), len(peak)), np.inf)
-    parameters = read_fused().parameters
-    for one in range(len(plans.layers)):
-        run = replace(
-            plans.rows(np.full(len(peak), one)),
-            peak_flops=peak,
-            half_flops=peak,
-            multiprocessors=reference.multiprocessors * peak / reference.peak_flops,
-            memory_bytes_per_s=rates,
-            nic_bytes_per_s=network * 1e9 / 8,
-        )
-        phases = in_blocks(run, lambda rows: _waited_s(predict_phases(rows, parameters)))
-        table = np.stack(list(phases.values()))
-        better = _fits(run, sizes) & (table.sum(axis=0) < waited_s.sum(axis=0))
+    for plan_bytes, table in waits_by_plan(candidate_plans(training, like, sizes), rates):
+        better = (plan_bytes <= sizes) & (table.sum(axis=0) < waited_s.sum(axis=0))
         waited_s = np.where(better, table, waited_s)
     waited_s = np.where(np.isinf(waited_s), np.nan, waited_s)
     dims = ("nm", "memory", "network_gbps", "area_mm2", "power_w")
@@ -158,47 +157,76 @@ def explore_designs(
     )
 
 
-def _waited_s(phases: Phases) -> dict[str, Array]:
-    return {
-        name: np.sum([getattr(phases, phase) for phase in parts], axis=0)
-        for name, parts in BOUNDS.items()
-    }
+def check_axes(axes: Mapping[str, Sequence[float]]) -> dict[str, Array]:
+    """Values of a design's numbers as arrays.
+
+    Raises
+    ------
+    ReproError
+        A value is not one that a GPU could have, or there is none.
+    """
+    found = {name: np.asarray(values, dtype=float) for name, values in axes.items()}
+    for name, values in found.items():
+        low, high = _ALLOWED[name]
+        wrong = values[~((values >= low) & (values <= high))]
+        if wrong.size or not values.size:
+            given = f"{wrong[0]:g}" if wrong.size else "nothing"
+            raise ReproError(f"{name} {given}: take {low:g} to {high:g}")
+    return found
 
 
-def _fits(run: Run, memory_bytes: Array) -> Array:
-    fits: Array = memory(run).total * (1 + FRAGMENTATION / 2) <= memory_bytes
-    return fits
+def waits_by_plan(plans: Run, rates: Mapping[str, Array]) -> Iterator[tuple[float, Array]]:
+    """What each plan takes of memory in bytes, and what designs wait for with it (bound, design).
+
+    `rates` are fields of `Run`, a value a design; multiprocessors go with the peak.
+    """
+    parameters = read_fused().parameters
+    count = len(rates["peak_flops"])
+    taken = fullest_bytes(plans)
+    per_flops = plans.multiprocessors / plans.peak_flops
+
+    def waited_s(rows: Run) -> dict[str, Array]:
+        phases = predict_phases(rows, parameters)
+        return {
+            name: np.sum([getattr(phases, phase) for phase in parts], axis=0)
+            for name, parts in BOUNDS.items()
+        }
+
+    for one in range(len(plans.layers)):
+        run = replace(
+            plans.rows(np.full(count, one)),
+            half_flops=rates["peak_flops"],
+            multiprocessors=per_flops[one] * rates["peak_flops"],
+            **rates,
+        )
+        yield float(taken[one]), np.stack(list(in_blocks(run, waited_s).values()))
 
 
-def _plans(training: Training, like: Gpu, memory_bytes: Array) -> Run:
+def candidate_plans(training: Training, like: Gpu, memory_bytes: Array) -> Run:
     """The fastest plans of a GPU with each size of memory, on the reference's and on six times
     faster silicon."""
+    sizes = np.unique(memory_bytes)
     found: list[Run] = []
-    parameters = read_fused().parameters
-    for gigabytes in np.unique(memory_bytes) / 1e9:
-        for faster in (1.0, 6.0):
-            device = like.model_copy(
-                update={"memory_gb": gigabytes, "peak_flops": like.peak_flops * faster}
-            )
-            try:
-                _, run = fitting_plans(
-                    training.model,
-                    device,
-                    training.gpus,
-                    training.global_batch,
-                    ("bf16",),
-                    training.stack,
-                )
-            except DoesNotFit:
-                # Larger memories follow.
-                continue
-            time_s = predict_phases(run, parameters).iteration_time_s
-            found.append(run.rows(np.argsort(time_s, kind="stable")[:_PLANS_EACH]))
-    if not found:
-        raise ReproError(
-            f"{training.model.label} on {training.gpus} GPUs: no memory of the technologies holds "
-            "it; take more GPUs"
+    for faster in (1.0, 6.0):
+        device = like.model_copy(
+            update={
+                "memory_gb": sizes[-1] / 1e9,
+                "peak_flops": like.peak_flops * faster,
+                "multiprocessors": round(like.multiprocessors * faster),
+            }
         )
+        job = (training.gpus, training.global_batch, ("bf16",), training.stack)
+        try:
+            table, run = fitting_plans(training.model, device, *job)
+        except DoesNotFit:
+            raise DoesNotFit(
+                f"{training.model.label} on {training.gpus} GPUs: no memory of the designs holds "
+                "it; take more GPUs"
+            ) from None
+        time_s = in_blocks_s(run, read_fused().parameters)
+        order = np.argsort(time_s, kind="stable")
+        taken = table.memory_bytes.to_numpy()[order]
+        found += [run.rows(order[taken <= size][:_PLANS_EACH]) for size in sizes]
     return _distinct(found)
 
 

@@ -7,13 +7,13 @@ import numpy as np
 import pandas as pd
 
 from repro.catalog.gpus import Gpu, gpu
-from repro.catalog.open_models import OpenModel, open_model
+from repro.catalog.open_models import OpenModel, open_model, read_open_models
 from repro.catalog.reading import choose
 from repro.catalog.stacks import read_stacks
 from repro.errors import ReproError
 from repro.predict.blocks import in_blocks
 from repro.predict.fused.iteration import Phases, predict_phases
-from repro.predict.fused.memory import FRAGMENTATION, memory
+from repro.predict.fused.memory import fullest_bytes
 from repro.predict.fused.parameters import half_width, read_fused
 from repro.predict.fused.reading import read_runs, shape_columns
 from repro.predict.fused.run import PRECISIONS, Run, on_device, training_flops
@@ -26,6 +26,9 @@ _PHASES = tuple(one.name for one in fields(Phases))
 # shorter slices of a sequence.
 _WIDEST, _MOST_CHUNKS, _MICRO_BATCHES, _SHORTEST_SLICE = 16, 12, (1, 2, 4, 8), 4096
 _RECOMPUTE = ("none", "full")
+_USUAL = ("bf16", "fp8")
+# Nobody has more GPUs than so many times as many.
+_MOST_TIMES = 4096
 
 
 class DoesNotFit(ReproError):
@@ -38,7 +41,7 @@ def best_plans(
     gpus: int,
     global_batch: int,
     *,
-    precisions: Sequence[str] = ("bf16", "fp8"),
+    precisions: Sequence[str] | None = None,
     stack: str = "megatron-core",
     count: int = 10,
 ) -> pd.DataFrame:
@@ -53,7 +56,7 @@ def best_plans(
     gpus, global_batch
         Of the job; sequences per iteration.
     precisions
-        Of the linear layers, any of `PRECISIONS`.
+        Of the linear layers, any of `PRECISIONS`; without it, bf16 and fp8 where the GPU has both.
     count
         How many plans, at most.
 
@@ -70,7 +73,12 @@ def best_plans(
         A name is unknown, the GPUs cannot be split, or no plan fits.
     """
     entry, where = open_model(model), gpu(device)
-    table, run = fitting_plans(entry, where, gpus, global_batch, precisions, stack)
+    if precisions is None:
+        precisions = [name for name in _USUAL if name in where.precisions]
+    try:
+        table, run = fitting_plans(entry, where, gpus, global_batch, precisions, stack)
+    except DoesNotFit as error:
+        raise DoesNotFit(f"{error}; {would_fit(entry, where, gpus, global_batch)}") from None
     calibrated = read_fused()
     phases = in_blocks(run, lambda rows: vars(predict_phases(rows, calibrated.parameters)))
     seconds = np.sum(list(phases.values()), axis=0)
@@ -106,8 +114,19 @@ def fitting_plans(
     global_batch: int,
     precisions: Sequence[str],
     stack: str,
+    *,
+    zero: Sequence[int] = (1,),
+    micro_batches: Sequence[int] = _MICRO_BATCHES,
 ) -> tuple[pd.DataFrame, Run]:
     """All plans that fit into the memory of a GPU, which need not be one of the catalogue's.
+
+    Parameters
+    ----------
+    zero
+        What replicas may share: 1 the optimizer's states, 3 gradients and weights too, which only
+        plans without stages do.
+    micro_batches
+        Sequences of a forward pass.
 
     Returns
     -------
@@ -120,9 +139,17 @@ def fitting_plans(
         A name is unknown, the GPUs cannot be split, or no plan fits.
     """
     choose("stack", stack, read_stacks())
+    for count, what in ((gpus, "gpus"), (global_batch, "global_batch")):
+        if count < 1:
+            raise ReproError(f"{what} {count}: take 1 or more")
     for name in precisions:
         choose("precision", name, dict.fromkeys(PRECISIONS))
-    plans = _plans(entry, where, gpus, global_batch, tuple(precisions))
+        if name not in where.precisions:
+            raise ReproError(
+                f"precision {name}: {where.label} has no units for it; it has "
+                f"{', '.join(where.precisions)}"
+            )
+    plans = _plans(entry, where, gpus, global_batch, tuple(precisions), zero, micro_batches)
     if plans.empty:
         raise ReproError(
             f"gpus {gpus}: no split suits the {entry.shape.layers} layers and "
@@ -138,14 +165,35 @@ def fitting_plans(
         **shape_columns(entry.shape),
     )
     run = on_device(read_runs(table), where)
-    table["memory_bytes"] = memory(run).total * (1 + FRAGMENTATION / 2)
+    table["memory_bytes"] = fullest_bytes(run)
     fitting = (table.memory_bytes <= 1e9 * where.memory_gb).to_numpy()
     if not fitting.any():
         raise DoesNotFit(
             f"gpus {gpus}: {entry.label} takes {table.memory_bytes.min() / 1e9:.0f} GB or more of "
-            f"each, and {where.label} has {where.memory_gb:g} GB; take more GPUs"
+            f"each, and {where.label} has {where.memory_gb:g} GB"
         )
     return table[fitting], run.rows(fitting)
+
+
+def would_fit(
+    entry: OpenModel, where: Gpu, gpus: int, global_batch: int, zero: Sequence[int] = (1,)
+) -> str:
+    """What would fit where a model does not: more GPUs of the kind, or the largest other model."""
+
+    def fits(model: OpenModel, times: int) -> bool:
+        job = (gpus * times, global_batch * times, ("bf16",), next(iter(read_stacks())))
+        try:
+            fitting_plans(model, where, *job, zero=zero, micro_batches=(1,))
+        except ReproError:
+            return False
+        return True
+
+    doubled = (2**step for step in range(1, _MOST_TIMES.bit_length()))
+    times = next((times for times in doubled if fits(entry, times)), None)
+    more = f"{gpus * times} GPUs hold it" if times else "no number of them holds it"
+    others = sorted(read_open_models().values(), key=lambda one: -one.parameters)
+    largest = next((one.label for one in others if fits(one, 1)), None)
+    return f"{more}, and {gpus} hold {largest or 'no model of params/open_models.yaml'}"
 
 
 def plan_table(best: pd.DataFrame) -> str:
@@ -164,7 +212,13 @@ def plan_table(best: pd.DataFrame) -> str:
 
 
 def _plans(
-    entry: OpenModel, where: Gpu, gpus: int, batch: int, precisions: tuple[str, ...]
+    entry: OpenModel,
+    where: Gpu,
+    gpus: int,
+    batch: int,
+    precisions: tuple[str, ...],
+    zero: Sequence[int],
+    micro_batches: Sequence[int],
 ) -> pd.DataFrame:
     shape = entry.shape
     # Models whose layers do not divide may count their two ends as layers.
@@ -177,11 +231,12 @@ def _plans(
         divisors(max(shape.seq // _SHORTEST_SLICE, 1)),
         divisors(shape.experts) if shape.experts else [1],
         stages[stages <= _MOST_CHUNKS],
-        _MICRO_BATCHES,
+        micro_batches,
         np.arange(len(_RECOMPUTE)),
+        zero,
         indexing="ij",
     )
-    dtype, tp, pp, cp, ep, vpp, micro_batch, recompute = (axis.ravel() for axis in grid)
+    dtype, tp, pp, cp, ep, vpp, micro_batch, recompute, level = (axis.ravel() for axis in grid)
     chunks = pp * vpp
     held = (gpus % (tp * pp * cp) == 0) & (shape.heads % tp == 0)
     held &= (shape.layers % chunks == 0) | ((shape.layers + 2) % chunks == 0)
@@ -190,6 +245,7 @@ def _plans(
     each = np.maximum(micro_batch * dp, 1)
     held &= (batch % each == 0) & (batch >= each) & ((vpp == 1) | (batch // each % pp == 0))
     held &= (dp * cp * tp) % ep == 0
+    held &= (level < 3) | (pp == 1)
     names = np.array(precisions)
     modes = np.array(_RECOMPUTE)
     return pd.DataFrame(
@@ -203,5 +259,7 @@ def _plans(
             "vpp": vpp[held],
             "micro_batch": micro_batch[held],
             "recompute": modes[recompute[held]],
+            "zero": level[held],
+            "fsdp": np.where(level[held] == 3, "yes", "no"),
         }
     )

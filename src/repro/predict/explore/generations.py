@@ -61,14 +61,13 @@ def fastest(training: Training, device: Gpu) -> Fastest:
     ReproError
         A name is unknown, the GPUs cannot be split, or no plan fits.
     """
-    units = {"bf16": True, "nvfp4": device.fp4_flops, "mxfp8": device.generation == "blackwell"}
-    has = [name for name in training.precisions if units.get(name, device.fp8_flops)]
+    has = [name for name in training.precisions if name in device.precisions]
     table, run = fitting_plans(
         training.model,
         device,
         training.gpus,
         training.global_batch,
-        has,
+        has or training.precisions,
         training.stack,
     )
     calibrated = read_fused()

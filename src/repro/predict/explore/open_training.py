@@ -6,7 +6,6 @@ in `repro.train`.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -21,10 +20,11 @@ from repro.catalog.volumes import FULL_ELEMENT_BYTES, ring_all_reduce_bytes
 from repro.predict.explore.configurations import Configuration
 from repro.predict.fused.iteration import adam_s, compute_passes_s
 from repro.predict.fused.iteration import held_parameters as held_by_gpu
-from repro.predict.fused.memory import STATES_BYTES, memory
+from repro.predict.fused.memory import FRAMEWORK_BYTES, memory
 from repro.predict.fused.parameters import by_software, half_width, read_fused
 from repro.predict.fused.reading import read_runs, shape_columns
 from repro.predict.fused.run import Run
+from repro.predict.memory import WIDTHS
 from repro.predict.network.machine import Machine
 from repro.predict.network.placement import (
     Hops,
@@ -123,12 +123,7 @@ def _predicted(
         hop = ring_all_reduce_bytes(size, len(members))
         carried = carried + nic_bytes(ring_hops(members), hop, machine, nodes)[0]
     rate = 8e-9 * carried.mean() / time_s[None]
-    parts = memory(run)
-    parts = replace(
-        parts,
-        gradients=FULL_ELEMENT_BYTES * held.all,
-        optimizer_states=STATES_BYTES * held.all,
-    )
+    parts = memory(run, zero=0, widths=WIDTHS["half gradients"])
     return {
         "iteration_time_s": time_s[None],
         "phase_time_s": np.stack(
@@ -136,7 +131,7 @@ def _predicted(
         )[None],
         "rx_iteration_full_scale_gbps": rate,
         "tx_iteration_full_scale_gbps": rate,
-        "memory_bytes": parts.total,
+        "memory_bytes": parts.total + FRAMEWORK_BYTES,
     }
 
 

@@ -31,7 +31,7 @@ from repro.predict.workload import Array
 OPERATORS = PARAMS / "operators.yaml"
 MEASURED = PUBLISHED / "operators"
 # Generations whose kernels another one's are taken to be like, where none of its own was measured.
-_ALIKE = {"volta": "ampere", "ada": "ampere", "cdna2": "ampere"}
+_ALIKE = dict.fromkeys(("volta", "ada", "cdna2", "cdna3", "cdna4"), "ampere")
 # Measurements that a time is interpolated from, and how much smoother than through each of them.
 _NEIGHBOURS, _SMOOTHING = 60, 0.5
 # What another GPU's costs add to the half width.

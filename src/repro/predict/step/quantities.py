@@ -6,10 +6,11 @@ import numpy as np
 
 from repro.catalog.volumes import BACKWARD_PER_FORWARD, ring_all_reduce_bytes, training_flops
 from repro.predict.blocks import in_blocks
+from repro.predict.memory import Memory
 from repro.predict.network.machine import Machine
 from repro.predict.parameters import Parameters
 from repro.predict.step.iteration import Phases, gradient_wire_s, predict_phases
-from repro.predict.step.memory import Memory, memory, stage_parameters
+from repro.predict.step.memory import memory, stage_parameters
 from repro.predict.workload import Array, Workload, valid
 
 PHASES = tuple(field.name for field in fields(Phases))

@@ -19,6 +19,7 @@ from repro.catalog.stages import (
 )
 from repro.catalog.volumes import layer_parameters
 from repro.errors import ReproError
+from repro.predict.memory import MIXED, in_flight, model_states
 from repro.predict.network.machine import Machine
 from repro.predict.step.kernels import Kernels
 from repro.predict.step.layers import (
@@ -28,11 +29,7 @@ from repro.predict.step.layers import (
     layer_passes,
 )
 from repro.predict.step.memory import (
-    ADAM_BYTES,
     FRAMEWORK_BYTES,
-    GRADIENT_BYTES,
-    MASTER_BYTES,
-    WEIGHT_BYTES,
     activation_bytes_per_layer,
     logits_bytes,
     recomputed_layer_bytes,
@@ -147,12 +144,12 @@ def memory_by_stage_bytes(w: Workload) -> Array:
     for stage, tokens in _embedded_tokens(w).items():
         # The embedding's dropout mask.
         kept[stage] += tokens * w.hidden_size
-    activations = kept * np.minimum(stages - np.arange(stages), w.micro_batches) + transient
+    held = in_flight(np.arange(stages), w.pipeline_parallel, w.virtual_stages, w.micro_batches)
+    activations = kept * held + transient
     activations[-1] += 4 * w.tokens * w.hidden_size + logits_bytes(w)
-    shards = w.data_parallel if w.distributed_optimizer > 0 else 1.0
-    states = WEIGHT_BYTES + GRADIENT_BYTES + (MASTER_BYTES + ADAM_BYTES) / shards
-    held: Array = states * parameters_by_stage(w) + activations
-    return held
+    count = parameters_by_stage(w)
+    states = model_states(count, count / w.data_parallel, w.distributed_optimizer, MIXED)
+    return sum(states.values(), activations)
 
 
 def fullest_gpu_bytes(w: Workload) -> float:

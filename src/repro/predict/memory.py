@@ -1,0 +1,93 @@
+"""GPU memory of a training step: what is alike whatever software runs it.
+
+Parts, what replicas share of them (Rajbhandari et al., ZeRO, SC 2020, section 5), and the micro
+batches in flight on each stage (Korthikanti et al., 2023, section 4.2.3).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from repro.predict.workload import Array
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Bytes of one parameter's weight, gradient, second copy of the weight and both moments, and of
+    one element that is kept for the backward pass."""
+
+    weight: float
+    gradient: float
+    master: float
+    moments: float
+    element: float
+
+
+MIXED = Widths(weight=2, gradient=4, master=4, moments=8, element=2)
+# By what commands and figures call them.
+WIDTHS: Mapping[str, Widths] = {
+    # Weights in half precision (or fp8, as it is and transposed); gradients, weights and Adam's two
+    # moments in fp32 (Korthikanti et al., 2023, figure 1: 18 bytes in all).
+    "mixed": MIXED,
+    # Gradients in half precision: 16 bytes (Rajbhandari et al., SC 2020, section 3.1).
+    "half gradients": Widths(weight=2, gradient=2, master=4, moments=8, element=2),
+    # Moments in bf16 too (DeepSeek-AI, DeepSeek-V3 Technical Report, 2024, section 3.3.3).
+    "half moments": Widths(weight=2, gradient=4, master=4, moments=4, element=2),
+    # No second copy of the weights.
+    "fp32": Widths(weight=4, gradient=4, master=0, moments=8, element=4),
+}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one GPU, without what the framework takes."""
+
+    weights: Array
+    gradients: Array
+    optimizer_states: Array
+    activations: Array
+    logits: Array
+
+    @property
+    def total(self) -> Array:
+        """The sum of all parts."""
+        return sum((getattr(self, one.name) for one in fields(self)), start=np.zeros(()))
+
+
+def model_states(
+    held: Array, own: Array, zero: Array, widths: Widths, at_once: Array | float = 0.0
+) -> dict[str, Array]:
+    """Weights, gradients and optimizer states of a GPU, by the names of `Memory`.
+
+    Parameters
+    ----------
+    held, own
+        Parameters of the GPU where replicas share none, and its part where they share all.
+    zero
+        What they share: 0 nothing, 1 the optimizer's states, 2 gradients too, 3 weights too.
+    at_once
+        Parameters that are whole while they compute, of what is shared.
+    """
+
+    def kept(level: int) -> Array:
+        return np.where(zero >= level, np.minimum(own + at_once, held), held)
+
+    return {
+        "weights": widths.weight * kept(3),
+        "gradients": widths.gradient * kept(2),
+        "optimizer_states": (widths.master + widths.moments) * np.where(zero >= 1, own, held),
+    }
+
+
+def in_flight(stage: Array | int, stages: Array, chunks: Array, micro_batches: Array) -> Array:
+    """Micro batches whose activations a stage holds at once, in units of all its layers.
+
+    1F1B: stage i of p holds min(p - i, m). Interleaved, it begins with 2 (p - i - 1) + (v - 1) p
+    forward passes of one of its v chunks (Narayanan et al., SC 2021), and holds one more: on the
+    first stage p (1 + (p - 1)/(p v)) micro batches.
+    """
+    behind = stages - 1 - stage
+    passes = np.minimum(2 * behind + (chunks - 1) * stages + 1, micro_batches * chunks)
+    held: Array = np.where(chunks > 1, passes / chunks, np.minimum(behind + 1, micro_batches))
+    return held

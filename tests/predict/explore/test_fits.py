@@ -1,0 +1,86 @@
+"""What fits: limits that hold, policies by what they cost, and what would fit instead."""
+
+import pytest
+from typer.testing import CliRunner
+
+from repro.catalog.gpus import gpu
+from repro.catalog.open_models import open_model
+from repro.cli import app
+from repro.errors import ReproError
+from repro.predict.explore.fits import what_fits
+from repro.predict.explore.fused_plans import DoesNotFit, best_plans, fitting_plans
+
+_H100 = "h100-sxm-80gb"
+_JOB = ("llama3.1-70b", _H100, 32, 64)
+
+
+def test_policies_hold_more_the_more_they_cost() -> None:
+    found = what_fits(*_JOB)
+    assert found.iteration_time_s.is_monotonic_increasing
+    none, full = found.loc["none", 1], found.loc["full", 1]
+    assert none.iteration_time_s < full.iteration_time_s
+    assert none.micro_batch < full.micro_batch and none.context < full.context
+    assert (found.memory_bytes <= 1e9 * gpu(_H100).memory_gb).all()
+
+
+def test_twice_the_limit_does_not_fit() -> None:
+    found = what_fits(*_JOB)
+    entry, where = open_model(_JOB[0]), gpu(_H100)
+    size = int(found.micro_batch.max())
+    with pytest.raises(DoesNotFit):
+        fitting_plans(
+            entry,
+            where,
+            32,
+            2 * size,
+            ("bf16",),
+            "megatron-core",
+            zero=(1, 3),
+            micro_batches=(2 * size,),
+        )
+    longer = entry.shape.model_copy(update={"seq": 2 * int(found.context.max())})
+    with pytest.raises(DoesNotFit):
+        fitting_plans(
+            entry.model_copy(update={"shape": longer}),
+            where,
+            *(32, 64, ("bf16",), "megatron-core"),
+            zero=(1, 3),
+            micro_batches=(1,),
+        )
+
+
+def test_what_fits_nowhere_says_what_would() -> None:
+    with pytest.raises(ReproError) as raised:
+        what_fits("llama3.1-405b", _H100, 8, 64)
+    assert str(raised.value).startswith("gpus 8: Llama 3.1 405B takes ")
+    wanted = int(str(raised.value).split("; ")[1].split()[0])
+    assert not what_fits("llama3.1-405b", _H100, wanted, 64 * wanted // 8).empty
+    with pytest.raises(DoesNotFit):
+        what_fits("llama3.1-405b", _H100, wanted // 2, 64 * wanted // 16)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"gpus": 0}, "gpus 0: take 1 or more"),
+        ({"global_batch": -4}, "global_batch -4: take 1 or more"),
+        ({"device": "a100-sxm-80gb", "precisions": ["fp8"]}, "fp8: A100-SXM-80GB has no units"),
+    ],
+)
+def test_what_cannot_be_asked_is_named(changed: dict[str, object], message: str) -> None:
+    asked = {"model": "llama3.1-8b", "device": _H100, "gpus": 8, "global_batch": 64, **changed}
+    with pytest.raises(ReproError, match=message):
+        best_plans(**asked)  # type: ignore[arg-type]
+
+
+def test_a_gpu_without_fp8_is_asked_for_half_precision() -> None:
+    best = best_plans("llama3.1-8b", "a100-sxm-80gb", 8, 64, count=20)
+    assert set(best["dtype"]) == {"bf16"}
+
+
+def test_the_command_line_prints_policies_and_the_largest_model() -> None:
+    result = CliRunner().invoke(app, ["fits", "qwen3-8b", "--gpus", "8", "--global-batch", "16"])
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0].split()[:4] == ["recompute", "zero", "micro_batch", "context"]
+    assert lines[-1].startswith("largest model that fits: ")
