@@ -33,6 +33,7 @@ def test_the_papers_sections_have_their_notebooks() -> None:
         "testbed_prediction",
         "what_if",
         "hardware_generations",
+        "inference",
         "open_models",
     }
 

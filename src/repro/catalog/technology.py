@@ -44,12 +44,14 @@ class MemoryKind(Entry):
 
 
 class Technology(Entry):
-    """All of them, nodes from the oldest on; `known` are dies of GPUs in `params/gpus.yaml`."""
+    """All of them, nodes from the oldest on; `known` are dies of GPUs in `params/gpus.yaml`,
+    `host_memories` those of a CPU's socket, or behind its ports."""
 
     nodes: tuple[Node, ...]
     reference: Reference
     known: dict[str, Die]
     memories: tuple[MemoryKind, ...]
+    host_memories: tuple[MemoryKind, ...]
     networks_gbps: tuple[PositiveFloat, ...]
 
     def density(self, nm: float) -> float:
