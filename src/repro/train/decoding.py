@@ -16,7 +16,7 @@ from repro.catalog.decoding import Rates, Weights
 from repro.catalog.open_models import DecoderShape
 
 # Matrices that rates are measured with: more of them than any cache holds; rows of a large product.
-_WIDTH, _MATRICES, _ROWS = 4096, 12, 512
+_WIDTH, _MATRICES, _ROWS, _REDUCES = 4096, 12, 512, 20
 _BASE = 10_000.0
 
 
@@ -178,9 +178,15 @@ class Probe:
         """All of them once."""
         read = _seconds(lambda: [one(self._row) for one in self._matrices])
         computed = _seconds(lambda: self._matrices[0](self._rows))
-        alone = self._ranks == 1
-        reduced = 0.0 if alone else _seconds(lambda: dist.all_reduce(self._state))
-        return Rates(self._bytes / read, 2 * _ROWS * _WIDTH**2 / computed, reduced)
+        return Rates(self._bytes / read, 2 * _ROWS * _WIDTH**2 / computed, self._reduce_s())
+
+    def _reduce_s(self) -> float:
+        if self._ranks == 1:
+            return 0.0
+        # Ranks come from products that took them differently long.
+        dist.barrier()
+        reduces = _seconds(lambda: [dist.all_reduce(self._state) for _ in range(_REDUCES)])
+        return reduces / _REDUCES
 
 
 def _seconds(work: Callable[[], object]) -> float:

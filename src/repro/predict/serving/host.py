@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from repro.catalog.open_models import DecoderShape
+from repro.predict.operators.kernels import joint
 from repro.predict.workload import Array
 
 
@@ -38,8 +39,8 @@ def output_token_s(
 ) -> Array:
     """Seconds in which each of `batch` sequences gets a token when `context` are cached.
 
-    Each product reads its weights and computes, whichever takes longer; attention reads keys and
-    values. Matrices and heads are split over the ranks, which sum up twice a layer.
+    Each product reads its weights and computes, as products of GPUs do (`joint`); attention reads
+    keys and values. Matrices and heads are split over the ranks, which sum up twice a layer.
 
     Returns
     -------
@@ -50,7 +51,7 @@ def output_token_s(
     attention = 2 * (shape.heads + shape.kv_heads) * shape.head_dim
     matrices = 3 if shape.gated_mlp else 2
     weights = shape.hidden * (shape.layers * (attention + matrices * shape.ffn) + shape.vocab)
-    products = np.maximum(weight_bytes * weights / host.bytes_per_s, 2 * b * weights / host.flops)
+    products = joint(2 * b * weights / host.flops, weight_bytes * weights / host.bytes_per_s)
     cached = 2 * shape.layers * shape.kv_heads * shape.head_dim * cache_bytes * b * context
     seconds: Array = (products + cached / host.bytes_per_s) / ranks
     return seconds + 2 * shape.layers * host.reduce_s * (ranks > 1)
