@@ -16,6 +16,8 @@ _BOUND_COLOURS = {
 }
 _PHASE_COLOURS = {"prefill": "#E69F00", "decode": "#0072B2"}
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7"]
+# Operators that a roofline names: others lie where these do.
+_NAMED = ("MLP up", "attention", "logits", "element-wise")
 _INTENSITIES = np.geomspace(0.1, 1e5, 121)
 
 
@@ -25,9 +27,10 @@ def roofline(operators: pd.DataFrame, device: Gpu, precision: str) -> hv.Overlay
     peak = peak_flops(device, precision)
     roof = np.minimum(_INTENSITIES * device.memory_gbytes_per_s * 1e9, peak) / 1e12
     limit = pd.DataFrame({"intensity": _INTENSITIES, "rate": roof}).hvplot.line(
-        "intensity", "rate", color="black", label="peaks"
+        "intensity", "rate", color="black", label="peaks", width=860, height=460
     )
     marks = operators.dropna(subset=["intensity"]).assign(rate=operators.rate / 1e12)
+    named = marks[marks.operator.isin(_NAMED)]
     points = marks.hvplot.scatter(
         "intensity",
         "rate",
@@ -36,7 +39,7 @@ def roofline(operators: pd.DataFrame, device: Gpu, precision: str) -> hv.Overlay
         s=60,
         hover_cols=["operator", "bound"],
     )
-    names = hv.Labels(marks, ["intensity", "rate"], "operator").opts(
+    names = hv.Labels(named, ["intensity", "rate"], "operator").opts(
         hv.opts.Labels(fontsize=7, horizontalalignment="left", verticalalignment="top")
         if hv.Store.current_backend == "matplotlib"
         else hv.opts.Labels(text_font_size="7pt", text_align="left", text_baseline="top")
@@ -52,19 +55,16 @@ def roofline(operators: pd.DataFrame, device: Gpu, precision: str) -> hv.Overlay
 
 
 def operator_shares(operators: pd.DataFrame) -> hv.Bars:
-    """Milliseconds of each operator of both phases, coloured by what binds it."""
-    table = operators.assign(
-        time_ms=1e3 * operators.time_s, name=operators.phase + ": " + operators.operator
-    )
-    wide = table.pivot_table(index="name", columns="bound", values="time_ms", sort=False)
+    """Each operator's part of its phase, coloured by what binds it."""
+    table = operators.assign(name=operators.phase + ": " + operators.operator)
+    wide = table.pivot_table(index="name", columns="bound", values="share_pct", sort=False)
     wide = wide.reindex(table.name.iloc[::-1])
     shown = [name for name in _BOUND_COLOURS if name in wide.columns]
     return wide[shown].hvplot.barh(
         stacked=True,
         color=[_BOUND_COLOURS[name] for name in shown],
-        # Bars lie on their side, and their axes' labels do not.
-        xlabel="ms (predicted), of all prompts and of one token of each sequence",
-        ylabel="",
+        xlabel="",
+        ylabel="% of its phase (predicted)",
         title="What binds each operator",
         legend="right",
         width=860,
@@ -81,6 +81,8 @@ def latency_throughput(plans: pd.DataFrame, title: str) -> hv.Overlay:
         "tokens_per_s_per_gpu",
         color="#BBBBBB",
         s=14,
+        width=860,
+        height=440,
         hover_cols=["precision", "tp", "pp", "ep", "batch"],
     )
     front = shown[shown.best].sort_values("output_token_ms")
@@ -114,6 +116,7 @@ def latency_by_memory(memories: pd.DataFrame, title: str) -> hv.Bars:
         y="ms",
         color="#0072B2",
         logy=True,
+        ylim=(0.5 * shown.ms.min(), 2 * shown.ms.max()),
         xlabel="",
         ylabel="time per output token in ms",
         title=title,

@@ -97,7 +97,7 @@ class Decoder:
         """Take `batch` sequences of `context` cached tokens, with room for as many more."""
         size = (batch, self._kv_heads, context + room, self._shape.head_dim)
         self._cache = torch.zeros(self._shape.layers, 2, *size, dtype=torch.bfloat16)
-        self._cache[..., :context, :].normal_(generator=torch.Generator().manual_seed(1))
+        self._cache[..., :context, :] = 1 / self._shape.head_dim
         self._length = context
 
     @torch.inference_mode()
@@ -126,8 +126,10 @@ class Decoder:
         keys, values = cache
         keys[:, :, at : at + 1], values[:, :, at : at + 1] = self._turned(k), v
         seen = slice(0, at + 1)
+        # Queries that share keys are rows of one product, which reads these once.
+        grouped = self._turned(q).view(len(hidden), self._kv_heads, -1, d)
         attended = functional.scaled_dot_product_attention(
-            self._turned(q), keys[:, :, seen], values[:, :, seen], enable_gqa=True
+            grouped, keys[:, :, seen], values[:, :, seen]
         )
         return attended.flatten(1)
 

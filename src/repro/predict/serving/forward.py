@@ -321,7 +321,8 @@ def _among(
 def bound(part: Part, engine: Engine) -> Array:
     """What most of an operator's time goes to, for each row: compute, memory, network or launch.
 
-    The first three are what its work takes at the data sheet's peaks, the last one what is left.
+    The first three are what its work takes at the data sheet's peaks; where none of them is a
+    quarter of its time, it is its launch.
     """
     device = engine.device
     precision = engine.weights if part.kind == "product" and part.name != "logits" else "bf16"
@@ -333,5 +334,5 @@ def bound(part: Part, engine: Engine) -> Array:
             part.link_bytes / (device.link_gbytes_per_s * 1e9),
         ]
     )
-    left = part.time_s + part.fixed_s + part.read_s - least.max(axis=0)
-    return np.where(left > least.max(axis=0), "launch", names[least.argmax(axis=0)])
+    whole = part.time_s + part.fixed_s + part.read_s
+    return np.where(least.max(axis=0) < whole / 4, "launch", names[least.argmax(axis=0)])

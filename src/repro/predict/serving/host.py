@@ -51,7 +51,8 @@ def output_token_s(
     attention = 2 * (shape.heads + shape.kv_heads) * shape.head_dim
     matrices = 3 if shape.gated_mlp else 2
     weights = shape.hidden * (shape.layers * (attention + matrices * shape.ffn) + shape.vocab)
-    products = joint(2 * b * weights / host.flops, weight_bytes * weights / host.bytes_per_s)
+    read_s = np.full(b.shape, weight_bytes * weights / host.bytes_per_s)
+    products = joint(2 * b * weights / host.flops, read_s)
     cached = 2 * shape.layers * shape.kv_heads * shape.head_dim * cache_bytes * b * context
     seconds: Array = (products + cached / host.bytes_per_s) / ranks
     return seconds + 2 * shape.layers * host.reduce_s * (ranks > 1)

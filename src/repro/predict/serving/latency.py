@@ -26,16 +26,18 @@ class Passes:
 
 @dataclass(frozen=True)
 class Latency:
-    """Of a batch that is served at once, for each row.
+    """Of requests of which a batch is served at a time, for each row.
 
     Attributes
     ----------
     first_token_s
-        From the batch's start to its first token: all prompts.
+        Of an engine that fills passes with any prompts those that one prompt is in; of others,
+        which serve batch by batch, all prompts.
     output_token_s
-        Between two tokens of one sequence afterwards, on average.
+        Between two tokens of one sequence, on average. Where sequences come and go, all are
+        replaced while one is written, so that a token waits for its share of their prompts.
     total_s
-        From the start to the last token.
+        From the start of a batch to its last token.
     tokens_per_s_per_gpu
         What is written, over all of this and every GPU.
     """
@@ -62,15 +64,19 @@ def latency(of: Passes, engine: Engine) -> Latency:
     """Times of requests, from their operators and the software's costs."""
     rows, costs, p = of.rows, engine.costs, of.rows.pp
     # A stage is a p-th of a pass, and stages work at the same time.
-    first = _pass_s(of.prompts, costs) * (of.prompt_passes + p - 1) / p
+    one_pass = _pass_s(of.prompts, costs)
+    prompts = one_pass * (of.prompt_passes + p - 1) / p
     steady = engine.stack.steady_pipeline
     through = np.maximum(of.token_passes, p) if steady else of.token_passes + p - 1
     token = _pass_s(of.tokens, costs) * through / p
     software = costs.step_s + costs.sequence_s * rows.batch / rows.groups
-    first, token = first + software, token + software
-    total = first + (rows.output_tokens - 1) * token
-    written = rows.batch * rows.output_tokens
-    return Latency(first, token, total, written / total / rows.gpus)
+    prompts, token = prompts + software, token + software
+    total = prompts + (rows.output_tokens - 1) * token
+    rate = rows.batch * rows.output_tokens / total / rows.gpus
+    if not steady:
+        return Latency(prompts, token, total, rate)
+    own = one_pass * np.ceil(rows.input_tokens / engine.stack.pass_tokens) + costs.step_s
+    return Latency(own, total / rows.output_tokens, total, rate)
 
 
 def part_s(part: Part, costs: ServingCosts) -> Array:
