@@ -34,6 +34,7 @@ def test_the_papers_sections_have_their_notebooks() -> None:
         "what_if",
         "hardware_generations",
         "memory",
+        "inference",
         "open_models",
     }
 

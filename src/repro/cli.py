@@ -126,6 +126,19 @@ def compute(
 
 
 @app.command()
+def decoding(
+    profile: Annotated[str, typer.Option(help="Of params/decoding.yaml.")] = "default",
+) -> None:
+    """Measure the time per output token of a decoder on this machine's CPU."""
+    from repro.experiments.decoding import decoding_table, measure_decoding
+    from repro.results.store import write_dataset
+
+    measured = measure_decoding(profile)
+    write_dataset(measured, RESULTS / "decoding.nc")
+    typer.echo(decoding_table(measured).round(1).to_string(index=False))
+
+
+@app.command()
 def resolve(
     profile: Annotated[str, typer.Option(help="Of every experiment.")] = "default",
 ) -> None:
@@ -287,6 +300,32 @@ def what_if(
     typer.echo(plan_table(best))
 
 
+@app.command("serve-estimate")
+def serve_estimate(
+    model: Annotated[str, typer.Argument(help="Of params/open_models.yaml, as llama3.1-70b.")],
+    gpu: Annotated[str, typer.Option(help="Of params/gpus.yaml.")] = "h100-sxm-80gb",
+    cluster: Annotated[
+        str | None, typer.Option(help="Of params/clusters.yaml, with its GPU and links.")
+    ] = None,
+    gpus: Annotated[int, typer.Option(help="GPUs of the deployment.")] = 8,
+    input_tokens: Annotated[int, typer.Option("--input", help="Tokens of a prompt.")] = 1024,
+    output_tokens: Annotated[int, typer.Option("--output", help="Tokens that are written.")] = 256,
+    token_ms: Annotated[
+        float | None, typer.Option(help="Longest time per output token, in ms.")
+    ] = None,
+    first_ms: Annotated[float | None, typer.Option(help="Longest time to first token.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Sequences at once; else any.")] = None,
+    precisions: Annotated[str, typer.Option(help="Of linear layers, with commas.")] = "bf16",
+    stack: Annotated[str, typer.Option(help="Of params/serving.yaml; else its first.")] = "",
+) -> None:
+    """Print how MODEL is served best: latencies, throughput, and what bounds each operator."""
+    from repro.predict.explore.serving import best_plan, estimate_text, service, serving_plans
+
+    asked = service(model, gpu, gpus, input_tokens, output_tokens, stack, cluster)
+    plans = serving_plans(asked, precisions.split(","), batch)
+    typer.echo(estimate_text(asked, plans, best_plan(plans, token_ms, first_ms)))
+
+
 @app.command()
 def fits(
     model: Annotated[str, typer.Argument(help="Of params/open_models.yaml, as llama3.1-70b.")],
@@ -371,12 +410,13 @@ def calibrate(
     nodes: Annotated[int | None, typer.Option(help="Nodes, if the logs do not say.")] = None,
 ) -> None:
     """Fit the performance model to measurements: GPUs to training runs, links to collectives,
-    operators and the steps of fused software to what was published of them."""
+    operators, the steps of fused software and serving to what was published of them."""
     from repro.predict.calibration.calibrating import calibrate, write_calibration
     from repro.predict.calibration.fused_fitting import calibrate_fused, write_fused
     from repro.predict.calibration.link_fitting import calibrate_links, write_links
     from repro.predict.calibration.operator_fitting import fit_operators, write_operators
     from repro.predict.calibration.rows import read_collectives, read_rows
+    from repro.predict.calibration.serving_fitting import calibrate_serving, write_serving
     from repro.predict.fused.parameters import FUSED
     from repro.predict.network.links import LINKS
     from repro.predict.operators.measured import OPERATORS
@@ -392,6 +432,9 @@ def calibrate(
     runs = PUBLISHED / "training_modern.csv"
     write_fused(calibrate_fused(read_rows(runs), runs.name), FUSED)
     typer.echo("params/fused.yaml")
+    served = PUBLISHED / "inference_a100_fastertransformer.csv"
+    write_serving(calibrate_serving(read_rows(served), served.name))
+    typer.echo("params/serving_fit.yaml")
 
 
 @app.command()

@@ -66,11 +66,13 @@ class OpenModel(Entry):
     """One model, and what its authors say that it has: of all parameters a token meets the active
     ones.
 
-    `testbed` is what the testbed trains for it; without one it is predicted only. Its experts are
-    spread over `expert_parallel` data-parallel ranks, or as many of them as divide a job's.
+    `published_as` are its other names in measurements. `testbed` is what the testbed trains for it;
+    without one it is predicted only. Its experts are spread over `expert_parallel` data-parallel
+    ranks, or as many of them as divide a job's.
     """
 
     label: str
+    published_as: tuple[str, ...] = ()
     parameters: PositiveFloat
     active_parameters: PositiveFloat | None = None
     shape: DecoderShape

@@ -54,12 +54,14 @@ class Moving(Entry):
 
 class Technology(Entry):
     """All of them, nodes from the oldest on; `known` are dies of GPUs in `params/gpus.yaml`,
-    `moving` the energy of what carries bits to `memory`, over a `link` and into a `network`."""
+    `moving` the energy of what carries bits to `memory`, over a `link` and into a `network`,
+    `host_memories` those of a CPU's socket, or behind its ports."""
 
     nodes: tuple[Node, ...]
     reference: Reference
     known: dict[str, Die]
     memories: tuple[MemoryKind, ...]
+    host_memories: tuple[MemoryKind, ...]
     networks_gbps: tuple[PositiveFloat, ...]
     moving: dict[Literal["memory", "link", "network"], Moving]
 

@@ -13,6 +13,7 @@ from repro.catalog.selection import select
 from repro.claims.communication import COMMUNICATION, agreement
 from repro.claims.definitions import Quantity, Statement
 from repro.claims.hardware import HARDWARE, OfHardware
+from repro.claims.inference import INFERENCE
 from repro.claims.predictions import PREDICTIONS, Predicted
 from repro.claims.published import Claim, read_claims
 from repro.claims.quantities import ASSUMPTIONS, MEMORY_INPUTS, NOT_ON_TESTBED, TESTS
@@ -29,7 +30,12 @@ TOLERANCE = 0.10
 # The documents whose claims are judged; the others are about other clusters and models.
 DOCUMENTS = ("hoti2023", "micro2024", "gpt350m", "abstracts", "perfmodel")
 # What answers claims that no experiment does.
-_PREDICTIONS: Mapping[str, Predicted | OfHardware] = {**PREDICTIONS, **HARDWARE, **COMMUNICATION}
+_PREDICTIONS: Mapping[str, Predicted | OfHardware] = {
+    **PREDICTIONS,
+    **HARDWARE,
+    **INFERENCE,
+    **COMMUNICATION,
+}
 # The log of communication, among the datasets that claims are judged on, and what it is asked.
 _LOG, _LOGGED = "communication", "C154"
 

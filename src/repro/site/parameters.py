@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from repro.catalog.clusters import Cluster
 from repro.catalog.collectives import Collectives
 from repro.catalog.communication_study import CommunicationStudy
+from repro.catalog.decoding import Decoding
 from repro.catalog.experiments import EXPERIMENTS, Experiment
 from repro.catalog.gpus import Gpu
 from repro.catalog.models import Model
@@ -20,6 +21,7 @@ from repro.catalog.open_models import OpenModel
 from repro.catalog.protocols import Protocol, Variant
 from repro.catalog.published_memory import PublishedMemory
 from repro.catalog.reading import Entry
+from repro.catalog.serving import ServingStack
 from repro.catalog.stacks import Stack
 from repro.catalog.technology import Technology
 from repro.corpus.config import CorpusConfig
@@ -28,6 +30,7 @@ from repro.predict.fused.parameters import FusedCalibration
 from repro.predict.network.links import LinkCalibration
 from repro.predict.operators.measured import MeasuredOperator
 from repro.predict.parameters import Calibration
+from repro.predict.serving.parameters import ServingFit
 from repro.site.pages import table, write_page
 
 # What validates a file, and whether the file has one of them or many by name.
@@ -42,6 +45,7 @@ _FILES: dict[str, tuple[type[Entry], ...]] = {
     "corpus.yaml": (CorpusConfig,),
     "open_models.yaml": (OpenModel,),
     "stacks.yaml": (Stack,),
+    "serving.yaml": (ServingStack,),
     "technology.yaml": (Technology,),
     "communication.yaml": (CommunicationStudy,),
     "memory.yaml": (PublishedMemory,),
@@ -50,6 +54,8 @@ _FILES: dict[str, tuple[type[Entry], ...]] = {
     "links.yaml": (LinkCalibration,),
     "operators.yaml": (MeasuredOperator,),
     "fused.yaml": (FusedCalibration,),
+    "serving_fit.yaml": (ServingFit,),
+    "decoding.yaml": (Decoding,),
 }
 _ATTRIBUTES = re.compile(r"\n*Attributes\n-+\n(.*)", re.DOTALL)
 _UNIONS = (Union, types.UnionType)

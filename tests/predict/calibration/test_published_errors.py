@@ -32,6 +32,15 @@ _PINNED: dict[tuple[str, tuple[str, ...]], dict[str, float]] = {
         "a100_40gb, bf16": 4.603,
         "gb200, bf16": 4.067,
     },
+    ("inference_a100_fastertransformer.csv", ("layers", "hidden")): {
+        "105, 20480": 2.776,
+        "96, 12288": 5.677,
+        "48, 12288": 6.221,
+        "44, 6144": 3.616,
+        "32, 4096": 1.013,
+        "24, 2048": 2.055,
+        "24, 1024": 1.794,
+    },
     ("operators/gemm_a100_sxm.csv", ()): {
         "a100_sxm, bf16": 2.555,
     },

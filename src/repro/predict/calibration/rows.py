@@ -22,6 +22,7 @@ from repro.predict.fused.reading import NEEDED as FUSED
 from repro.predict.fused.reading import read_runs, stack_names
 from repro.predict.operators.measured import KINDS as OPERATORS
 from repro.predict.operators.measured import kind_of
+from repro.predict.serving.reading import is_serving
 from repro.predict.workload import Array, Workload, check, from_columns
 
 TRAINING = (
@@ -76,6 +77,8 @@ def read_rows(path: Path) -> pd.DataFrame:
         rows = _big_red_rows(rows)
     if rows.empty:
         raise ReproError(f"{path}: no rows")
+    if is_serving(rows):
+        return rows
     if (kind := operator_kind(rows)) is not None:
         _check_numbers(path, rows, (*OPERATORS[kind].axes, "time_us"))
     elif "collective" in rows.columns:

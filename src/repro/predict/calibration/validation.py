@@ -34,6 +34,9 @@ from repro.predict.operators.measured import KINDS as OPERATORS
 from repro.predict.operators.measured import half_width as operator_half_width
 from repro.predict.operators.measured import operator_s
 from repro.predict.parameters import calibration
+from repro.predict.serving.latency import latency, passes
+from repro.predict.serving.memory import weight_bytes
+from repro.predict.serving.reading import is_serving, serving_rows
 from repro.predict.step.quantities import iteration_times_s
 from repro.predict.workload import Array
 
@@ -87,7 +90,7 @@ def validate(path: Path, by: Sequence[str] = ()) -> Sequence[Score]:
     ----------
     by
         Columns whose values are the sets. Without any: `set` of training runs, GPU and precision
-        of operators.
+        of operators; `set`, or else GPU and precision, of serving.
 
     Returns
     -------
@@ -104,7 +107,11 @@ def validate(path: Path, by: Sequence[str] = ()) -> Sequence[Score]:
     kind = operator_kind(rows)
     if kind is None and "collective" in rows.columns:
         return _validate_collectives(rows)
-    if kind is not None:
+    if is_serving(rows):
+        predicted, measured = _predict_serving(path, rows)
+        known = rows.columns.intersection(["gpu", "dtype", "precision"])
+        usual = ("set",) if "set" in rows.columns else tuple(known)
+    elif kind is not None:
         predicted, measured = _predict_operators(kind, rows), rows.time_us * 1e-6
         usual = ("gpu", "dtype", *OPERATORS[kind].apart)
     else:
@@ -157,6 +164,34 @@ def _predict_fused(rows: pd.DataFrame) -> pd.DataFrame:
         },
         index=rows.index,
     )
+
+
+def _predict_serving(path: Path, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series]:
+    """Seconds of batches from start to end, predicted and measured; their work is reading weights
+    once for each token."""
+    parts, measured = [], []
+    try:
+        for part in serving_rows(rows):
+            start = time.perf_counter()
+            found = latency(passes(part.rows, part.engine), part.engine).total_s
+            rate = len(found) / (time.perf_counter() - start)
+            device = part.engine.device
+            read = weight_bytes(part.rows, part.engine) * part.rows.pp * part.rows.output_tokens
+            parts.append(
+                pd.DataFrame(
+                    {
+                        "time_s": found,
+                        "half_width": part.engine.half_width,
+                        "work": read / (1e9 * device.memory_gbytes_per_s),
+                        "rate": rate,
+                    },
+                    index=part.index,
+                )
+            )
+            measured.append(pd.Series(part.total_s, index=part.index))
+    except ReproError as error:
+        raise ReproError(f"{path}: {error}") from None
+    return pd.concat(parts).loc[rows.index], pd.concat(measured).loc[rows.index]
 
 
 def _predict_operators(kind: str, rows: pd.DataFrame) -> pd.DataFrame:

@@ -131,7 +131,7 @@ def product_s(
         summed = (split > 1) * (split + 1) * (2 * byte_s) * results
         best = np.minimum(best, computing + summed)
     moved = (operand_bytes * batch) * k * (m + n) + results
-    seconds: Array = _joint(best, moved * byte_s) + costs.launch_s
+    seconds: Array = joint(best, moved * byte_s) + costs.launch_s
     return seconds
 
 
@@ -163,7 +163,7 @@ def attention_s(
     idle = np.maximum(rates.multiprocessors / blocks, 1.0)
     moved = _HALF_BYTES * sequences * tokens * head_dim * (2 * heads + 2 * kv_heads)
     traffic = moved / (rates.memory_bytes_per_s * costs.memory_efficiency)
-    seconds: Array = _joint(flops * idle / rate, traffic) + costs.launch_s
+    seconds: Array = joint(flops * idle / rate, traffic) + costs.launch_s
     return seconds
 
 
@@ -195,7 +195,7 @@ def collective_s(
     return seconds
 
 
-def _joint(computing: Array, traffic: Array) -> Array:
+def joint(computing: Array, traffic: Array) -> Array:
     """Both overlap, though not where they take as long: the norm of their fourth powers."""
     together: Array = np.sqrt(np.hypot(computing * computing, traffic * traffic))
     return together

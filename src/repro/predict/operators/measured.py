@@ -229,6 +229,39 @@ def costs_alone_s(kind: str, rows: pd.DataFrame, variant: tuple[str, ...], devic
     return KINDS[kind].time_s(rows, variant[0], rates(device, kind, variant[0]), found.value)
 
 
+def on_device_s(kind: str, rows: pd.DataFrame, variant: tuple[str, ...], device: Gpu) -> Array:
+    """Seconds of operators of one variant on a GPU, which need not exist: from costs, mended by
+    what measurements of near shapes missed them by where its generation was measured.
+
+    Raises
+    ------
+    ReproError
+        The precision was not measured.
+    """
+    seconds = costs_alone_s(kind, rows, variant, device)
+    found = operator_costs(kind, device, *variant)
+    if gpu(found.gpu).generation == device.generation:
+        seconds = seconds * np.exp(_interpolator(kind, found.gpu, variant)(sizes(kind, rows)))
+    return seconds
+
+
+def product_alone_s(rows: pd.DataFrame, dtype: str, device: Gpu) -> Array:
+    """Seconds of products whose operands are in their precision already.
+
+    Measured ones below half precision find the scale of (m, k) and cast it first, which was
+    measured alone too.
+    """
+    seconds = on_device_s("gemm", rows, (dtype,), device)
+    if dtype == "bf16":
+        return seconds
+    found = operator_costs("gemm", device, dtype)
+    where = np.log2(np.stack(_columns(rows, ("m", "k")), axis=1))
+    cast = np.exp(_casts(found.gpu, dtype)(where))
+    floor = operator_costs("gemm", device, "bf16").costs["launch_s"]
+    alone: Array = np.maximum(seconds - cast, floor)
+    return alone
+
+
 def operator_s(kind: str, rows: pd.DataFrame) -> Array:
     """Seconds of operators: from costs, mended by what measurements of near shapes missed them by.
 
@@ -244,12 +277,7 @@ def operator_s(kind: str, rows: pd.DataFrame) -> Array:
         device = gpu(gpu_labelled(str(label)))
         for variant, within in variants(kind, rows.iloc[of_gpu]):
             at = np.asarray(of_gpu)[within]
-            part = rows.take(at)
-            seconds[at] = costs_alone_s(kind, part, variant, device)
-            found = operator_costs(kind, device, *variant)
-            if gpu(found.gpu).generation == device.generation:
-                missed = _interpolator(kind, found.gpu, variant)
-                seconds[at] *= np.exp(missed(sizes(kind, part)))
+            seconds[at] = on_device_s(kind, rows.take(at), variant, device)
     return seconds
 
 
@@ -279,6 +307,15 @@ def _interpolator(kind: str, name: str, variant: tuple[str, ...]) -> RBFInterpol
     rows = rows.take(dict(variants(kind, rows))[variant])
     seconds = costs_alone_s(kind, rows, variant, read_gpus()[name])
     return interpolator(sizes(kind, rows), np.log(rows.time_us * 1e-6 / seconds).to_numpy())
+
+
+@lru_cache
+def _casts(name: str, dtype: str) -> RBFInterpolator:
+    """ln of the seconds that casting (m, k) was measured to take alone."""
+    rows = measured_rows("gemm", name)
+    rows = rows.take(dict(variants("gemm", rows))[(dtype,)])
+    where = np.log2(np.stack(_columns(rows, ("m", "k")), axis=1))
+    return interpolator(where, np.log(rows.act_quant_us * 1e-6).to_numpy())
 
 
 def half_width(kind: str, rows: pd.DataFrame) -> Array:

@@ -1,0 +1,125 @@
+"""Serving: operators on a roofline, latency against throughput, memories. All predicted."""
+
+import holoviews as hv
+import hvplot.pandas  # noqa: F401  (registers .hvplot)
+import numpy as np
+import pandas as pd
+
+from repro.catalog.gpus import Gpu
+from repro.predict.fused.run import peak_flops
+
+_BOUND_COLOURS = {
+    "compute": "#0072B2",
+    "memory": "#009E73",
+    "network": "#D55E00",
+    "launch": "#999999",
+}
+_PHASE_COLOURS = {"prefill": "#E69F00", "decode": "#0072B2"}
+_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7"]
+# Operators that a roofline names: others lie where these do.
+_NAMED = ("MLP up", "attention", "logits", "element-wise")
+_INTENSITIES = np.geomspace(0.1, 1e5, 121)
+
+
+def roofline(operators: pd.DataFrame, device: Gpu, precision: str) -> hv.Overlay:
+    """What each operator of `operators` reaches, against its FLOPs per byte of memory, under the
+    GPU's peaks; collectives move no memory of their own and are left out."""
+    peak = peak_flops(device, precision)
+    roof = np.minimum(_INTENSITIES * device.memory_gbytes_per_s * 1e9, peak) / 1e12
+    limit = pd.DataFrame({"intensity": _INTENSITIES, "rate": roof}).hvplot.line(
+        "intensity", "rate", color="black", label="peaks", width=860, height=460
+    )
+    marks = operators.dropna(subset=["intensity"]).assign(rate=operators.rate / 1e12)
+    named = marks[marks.operator.isin(_NAMED)]
+    points = marks.hvplot.scatter(
+        "intensity",
+        "rate",
+        by="phase",
+        color=[_PHASE_COLOURS[name] for name in marks.phase.unique()],
+        s=60,
+        hover_cols=["operator", "bound"],
+    )
+    names = hv.Labels(named, ["intensity", "rate"], "operator").opts(
+        hv.opts.Labels(fontsize=7, horizontalalignment="left", verticalalignment="top")
+        if hv.Store.current_backend == "matplotlib"
+        else hv.opts.Labels(text_font_size="7pt", text_align="left", text_baseline="top")
+    )
+    return (limit * points * names).opts(
+        logx=True,
+        logy=True,
+        xlabel="FLOPs per byte of memory",
+        ylabel="TFLOP/s (predicted)",
+        title=f"Operators on {device.label}, {precision}",
+        legend_position="bottom_right",
+    )
+
+
+def operator_shares(operators: pd.DataFrame) -> hv.Bars:
+    """Each operator's part of its phase, coloured by what binds it."""
+    table = operators.assign(name=operators.phase + ": " + operators.operator)
+    wide = table.pivot_table(index="name", columns="bound", values="share_pct", sort=False)
+    wide = wide.reindex(table.name.iloc[::-1])
+    shown = [name for name in _BOUND_COLOURS if name in wide.columns]
+    return wide[shown].hvplot.barh(
+        stacked=True,
+        color=[_BOUND_COLOURS[name] for name in shown],
+        xlabel="",
+        ylabel="% of its phase (predicted)",
+        title="What binds each operator",
+        legend="right",
+        width=860,
+        height=80 + 22 * len(wide),
+    )
+
+
+def latency_throughput(plans: pd.DataFrame, title: str) -> hv.Overlay:
+    """Tokens per second and GPU against the time of a token: all plans, and the front by
+    precision."""
+    shown = plans.assign(output_token_ms=1e3 * plans.output_token_s)
+    every = shown.hvplot.scatter(
+        "output_token_ms",
+        "tokens_per_s_per_gpu",
+        color="#BBBBBB",
+        s=14,
+        width=860,
+        height=440,
+        hover_cols=["precision", "tp", "pp", "ep", "batch"],
+    )
+    front = shown[shown.best].sort_values("output_token_ms")
+    lines = front.hvplot.line(
+        "output_token_ms",
+        "tokens_per_s_per_gpu",
+        by="precision",
+        color=_COLOURS[: front.precision.nunique()],
+    )
+    marks = front.hvplot.scatter(
+        "output_token_ms",
+        "tokens_per_s_per_gpu",
+        by="precision",
+        color=_COLOURS[: front.precision.nunique()],
+        hover_cols=["tp", "pp", "ep", "batch"],
+        s=40,
+    )
+    return (every * lines * marks).opts(
+        logx=True,
+        xlabel="time per output token in ms (predicted)",
+        ylabel="tokens/s/GPU",
+        title=title,
+    )
+
+
+def latency_by_memory(memories: pd.DataFrame, title: str) -> hv.Bars:
+    """Time per output token with each memory of `by_memory`; names with a star do not hold it."""
+    names = memories.memory + np.where(memories.fits, "", " *")
+    shown = pd.DataFrame({"ms": 1e3 * memories.output_token_s.to_numpy()}, index=names)
+    return shown.hvplot.bar(
+        y="ms",
+        color="#0072B2",
+        logy=True,
+        ylim=(0.5 * shown.ms.min(), 2 * shown.ms.max()),
+        xlabel="",
+        ylabel="time per output token in ms",
+        title=title,
+        width=860,
+        height=340,
+    )

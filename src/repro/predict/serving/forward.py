@@ -1,0 +1,338 @@
+"""One forward pass by operator: what each takes, moves and sends, and what binds it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from repro.collectives.definitions import bus_factor
+from repro.predict.fused.parameters import read_fused, sustained_name
+from repro.predict.fused.run import peak_flops
+from repro.predict.operators.kernels import AttentionCosts, decoding_s, product_s
+from repro.predict.operators.measured import on_device_s, operator_costs, product_alone_s, rates
+from repro.predict.serving.served import BYTES, Engine, Served
+from repro.predict.workload import Array
+
+Kind = Literal["product", "prompt attention", "decoding", "elements", "collective", "message"]
+
+_HALF_BYTES = 2
+# Bytes that element-wise kernels move: per element of the hidden state two norms and two residual
+# sums; per element of queries and keys rotary embeddings, or biases; of the MLP's inner width the
+# activation, gated and not.
+_HIDDEN, _HEADS, _GATED, _PLAIN = 20, 4, 6, 4
+# Scores that are written, and read and written by the softmax, and read again.
+_SCORES = 4
+_SHORTEST_CONTEXT = 1.0
+_AT_PEAK = AttentionCosts(
+    efficiency=1.0, short_tokens=0.0, narrow_loss=0.0, memory_efficiency=1.0, launch_s=0.0
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One operator of a pass, of all layers and stages that a token goes through.
+
+    Attributes
+    ----------
+    count
+        How often it runs.
+    time_s, fixed_s, read_s
+        Of one: what scales with a software's efficiency, what does not, and what an attention of
+        its own reads at the memory's full rate.
+    flops, memory_bytes, link_bytes
+        Of one, on one GPU; what it puts on the GPU's links.
+    launches
+        Kernels of one.
+    doublings, hops
+        Of one collective: ranks that wait for each other, as powers of two; messages between nodes.
+    """
+
+    name: str
+    kind: Kind
+    count: Array
+    time_s: Array
+    fixed_s: Array
+    read_s: Array
+    flops: Array
+    memory_bytes: Array
+    link_bytes: Array
+    launches: Array
+    doublings: Array
+    hops: Array
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What a forward pass takes in, for each row.
+
+    `sequences` and `tokens` are those of one group of GPUs, `context` what each sequence looks
+    at, with `prompt` all of its own tokens.
+    """
+
+    sequences: Array
+    tokens: Array
+    context: Array
+    prompt: bool
+
+
+def prompt_pass(rows: Served, passes: Array) -> Pass:
+    """All prompts, in so many passes."""
+    sequences = rows.batch / rows.groups / passes
+    return Pass(sequences, sequences * rows.input_tokens, rows.input_tokens, prompt=True)
+
+
+def token_pass(rows: Served, passes: Array, written: Array | float = 0.5) -> Pass:
+    """One new token of each sequence, in so many passes, when a part of the output is written."""
+    sequences = rows.batch / rows.groups / passes
+    context = np.maximum(rows.input_tokens + written * rows.output_tokens, _SHORTEST_CONTEXT)
+    return Pass(sequences, sequences, context, prompt=False)
+
+
+def forward(rows: Served, engine: Engine, one: Pass) -> list[Part]:
+    """The operators of a pass."""
+    return [
+        *_products(rows, engine, one),
+        _attention(rows, engine, one),
+        _elements(rows, engine, one),
+        *_collectives(rows, engine, one),
+    ]
+
+
+def _part(name: str, kind: Kind, count: Array, time_s: Array, **others: Array | float) -> Part:
+    zero = np.zeros_like(count)
+    names = ("fixed_s", "read_s", "flops", "memory_bytes", "link_bytes", "doublings", "hops")
+    usual: dict[str, Array | float] = {"launches": 1.0, **dict.fromkeys(names, 0.0), **others}
+    given = {key: zero + value for key, value in usual.items()}
+    return Part(name, kind, count, time_s + zero, **given)
+
+
+def _products(rows: Served, engine: Engine, one: Pass) -> Iterator[Part]:
+    """Linear layers, experts in groups of one shape, and the logits of sequences' last tokens."""
+    h, t, m = rows.hidden, rows.tp, one.tokens
+    width, up = rows.heads * rows.head_dim / t, 1 + rows.gated_mlp
+    qkv = width + 2 * np.maximum(rows.kv_heads / t, 1.0) * rows.head_dim
+    shared = rows.shared_expert_ffn / t
+    layers, none = rows.layers, np.zeros_like(h)
+    sizes = {
+        "queries, keys, values": (qkv, h, layers),
+        "attention output": (h, width, layers),
+        "MLP up": (up * rows.ffn / t, h, np.where(rows.ffn > 0, layers, none)),
+        "MLP down": (h, rows.ffn / t, np.where(rows.ffn > 0, layers, none)),
+        "shared expert up": (up * shared, h, np.where(shared > 0, layers, none)),
+        "shared expert down": (h, shared, np.where(shared > 0, layers, none)),
+    }
+    for name, (n, k, count) in sizes.items():
+        if count.any():
+            yield _product(name, engine, m, n, k, count, engine.weights)
+    if rows.experts.any():
+        yield from _experts(rows, engine, m)
+    yield _product(
+        "logits", engine, np.maximum(one.sequences, 1.0), rows.vocab / t, h, none + 1, "bf16"
+    )
+
+
+def _product(
+    name: str, engine: Engine, m: Array, n: Array, k: Array, count: Array, weights: str
+) -> Part:
+    m, n, k = (np.maximum(size, 1.0) for size in np.broadcast_arrays(m, n, k))
+    time_s = product_alone_s(pd.DataFrame({"m": m, "n": n, "k": k}), weights, engine.device)
+    flops = 2 * m * n * k
+    moved = BYTES[weights] * k * (m + n) + _HALF_BYTES * m * n
+    return _part(
+        name,
+        "product",
+        count,
+        _sustained(engine, weights, flops, time_s),
+        flops=flops,
+        memory_bytes=moved,
+    )
+
+
+def _sustained(engine: Engine, weights: str, flops: Array, time_s: Array) -> Array:
+    """What power takes from bursts of products that computing limits, as training runs showed."""
+    known = read_fused().parameters.sustained
+    of_all = [value for name, value in known.items() if name.endswith(weights)]
+    kept = known.get(sustained_name(engine.device.generation, weights), float(np.mean(of_all)))
+    share = np.minimum(flops / peak_flops(engine.device, weights) / time_s, 1.0)
+    slowed: Array = time_s * (1 + (1 / kept - 1) * share)
+    return slowed
+
+
+def _experts(rows: Served, engine: Engine, tokens: Array) -> Iterator[Part]:
+    """Products of the experts that some token chose, each with its even share of the tokens.
+
+    Of E experts n tokens with k choices each meet E (1 - (1 - k/E)^n) on average.
+    """
+    there = np.where(rows.experts > 0, rows.layers, 0.0)
+    experts, chosen = np.maximum(rows.experts, 1.0), np.maximum(rows.experts_per_token, 1.0)
+    routed = tokens * rows.groups
+    met = experts * (1 - (1 - chosen / experts) ** np.maximum(routed, 1.0))
+    local = np.maximum(met / rows.ep, 1.0)
+    m = np.maximum(routed * chosen / met, 1.0)
+    width = np.maximum(rows.expert_ffn / np.maximum(rows.tp / rows.ep, 1.0), 1.0)
+    device, weights = engine.device, engine.weights
+    costs = operator_costs("gemm", device, weights).value
+    of = rates(device, "gemm", weights)
+    for name, n, k in (
+        ("experts up", (1 + rows.gated_mlp) * width, rows.hidden),
+        ("experts down", rows.hidden, width),
+    ):
+        time_s = product_s(m, n, k, BYTES[weights], of, costs, local)
+        flops = 2 * m * n * k * local
+        moved = local * (BYTES[weights] * k * (m + n) + _HALF_BYTES * m * n)
+        slowed = _sustained(engine, weights, flops, time_s)
+        yield _part(name, "product", there, slowed, flops=flops, memory_bytes=moved)
+
+
+def _attention(rows: Served, engine: Engine, one: Pass) -> Part:
+    """Of whole prompts, or of a token of each sequence to its cache."""
+    heads, kv_heads = rows.heads / rows.tp, np.maximum(rows.kv_heads / rows.tp, 1.0)
+    d, sequences = rows.head_dim, np.maximum(one.sequences, 1.0)
+    # Parts of a prompt take their part of it.
+    share = np.minimum(one.sequences, 1.0)
+    windowed = np.minimum(rows.window, one.context)
+    seen = np.where(rows.window > 0, (one.context + windowed) / 2, one.context)
+    table = pd.DataFrame(
+        {"batch": sequences, "heads": heads, "kv_heads": kv_heads, "head_dim": d}
+        | {"seq": one.context, "kv_len": seen}
+    )
+    cache = 2 * sequences * kv_heads * d
+    if one.prompt:
+        time_s = on_device_s("attention_prefill", table, ("bf16",), engine.device)
+        looked_at = np.where(rows.window > 0, (1 + windowed / one.context) / 2, 1.0)
+        scores = _HALF_BYTES * sequences * heads * one.context**2
+        stored = _SCORES * scores / _memory_rate(engine) if engine.stack.stores_scores else 0.0
+        return _part(
+            "attention",
+            "prompt attention",
+            rows.layers * share,
+            (time_s + stored) * looked_at,
+            flops=2 * sequences * heads * one.context**2 * d * looked_at,
+            memory_bytes=_HALF_BYTES * one.context * (2 * sequences * heads * d + cache),
+        )
+    own = engine.stack.own_decoding
+    of = rates(engine.device, "attention_decode", "bf16")
+    read_s = decoding_s(sequences, seen, kv_heads, d, BYTES[engine.cache], of, _AT_PEAK)
+    measured = (
+        0.0 if own else on_device_s("attention_decode", table, (engine.cache,), engine.device)
+    )
+    return _part(
+        "attention",
+        "decoding",
+        rows.layers,
+        measured + np.zeros_like(read_s),
+        fixed_s=_start_s(engine) if own else 0.0,
+        read_s=read_s if own else 0.0,
+        flops=4 * sequences * heads * seen * d,
+        memory_bytes=BYTES[engine.cache] * cache * seen,
+    )
+
+
+def _start_s(engine: Engine) -> float:
+    """Start and end of a kernel, as of a product."""
+    return operator_costs("gemm", engine.device, "bf16").costs["launch_s"]
+
+
+def _memory_rate(engine: Engine) -> float:
+    """Bytes per second of element-wise kernels."""
+    return engine.device.memory_gbytes_per_s * 1e9 * read_fused().parameters.memory_efficiency
+
+
+def _elements(rows: Served, engine: Engine, one: Pass) -> Part:
+    """Norms, residual sums, rotary embeddings and activations; each kernel has a start and an end,
+    as a product has."""
+    heads = (rows.heads + rows.kv_heads) * rows.head_dim / rows.tp
+    activation = np.where(rows.gated_mlp > 0, _GATED, _PLAIN) * rows.inner / rows.tp
+    moved = one.tokens * (_HIDDEN * rows.hidden + _HEADS * heads + activation)
+    kernels = float(engine.stack.elementwise)
+    floor = _start_s(engine)
+    return _part(
+        "element-wise",
+        "elements",
+        rows.layers,
+        moved / _memory_rate(engine),
+        fixed_s=kernels * floor,
+        flops=moved / _HALF_BYTES,
+        memory_bytes=moved,
+        launches=kernels,
+    )
+
+
+def _collectives(rows: Served, engine: Engine, one: Pass) -> Iterator[Part]:
+    hidden = _HALF_BYTES * one.tokens * rows.hidden
+    if (rows.tp > 1).any():
+        split = rows.tp > 1
+        yield _among("all-reduce", "all_reduce", rows.tp, hidden, 2 * rows.layers * split, engine)
+        logits = _HALF_BYTES * np.maximum(one.sequences, 1.0) * rows.vocab
+        yield _among("logits' all-gather", "all_gather", rows.tp, logits, 1.0 * split, engine)
+    apart = (rows.groups > 1) & (rows.experts > 0)
+    if apart.any():
+        sent = hidden / rows.tp * rows.experts_per_token
+        yield _among(
+            "experts' exchange", "alltoall", rows.ep, sent, 2 * rows.layers * apart, engine
+        )
+    if (rows.pp > 1).any():
+        device = engine.device
+        inside = rows.tp * rows.pp <= device.domain_gpus
+        rate = np.where(inside, device.link_gbytes_per_s * 1e9, device.nic_gbps * 1e9 / 8)
+        sent = hidden / rows.tp
+        yield _part(
+            "messages between stages",
+            "message",
+            rows.pp - 1,
+            sent / rate,
+            link_bytes=sent,
+            hops=1.0,
+        )
+
+
+def _among(
+    name: str, collective: str, ranks: Array, size_bytes: Array, count: Array, engine: Engine
+) -> Part:
+    """A collective of ranks that fill domains: inside, as measured there; then between them, each
+    rank of a domain through its own port, two messages for each doubling of domains."""
+    device = engine.device
+    inside = np.clip(ranks, 2.0, device.domain_gpus)
+    domains = np.maximum(ranks / inside, 1.0)
+    table = pd.DataFrame({"size_bytes": np.maximum(size_bytes, 1.0), "ranks": inside})
+    table["collective"] = collective
+    time_s = on_device_s("nccl", table, ("fp16", collective), device)
+    factor = 2.0 if collective == "all_reduce" else 1.0
+    if collective == "all_reduce" and engine.stack.reduces_at_once:
+        links = device.link_gbytes_per_s * 1e9 * read_fused().parameters.link_efficiency
+        at_once = engine.costs.at_once_s + (inside - 1) * size_bytes / links
+        time_s = np.minimum(time_s, at_once)
+    nic = device.nic_gbps * 1e9 / 8 * read_fused().parameters.fabric_efficiency
+    time_s = time_s + factor * (domains - 1) / domains * size_bytes / (inside * nic)
+    called = collective.replace("alltoall", "all_to_all")
+    return _part(
+        name,
+        "collective",
+        count,
+        time_s,
+        link_bytes=bus_factor(called, inside) * size_bytes,
+        doublings=np.log2(np.maximum(ranks, 2.0)),
+        hops=2 * np.log2(domains),
+    )
+
+
+def bound(part: Part, engine: Engine) -> Array:
+    """What most of an operator's time goes to, for each row: compute, memory, network or launch.
+
+    The first three are what its work takes at the data sheet's peaks; where none of them is a
+    quarter of its time, it is its launch.
+    """
+    device = engine.device
+    precision = engine.weights if part.kind == "product" and part.name != "logits" else "bf16"
+    names = np.array(["compute", "memory", "network"])
+    least = np.stack(
+        [
+            part.flops / peak_flops(device, precision),
+            part.memory_bytes / (device.memory_gbytes_per_s * 1e9),
+            part.link_bytes / (device.link_gbytes_per_s * 1e9),
+        ]
+    )
+    whole = part.time_s + part.fixed_s + part.read_s
+    return np.where(least.max(axis=0) < whole / 4, "launch", names[least.argmax(axis=0)])

@@ -1,0 +1,79 @@
+"""Memory of a GPU that serves: weights, caches of keys and values, and what is left for them."""
+
+import numpy as np
+
+from repro.errors import ReproError
+from repro.predict.fused.memory import FRAMEWORK_BYTES
+from repro.predict.serving.served import BYTES, Engine, Served
+from repro.predict.workload import Array
+
+_HALF_BYTES = 2
+# Engines leave this part of the memory to others, and what a pass needs beside weights and cache.
+USABLE = 0.9
+
+
+def weight_bytes(rows: Served, engine: Engine) -> Array:
+    """Of the fullest stage of each GPU: linear layers in their precision, tables in half."""
+    h, matrices = rows.hidden, 2 + rows.gated_mlp
+    attention = 2 * (rows.heads + np.maximum(rows.kv_heads, rows.tp)) * rows.head_dim
+    shared = matrices * (rows.ffn + rows.shared_expert_ffn)
+    split = h * (attention + shared) / rows.tp
+    experts = matrices * h * rows.expert_ffn * rows.experts / np.maximum(rows.ep, rows.tp)
+    tables = np.where(rows.pp > 1, 1.0, 2.0) * rows.vocab * h / rows.tp
+    layers = np.ceil(rows.layers / rows.pp)
+    total: Array = BYTES[engine.weights] * layers * (split + experts) + _HALF_BYTES * tables
+    return total
+
+
+def cache_bytes(rows: Served, engine: Engine, tokens: Array) -> Array:
+    """Keys and values of one sequence of so many tokens, on each GPU, in whole pages.
+
+    Queries share `kv_heads`, which more GPUs than those hold twice; every second layer keeps a
+    window's tokens only, where the model has one.
+    """
+    page = engine.stack.page_tokens
+    seen = np.where(rows.window > 0, (tokens + np.minimum(tokens, rows.window)) / 2, tokens)
+    kept = np.ceil(seen / page) * page
+    heads = np.maximum(rows.kv_heads / rows.tp, 1.0)
+    layers = np.ceil(rows.layers / rows.pp)
+    total: Array = 2 * BYTES[engine.cache] * layers * heads * rows.head_dim * kept
+    return total
+
+
+def free_bytes(rows: Served, engine: Engine) -> Array:
+    """What is left for caches."""
+    usable = USABLE * 1e9 * engine.device.memory_gb
+    left: Array = usable - FRAMEWORK_BYTES - weight_bytes(rows, engine)
+    return left
+
+
+def largest_batch(rows: Served, engine: Engine) -> Array:
+    """Sequences of all groups whose caches fit when they are longest; 0 where none does."""
+    one = cache_bytes(rows, engine, rows.input_tokens + rows.output_tokens)
+    fitting: Array = np.floor(np.maximum(free_bytes(rows, engine), 0.0) / one) * rows.groups
+    return fitting
+
+
+def check_fits(rows: Served, engine: Engine) -> None:
+    """Refuse a table none of whose rows fits.
+
+    Raises
+    ------
+    ReproError
+        The weights, or one sequence beside them, take more than the memory.
+    """
+    if (largest_batch(rows, engine) >= rows.batch).any():
+        return
+    at = int(np.argmax(free_bytes(rows, engine)))
+    where, left = engine.device, free_bytes(rows, engine)[at]
+    if left <= 0:
+        raise ReproError(
+            f"{weight_bytes(rows, engine)[at] / 1e9:.0f} GB of weights on each {where.label} of "
+            f"{where.memory_gb:g} GB; take more GPUs or a lower precision"
+        )
+    tokens = (rows.input_tokens + rows.output_tokens)[at]
+    one = cache_bytes(rows, engine, rows.input_tokens + rows.output_tokens)[at]
+    raise ReproError(
+        f"context of {tokens:.0f} tokens: its cache takes {one / 1e9:.3g} GB of each GPU, and "
+        f"{left / 1e9:.3g} GB are left; take a shorter context, a smaller batch or more GPUs"
+    )

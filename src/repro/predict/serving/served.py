@@ -1,0 +1,156 @@
+"""What is served, how it is split and on what: rows of models and batches, and their engine."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from repro.catalog.gpus import Gpu
+from repro.catalog.open_models import DecoderShape
+from repro.catalog.serving import ServingCosts, ServingStack
+from repro.errors import ReproError
+from repro.predict.workload import Array
+
+# Bytes of a weight, or of an element of the cache.
+BYTES: Mapping[str, float] = {"bf16": 2.0, "fp8": 1.0}
+_ALIKE = {"fp16": "bf16", "float16": "bf16", "bfloat16": "bf16", "half": "bf16"}
+# Fields of a model that a row has.
+SHAPE = (
+    *("layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "gated_mlp", "window", "vocab"),
+    *("experts", "experts_per_token", "expert_ffn", "shared_expert_ffn"),
+)
+
+
+@dataclass(frozen=True)
+class Served:
+    """Rows of models, splits and batches; float arrays of one length.
+
+    Attributes
+    ----------
+    layers, hidden, ffn, heads, kv_heads, head_dim, gated_mlp, window, vocab
+        The model, as `repro.catalog.open_models.DecoderShape`.
+    experts, experts_per_token, expert_ffn, shared_expert_ffn
+        0 for dense models.
+    tp, pp, ep
+        Tensor, pipeline and expert parallel sizes. Experts are spread over `ep` GPUs: up to `tp` of
+        them have the same sequences; where there are more, each `tp` of them have sequences of
+        their own, and exchange tokens.
+    batch, input_tokens, output_tokens
+        Sequences at once of all these GPUs, their prompts and what is written to each.
+    """
+
+    layers: Array
+    hidden: Array
+    ffn: Array
+    heads: Array
+    kv_heads: Array
+    head_dim: Array
+    gated_mlp: Array
+    window: Array
+    vocab: Array
+    experts: Array
+    experts_per_token: Array
+    expert_ffn: Array
+    shared_expert_ffn: Array
+    tp: Array
+    pp: Array
+    ep: Array
+    batch: Array
+    input_tokens: Array
+    output_tokens: Array
+
+    @property
+    def groups(self) -> Array:
+        """Groups of GPUs with sequences of their own."""
+        count: Array = np.maximum(self.ep / self.tp, 1.0)
+        return count
+
+    @property
+    def gpus(self) -> Array:
+        """All GPUs of one copy of the model."""
+        count: Array = self.tp * self.pp * self.groups
+        return count
+
+    @property
+    def inner(self) -> Array:
+        """Widths of a layer's MLP that a token meets."""
+        width: Array = self.ffn + self.shared_expert_ffn + self.experts_per_token * self.expert_ffn
+        return width
+
+    def rows(self, chosen: Array) -> "Served":
+        """Some of the rows."""
+        kept: dict[str, Any] = {one.name: getattr(self, one.name)[chosen] for one in fields(self)}
+        return replace(self, **kept)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A GPU, which need not exist, precisions of weights and of the cache, and software; half of
+    the 90 % interval of ln(time), wider where nothing of the software was measured."""
+
+    device: Gpu
+    weights: str
+    cache: str
+    stack: ServingStack
+    costs: ServingCosts
+    half_width: float
+
+    def __post_init__(self) -> None:
+        for name in (self.weights, self.cache):
+            if BYTES[name] < BYTES["bf16"] and self.device.fp8_flops is None:
+                raise ReproError(
+                    f"precision {name!r}: {self.device.label} has no units for it; take bf16"
+                )
+
+
+def precision(name: str) -> str:
+    """A precision as tables call it, by the name it has here.
+
+    Raises
+    ------
+    ReproError
+        No product was measured in it.
+    """
+    found = _ALIKE.get(name.lower(), name.lower())
+    if found not in BYTES:
+        known = ", ".join((*BYTES, *_ALIKE))
+        raise ReproError(f"unknown precision {name!r}; choose from: {known}")
+    return found
+
+
+def served(shape: DecoderShape, **columns: Any) -> Served:
+    """Rows of one model; `columns` are the other fields of `Served`, which broadcast.
+
+    Raises
+    ------
+    ReproError
+        A size is less than one, or groups do not divide the model.
+    """
+    values = {name: float(getattr(shape, name)) for name in SHAPE} | columns
+    arrays = np.broadcast_arrays(*(np.asarray(values[one.name], float) for one in fields(Served)))
+    names = (one.name for one in fields(Served))
+    rows = Served(**{name: array.ravel() for name, array in zip(names, arrays, strict=True)})
+    check(rows)
+    return rows
+
+
+def check(rows: Served) -> None:
+    """Refuse rows that cannot be served at all.
+
+    Raises
+    ------
+    ReproError
+        A size is less than one, or groups do not divide the model; the message names the value.
+    """
+    for name in ("tp", "pp", "ep", "batch", "input_tokens", "output_tokens"):
+        values = getattr(rows, name)
+        if not np.all(values >= 1):
+            wrong = values[~(values >= 1)][0]
+            raise ReproError(f"{name} is {wrong:g}; wanted is 1 or more")
+    uneven = np.mod(rows.heads, rows.tp) > 0
+    if uneven.any():
+        raise ReproError(
+            f"tp {rows.tp[uneven][0]:g} does not divide {rows.heads[uneven][0]:g} heads; "
+            "take one of its divisors"
+        )

@@ -1,0 +1,140 @@
+"""Passes by operator: their work by closed forms, what binds them, and how they scale."""
+
+import numpy as np
+import pytest
+from serving_examples import on, rows_of
+
+from repro.catalog.open_models import open_model
+from repro.errors import ReproError
+from repro.predict.serving.forward import Part, bound, forward, prompt_pass, token_pass
+from repro.predict.serving.latency import latency, passes
+from repro.predict.serving.served import Served
+
+_ONCE = np.ones(1)
+
+
+def _work(parts: list[Part], name: str, kind: str = "product") -> float:
+    return float(sum((one.count * getattr(one, name)).sum() for one in parts if one.kind == kind))
+
+
+def _decode(rows: Served, **where: str) -> list[Part]:
+    return forward(rows, on(**where), token_pass(rows, _ONCE))
+
+
+@pytest.mark.parametrize("model", ["llama3.1-8b", "llama2-70b", "gpt-j-6b", "falcon-180b"])
+def test_a_token_multiplies_with_every_weight_once(model: str) -> None:
+    shape = open_model(model).shape
+    weights = shape.count(0) - shape.vocab * shape.hidden
+    parts = _decode(rows_of(model))
+    assert _work(parts, "flops") == pytest.approx(2 * 8 * weights, rel=1e-3)
+    # And reads each of them once, beside 8 rows of hidden states.
+    assert _work(parts, "memory_bytes") == pytest.approx(2 * weights, rel=0.02)
+
+
+def test_a_prompts_layers_compute_for_all_its_tokens() -> None:
+    rows, shape = rows_of(), open_model("llama3.1-8b").shape
+    parts = forward(rows, on(), prompt_pass(rows, _ONCE))
+    layers = shape.count(0) - 2 * shape.vocab * shape.hidden
+    logits = 2 * 8 * shape.vocab * shape.hidden
+    expected = 2 * 8 * 512 * layers + logits
+    assert _work(parts, "flops") == pytest.approx(expected, rel=1e-3)
+    # Causality leaves half of 4 s^2 d for each head.
+    scores = 32 * 8 * 32 * 2 * 512**2 * 128
+    assert _work(parts, "flops", "prompt attention") == pytest.approx(scores)
+
+
+def test_decoding_reads_the_cache_once() -> None:
+    cached = 2 * 2 * 32 * 8 * 128 * 8 * (512 + 32)
+    assert _work(_decode(rows_of()), "memory_bytes", "decoding") == pytest.approx(cached)
+
+
+def test_all_experts_are_read_where_many_tokens_choose() -> None:
+    shape = open_model("mixtral-8x7b").shape
+    many, one = rows_of("mixtral-8x7b", batch=256), rows_of("mixtral-8x7b", batch=1)
+    every = 3 * 8 * shape.hidden * shape.expert_ffn * shape.layers
+    named = [p for p in _decode(many, device="b200-sxm-180gb") if p.name.startswith("experts")]
+    assert _work(named, "memory_bytes") == pytest.approx(2 * every, rel=0.05)
+    named = [p for p in _decode(one, device="b200-sxm-180gb") if p.name.startswith("experts")]
+    assert _work(named, "memory_bytes") == pytest.approx(2 * every / 4, rel=0.01)
+
+
+def test_tensor_parallel_ranks_share_products_and_reduce_twice_a_layer() -> None:
+    alone, four = _decode(rows_of("llama3.1-70b")), _decode(rows_of("llama3.1-70b", tp=4))
+    assert _work(four, "flops") == pytest.approx(_work(alone, "flops") / 4, rel=1e-3)
+    (reduced,) = (one for one in four if one.name == "all-reduce")
+    assert reduced.count == 160
+    # 2 (n - 1)/n of 8 rows of 8,192 in half precision.
+    assert reduced.link_bytes == pytest.approx(1.5 * 8 * 8192 * 2)
+    # So small a message costs its launch and hops.
+    assert bound(reduced, on()) == "launch"
+
+
+def test_prefill_computes_and_decode_reads() -> None:
+    rows = rows_of(batch=4, input_tokens=2048)
+    found = {
+        (phase, part.name): str(bound(part, on())[0])
+        for phase, one in (
+            ("prefill", prompt_pass(rows, _ONCE)),
+            ("decode", token_pass(rows, _ONCE)),
+        )
+        for part in forward(rows, on(), one)
+    }
+    assert found["prefill", "MLP up"] == "compute"
+    assert found["decode", "MLP up"] == "memory"
+    assert found["prefill", "element-wise"] == "memory"
+
+
+def test_more_work_takes_longer_and_more_gpus_do_not() -> None:
+    batches = rows_of(batch=np.array([1, 8, 64, 256]))
+    found = latency(passes(batches, on()), on())
+    assert (np.diff(found.output_token_s) > 0).all() and (np.diff(found.total_s) > 0).all()
+    # A pass has 8,192 tokens at most, whosever they are.
+    assert found.first_token_s[2] == found.first_token_s[3] > found.first_token_s[0]
+    assert (np.diff(found.tokens_per_s_per_gpu) > 0).all()
+    widths = rows_of("llama2-70b", tp=np.array([2, 4, 8]), input_tokens=2048)
+    found = latency(passes(widths, on()), on())
+    assert (np.diff(found.output_token_s) < 0).all() and (np.diff(found.first_token_s) < 0).all()
+
+
+def test_a_token_takes_at_least_what_reading_weights_does() -> None:
+    for device, peak in (("a100-sxm-80gb", 2.039e12), ("h200-sxm-141gb", 4.8e12)):
+        engine = on(device, stack="tensorrt-llm")
+        found = latency(passes(rows_of(batch=1, input_tokens=1), engine), engine)
+        least = 2 * (8.03e9 - 128256 * 4096) / peak
+        assert 1 < found.output_token_s / least < 2
+
+
+def test_fp8_is_up_to_twice_as_fast() -> None:
+    half, eighth = (
+        latency(passes(rows_of(batch=4), on(weights=name)), on(weights=name))
+        for name in ("bf16", "fp8")
+    )
+    assert 1.3 < half.output_token_s / eighth.output_token_s < 2
+    with pytest.raises(ReproError, match="precision 'fp8': A100-SXM-80GB has no units for it"):
+        on("a100-sxm-80gb", "fp8")
+    with pytest.raises(ReproError, match="unknown precision 'int3'"):
+        on(weights="int3")
+
+
+def test_whole_sequences_of_micro_batches_wait_for_each_other() -> None:
+    """FasterTransformer's stages: p of them take (m + p - 1)/p of m micro batches' passes."""
+    engine = on("a100-sxm-80gb", stack="fastertransformer-5")
+    shape = {"batch": 24, "input_tokens": 512, "pp": 3}
+    found = passes(rows_of("llama2-7b", **shape), engine)
+    # A third of the batch has 4,096 tokens, half of it 2,048.
+    assert found.prompt_passes == 6 and found.token_passes == 3
+    steady = on("a100-sxm-80gb")
+    assert passes(rows_of("llama2-7b", **shape), steady).prompt_passes == 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"batch": 0}, "batch is 0; wanted is 1 or more"),
+        ({"input_tokens": 0}, "input_tokens is 0"),
+        ({"tp": 5}, "tp 5 does not divide 32 heads"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(changed: dict[str, int], message: str) -> None:
+    with pytest.raises(ReproError, match=message):
+        rows_of(**changed)

@@ -1,0 +1,60 @@
+"""Weights and caches against their closed forms, and what does not fit."""
+
+import pytest
+from serving_examples import on, rows_of
+
+from repro.catalog.open_models import open_model
+from repro.errors import ReproError
+from repro.predict.serving.memory import cache_bytes, check_fits, largest_batch, weight_bytes
+
+
+@pytest.mark.parametrize("model", ["llama3.1-8b", "llama2-7b", "gpt-j-6b"])
+def test_weights_are_the_models_parameters(model: str) -> None:
+    entry = open_model(model)
+    assert weight_bytes(rows_of(model), on()) == pytest.approx(2 * entry.parameters, rel=0.005)
+
+
+def test_lower_precision_halves_layers_and_not_tables() -> None:
+    half, eighth = (weight_bytes(rows_of(), on(weights=name)) for name in ("bf16", "fp8"))
+    tables = 2 * 2 * 128256 * 4096
+    assert eighth - tables == pytest.approx((half - tables) / 2)
+
+
+def test_groups_split_weights_and_share_heads() -> None:
+    alone, eight = rows_of("llama3.1-70b"), rows_of("llama3.1-70b", tp=8)
+    assert weight_bytes(eight, on()) == pytest.approx(weight_bytes(alone, on()) / 8, rel=0.001)
+    assert cache_bytes(eight, on(), 1024) == cache_bytes(alone, on(), 1024) / 8
+    # Sixteen GPUs hold eight heads twice.
+    assert cache_bytes(rows_of("llama3.1-70b", tp=16), on(), 1024) == cache_bytes(eight, on(), 1024)
+
+
+def test_a_cache_of_grouped_queries_is_in_whole_pages() -> None:
+    # 2 x 2 bytes x 32 layers x 8 heads x 128, for 512 tokens.
+    assert cache_bytes(rows_of(), on(), 512) == 2 * 2 * 32 * 8 * 128 * 512
+    assert cache_bytes(rows_of(), on(), 513) == 2 * 2 * 32 * 8 * 128 * 528
+    # Every query has its own keys and values.
+    assert cache_bytes(rows_of("llama2-7b"), on(), 512) == 2 * 2 * 32 * 32 * 128 * 512
+    assert cache_bytes(rows_of(), on(weights="fp8"), 512) == 2 * 32 * 8 * 128 * 512
+
+
+def test_a_windows_layers_keep_its_tokens_only() -> None:
+    whole = 2 * 2 * 24 * 8 * 64
+    assert cache_bytes(rows_of("gpt-oss-20b"), on(), 4224) == whole * (4224 + 128) / 2
+
+
+def test_the_largest_batch_fills_what_weights_leave() -> None:
+    found = largest_batch(rows_of(), on())
+    left = 0.9 * 80e9 - 3e9 - 2 * 8.03e9
+    assert found == pytest.approx(left / (2 * 2 * 32 * 8 * 128 * 576), abs=2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({"model": "llama3.1-70b"}, "141 GB of weights on each H100-SXM-80GB of 80 GB"),
+        ({"input_tokens": 10**6}, "context of 1000064 tokens: its cache takes 131 GB"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(rows: dict[str, object], message: str) -> None:
+    with pytest.raises(ReproError, match=message):
+        check_fits(rows_of(**{"model": "llama3.1-8b", **rows}), on())

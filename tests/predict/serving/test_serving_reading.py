@@ -1,0 +1,117 @@
+"""Tables of serving are read as they are written elsewhere, and refused with what is wrong."""
+
+import pandas as pd
+import pytest
+
+from repro.errors import ReproError
+from repro.predict.serving.memory import largest_batch
+from repro.predict.serving.reading import (
+    ServingRows,
+    gpu_called,
+    is_serving,
+    model_called,
+    serving_rows,
+)
+
+_ONE = {
+    "Model": "Llama-3.1-8B-Instruct",
+    "GPU": "NVIDIA H100 80GB HBM3",
+    "TP": 1,
+    "Precision": "FP8",
+    "ISL": 128,
+    "OSL": 256,
+    "Batch Size": 32,
+    "Throughput (tok/s)": 4096.0,
+}
+
+
+def _table(**changed: object) -> pd.DataFrame:
+    return pd.DataFrame([{**_ONE, **changed}])
+
+
+def _only(table: pd.DataFrame) -> ServingRows:
+    (one,) = serving_rows(table)
+    return one
+
+
+def test_throughput_says_how_long_writing_everything_took() -> None:
+    one = _only(_table())
+    assert one.total_s == pytest.approx(32 * 256 / 4096.0)
+    assert (one.engine.weights, one.engine.cache) == ("fp8", "fp8")
+    assert one.engine.device.label == "H100-SXM-80GB"
+    assert (one.rows.layers, one.rows.kv_heads, one.rows.input_tokens) == (32, 8, 128)
+
+
+def test_throughput_of_a_gpu_counts_all_of_them() -> None:
+    table = _table(TP=4).rename(columns={"Throughput (tok/s)": "tokens/s/GPU"})
+    assert _only(table).total_s == pytest.approx(32 * 256 / 4096.0 / 4)
+
+
+def test_without_a_batch_there_are_as_many_sequences_as_fit() -> None:
+    one = _only(_table(**{"Batch Size": None}))
+    assert one.rows.batch == largest_batch(one.rows, one.engine) > 100
+
+
+def test_latencies_with_a_shape_of_their_own() -> None:
+    table = pd.DataFrame(
+        {
+            "set": ["fastertransformer_gpt"],
+            "gpu": ["A100-SXM-80GB"],
+            **{"layers": 24, "hidden": 1024, "heads": 16, "vocab": 51200, "dtype": "fp16"},
+            **{"batch": 4, "input_len": 128, "output_len": 8, "tp": 1, "pp": 1, "latency_ms": 28.0},
+        }
+    )
+    assert is_serving(table)
+    one = _only(table)
+    assert one.total_s == pytest.approx(0.028)
+    assert (one.rows.ffn, one.rows.kv_heads, one.rows.head_dim, one.rows.gated_mlp) == (
+        4096,
+        16,
+        64,
+        0,
+    )
+    assert one.engine.stack.label.startswith("FasterTransformer")
+
+
+def test_other_tables_are_not_of_serving() -> None:
+    assert not is_serving(pd.DataFrame({"gpu": ["h100"], "iteration_time_s": [1.0]}))
+
+
+@pytest.mark.parametrize(
+    ("written", "label"),
+    [
+        ("meta-llama/Llama-2-70b-chat-hf", "Llama 2 70B"),
+        ("LLaMA 7B", "Llama 2 7B"),
+        ("Llama v3.1 405B", "Llama 3.1 405B"),
+        ("llama3.3_70b_fp8", "Llama 3.1 70B"),
+        ("GPTJ 6B", "GPT-J 6B"),
+        ("Mixtral-8x7B-Instruct-v0.1", "Mixtral 8x7B"),
+    ],
+)
+def test_models_are_known_by_their_usual_names(written: str, label: str) -> None:
+    assert model_called(written).label == label
+
+
+@pytest.mark.parametrize(
+    ("written", "label"),
+    [("H100", "H100-SXM-80GB"), ("H200 141GB", "H200-SXM-141GB"), ("a100_80gb", "A100-SXM-80GB")],
+)
+def test_gpus_are_known_by_their_chips(written: str, label: str) -> None:
+    assert gpu_called(written).label == label
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"Model": "abacus-9"}, "unknown model 'abacus-9'; choose from: tinyllama-1.1b"),
+        ({"GPU": "TPU v4"}, "unknown GPU 'TPU v4'"),
+        ({"Precision": "int3"}, "unknown precision 'int3'"),
+        ({"GPU": "A100"}, "precision 'fp8': A100-SXM-80GB has no units for it; take bf16"),
+        ({"Batch Size": 0}, "batch is 0; wanted is 1 or more"),
+        ({"ISL": "short"}, "line 2: input_len is 'short'; wanted is a number"),
+        ({"Throughput (tok/s)": -1.0}, "line 2: tokens_per_s is -1; wanted is a positive number"),
+    ],
+)
+def test_what_is_wrong_is_named(changed: dict[str, object], message: str) -> None:
+    with pytest.raises(ReproError, match=message):
+        _only(_table(**changed))

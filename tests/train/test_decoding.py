@@ -1,0 +1,64 @@
+"""The decoder: its cache gives what computing everything anew does, and ranks what one does."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from repro.catalog.open_models import DecoderShape
+from repro.train.decoding import Decoder, Linear, random_matrix, step_times_s
+
+_SHAPE = DecoderShape(
+    layers=2, hidden=64, ffn=128, heads=4, kv_heads=2, head_dim=16, gated_mlp=True, seq=64, vocab=96
+)
+
+
+def _written(decoder: Decoder, tokens: torch.Tensor) -> torch.Tensor:
+    decoder.fill(tokens.shape[1], 0, len(tokens))
+    return torch.stack([decoder.step(token) for token in tokens])
+
+
+def test_a_sequence_does_not_depend_on_the_batch() -> None:
+    tokens = torch.randint(96, (6, 3), generator=torch.Generator().manual_seed(0))
+    decoder = Decoder(_SHAPE, "bf16")
+    together = _written(decoder, tokens)
+    for one in range(3):
+        assert torch.equal(_written(decoder, tokens[:, one : one + 1])[:, 0], together[:, one])
+
+
+def test_the_past_decides_what_is_written() -> None:
+    """With the same last token, other tokens before it give another one."""
+    decoder = Decoder(_SHAPE, "bf16")
+    starts = torch.arange(96)
+    tokens = torch.stack([starts, torch.zeros_like(starts), torch.ones_like(starts)])
+    assert len(_written(decoder, tokens)[-1].unique()) > 1
+
+
+def test_int8_weights_are_within_their_rounding() -> None:
+    full = random_matrix(32, 64, torch.Generator().manual_seed(0))
+    rows = torch.randn(5, 64, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
+    exact = functional.linear(rows.float(), full.float())
+    found = Linear(full.clone(), "int8")(rows).float()
+    # Half a step of 1/127 of the largest weight, of 64 products of random sign.
+    step = float(full.abs().max()) / 127
+    assert float((found - exact).abs().mean()) < step * 64**0.5
+    assert float((found - exact).abs().max()) > 0
+
+
+@pytest.mark.parametrize("weights", ["bf16", "int8"])
+def test_as_many_times_as_steps(weights: str) -> None:
+    times = step_times_s(Decoder(_SHAPE, weights), batch=2, context=8, steps=3)  # type: ignore[arg-type]
+    assert len(times) == 3 and min(times) > 0
+
+
+def test_ranks_parts_sum_up_to_the_whole() -> None:
+    rows = torch.randn(3, 64, generator=torch.Generator().manual_seed(2)).to(torch.bfloat16)
+    whole, *halves = (Decoder(_SHAPE, "bf16", *of) for of in ((0, 1), (0, 2), (1, 2)))
+    first = whole._layers[0]
+    gate, up = first.up(rows).chunk(2, dim=-1)
+    expected = first.down(gate * up).float()
+    parts = []
+    for half in halves:
+        layer = half._layers[0]
+        gate, up = layer.up(rows).chunk(2, dim=-1)
+        parts.append(layer.down(gate * up).float())
+    assert torch.allclose(sum(parts), expected, atol=0.05 * float(expected.abs().max()))
