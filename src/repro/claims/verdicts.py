@@ -13,6 +13,7 @@ from repro.catalog.selection import select
 from repro.claims.communication import COMMUNICATION, agreement
 from repro.claims.definitions import Quantity, Statement
 from repro.claims.hardware import HARDWARE, OfHardware
+from repro.claims.partitions import PARTITIONS
 from repro.claims.predictions import PREDICTIONS, Predicted
 from repro.claims.published import Claim, read_claims
 from repro.claims.quantities import ASSUMPTIONS, MEMORY_INPUTS, NOT_ON_TESTBED, TESTS
@@ -29,9 +30,16 @@ TOLERANCE = 0.10
 # The documents whose claims are judged; the others are about other clusters and models.
 DOCUMENTS = ("hoti2023", "micro2024", "gpt350m", "abstracts", "perfmodel")
 # What answers claims that no experiment does.
-_PREDICTIONS: Mapping[str, Predicted | OfHardware] = {**PREDICTIONS, **HARDWARE, **COMMUNICATION}
+_PREDICTIONS: Mapping[str, Predicted | OfHardware] = {
+    **PREDICTIONS,
+    **HARDWARE,
+    **COMMUNICATION,
+    **PARTITIONS,
+}
 # The log of communication, among the datasets that claims are judged on, and what it is asked.
 _LOG, _LOGGED = "communication", "C154"
+# Studies that are no experiments, and the claims that they bring.
+_STUDIES = {_LOG: (*COMMUNICATION, _LOGGED), "hierarchical_zero": tuple(PARTITIONS)}
 
 
 @dataclass(frozen=True)
@@ -85,7 +93,7 @@ def judge_claims(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
     Parameters
     ----------
     results : mapping
-        Datasets of the schema by experiment name, and the log's as `communication`.
+        Datasets of the schema by experiment name, and studies': the log's as `communication`.
 
     Returns
     -------
@@ -96,7 +104,7 @@ def judge_claims(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
         claim
         for claim in read_claims()
         if (claim.id in TESTS and TESTS[claim.id].experiment in results)
-        or (_LOG in results and claim.id in (*COMMUNICATION, _LOGGED))
+        or any(claim.id in _STUDIES[name] for name in _STUDIES if name in results)
     ]
     return _judge_all(wanted, results)
 

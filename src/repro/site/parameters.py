@@ -17,6 +17,7 @@ from repro.catalog.gpus import Gpu
 from repro.catalog.models import Model
 from repro.catalog.nodes import Nodes
 from repro.catalog.open_models import OpenModel
+from repro.catalog.partition_study import PartitionStudy
 from repro.catalog.protocols import Protocol, Variant
 from repro.catalog.reading import Entry
 from repro.catalog.stacks import Stack
@@ -43,6 +44,7 @@ _FILES: dict[str, tuple[type[Entry], ...]] = {
     "stacks.yaml": (Stack,),
     "technology.yaml": (Technology,),
     "communication.yaml": (CommunicationStudy,),
+    "hierarchical_zero.yaml": (PartitionStudy,),
     "larger_models.yaml": (LargerModels,),
     "calibration/*.yaml": (Calibration,),
     "links.yaml": (LinkCalibration,),
