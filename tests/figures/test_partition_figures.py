@@ -25,8 +25,8 @@ def test_bars_are_of_levels_and_phases() -> None:
         }
     )
     by_level, by_phase = bytes_by_level_bars(moved, "made up")
-    assert by_level.fabric.data["value"].tolist() == [3.0, 0.0]
-    assert by_phase.gradient_sync.data["value"].tolist() == [1.0, 0.0]
+    assert by_level.Rectangles.Fabric.data["value"].tolist() == [3.0, 0.0]
+    assert by_phase.get(("Rectangles", "Gradient_sync")).data["value"].tolist() == [1.0, 0.0]
 
 
 def test_a_map_has_a_panel_for_each_domain_and_a_box_for_each_cell() -> None:

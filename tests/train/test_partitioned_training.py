@@ -51,14 +51,16 @@ _FOUR, _EIGHT = _topology(2, 1, 2), _topology(2, 2, 2)
 
 
 def _run(family: Family, corpus: Path, **changes: Any) -> TrainingRun:
-    return replace(small_run(family, corpus, microbatches=2), **changes)
+    return replace(small_run(family, corpus), **{"microbatches": 2, **changes})
 
 
-def _ten_steps(run: TrainingRun, scratch: Path) -> tuple[list[float], torch.Tensor]:
+def _steps(
+    run: TrainingRun, scratch: Path, count: int = _STEPS
+) -> tuple[list[float], torch.Tensor]:
     """A rank's task: its losses, and all weights after the last step."""
     state = set_up(run, scratch)
     losses = []
-    for _ in range(_STEPS):
+    for _ in range(count):
         batches = [next(state.training) for _ in range(run.microbatches)]
         losses.append(iterate(state, iter(batches)))
     weights = [
@@ -73,13 +75,17 @@ def _apart(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def _check_alike(
-    pool: RankPool, run: TrainingRun, scratch: Path, partitions: dict[str, Partition]
+    pool: RankPool,
+    run: TrainingRun,
+    scratch: Path,
+    partitions: dict[str, Partition],
+    steps: int = _STEPS,
 ) -> None:
     ranks = next(iter(partitions.values())).ranks
-    alike = pool.run(_ten_steps, run, scratch, ranks=ranks, family=run.family)
+    alike = pool.run(_steps, run, scratch, steps, ranks=ranks, family=run.family)
     for name, partition in partitions.items():
         spread = replace(run, partition=partition)
-        found = pool.run(_ten_steps, spread, scratch, ranks=ranks, family=run.family)
+        found = pool.run(_steps, spread, scratch, steps, ranks=ranks, family=run.family)
         for (losses, weights), (expected, whole) in zip(found, alike, strict=True):
             assert losses == pytest.approx(expected, rel=1e-6), name
             assert _apart(weights, whole) < 1e-6, name
@@ -94,8 +100,8 @@ def test_every_scheme_trains_as_replicas_do(pool: RankPool, enwiki: Path, tmp_pa
 def test_other_families_train_so_too(
     pool: RankPool, enwiki: Path, tmp_path: Path, family: Family
 ) -> None:
-    partitions = {name: _SCHEMES[name].on(_FOUR, 4) for name in ("hpz", "three-level")}
-    _check_alike(pool, _run(family, enwiki), tmp_path, partitions)
+    partitions = {"three-level": _SCHEMES["three-level"].on(_FOUR, 4)}
+    _check_alike(pool, _run(family, enwiki, microbatches=1), tmp_path, partitions, steps=3)
 
 
 def test_quantised_schemes_stay_within_what_their_blocks_allow(
@@ -103,10 +109,10 @@ def test_quantised_schemes_stay_within_what_their_blocks_allow(
 ) -> None:
     for seed in (1, 2):
         run = _run("gpt", enwiki, shape=_ODD, seed=seed)
-        alike = pool.run(_ten_steps, run, tmp_path, ranks=4)
+        alike = pool.run(_steps, run, tmp_path, ranks=4)
         for name in _QUANTISED:
             spread = replace(run, partition=_SCHEMES[name].on(_FOUR, 4))
-            found = pool.run(_ten_steps, spread, tmp_path, ranks=4)
+            found = pool.run(_steps, spread, tmp_path, ranks=4)
             for (losses, weights), (expected, whole) in zip(found, alike, strict=True):
                 # A weight is off by at most 1/254 of its block's largest while losses are
                 # computed; ten steps of Adam move one by at most ten times the learning rate.
@@ -205,7 +211,7 @@ def _paced(run: TrainingRun, scratch: Path) -> dict[str, tuple[float, ...]]:
 def test_collectives_in_the_middle_of_passes_are_phases_of_their_own(
     pool: RankPool, enwiki: Path, tmp_path: Path
 ) -> None:
-    run = _run("gpt", enwiki, partition=_SCHEMES["three-level"].on(_FOUR, 4))
+    run = _run("gpt", enwiki, shape=_ODD, partition=_SCHEMES["three-level"].on(_FOUR, 4))
     for phases in pool.run(_paced, run, tmp_path, ranks=4):
         for name in ("forward compute", "gradient sync", "parameter all-gather"):
             assert min(phases[name]) > 0

@@ -67,12 +67,16 @@ class Scheme(Entry):
         node = topology.gpus_per_node
         package = topology.levels[0].members if len(topology.levels) > 2 else node
         sizes = {"gpu": 1, "package": package, "node": node, "all": ranks}
-        spans = [min(sizes[span], ranks) for span in (self.weights, self.gradients, self.optimizer)]
+        weights, gradients, optimizer = (
+            min(sizes[span], ranks) for span in (self.weights, self.gradients, self.optimizer)
+        )
         secondary = min(sizes[self.secondary], ranks) if self.secondary else 0
         return Partition(
             ranks,
-            *spans,
-            secondary=secondary if secondary < spans[0] else 0,
+            weights,
+            gradients,
+            optimizer,
+            secondary=secondary if secondary < weights else 0,
             node=min(node, ranks),
             int8_weights=self.int8_weights,
             int4_gradients=self.int4_gradients,
@@ -144,9 +148,8 @@ def gpt_units(shape: Shape) -> tuple[Unit, ...]:
     norms = ((h, h),) * 4
     attention = ((h, h * h), (h, h), (3 * h, 3 * h * h), (3 * h, 3 * h))
     mlp = ((f, h * f), (f, f), (h, h * f), (h, h))
-    tables = ((shape.vocabulary_size, shape.vocabulary_size * h),)
-    tables += ((shape.sequence_length, shape.sequence_length * h),)
-    around = Unit(tables + ((h, h),) * 2, gathered_again=False)
+    tables = tuple((rows, rows * h) for rows in (shape.vocabulary_size, shape.sequence_length))
+    around = Unit((*tables, (h, h), (h, h)), gathered_again=False)
     return Unit(norms + attention + mlp, shape.layers), around
 
 

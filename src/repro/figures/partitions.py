@@ -107,17 +107,16 @@ def scheme_map(found: pd.DataFrame) -> hv.Layout:
     each domain, model and micro batch; numbers are how many times the next one's throughput."""
     labels, colours = _labels(), _colours()
     drawn = []
-    for (domain, model, size), rows in found.groupby(
-        ["cluster", "model", "micro_batch_size"], sort=False
-    ):
-        gpus, ratios = (list(dict.fromkeys(rows[name])) for name in ("gpus", "link_ratio"))
+    for names, rows in found.groupby(["cluster", "model", "micro_batch_size"], sort=False):
+        gpus, ratios = (rows[name].unique().tolist() for name in ("gpus", "link_ratio"))
+        x, y = rows.gpus.map(gpus.index), rows.link_ratio.map(ratios.index)
+        placed = rows.assign(left=x - 0.5, bottom=y - 0.5, right=x + 0.5, top=y + 0.5, x=x, y=y)
         marks: list[hv.Element] = []
         for name in [*labels, _NONE]:
-            own = rows[rows.scheme == name]
+            own = placed[placed.scheme == name]
             if own.empty:
                 continue
-            x, y = [gpus.index(n) for n in own.gpus], [ratios.index(r) for r in own.link_ratio]
-            boxes = [(a - 0.5, b - 0.5, a + 0.5, b + 0.5) for a, b in zip(x, y, strict=True)]
+            boxes = own[["left", "bottom", "right", "top"]].to_numpy()
             colour = colours.get(name, "#FFFFFF")
             marks.append(
                 hv.Rectangles(boxes, label=labels.get(name, _NONE)).opts(
@@ -127,15 +126,11 @@ def scheme_map(found: pd.DataFrame) -> hv.Layout:
                     )
                 )
             )
-        texts = [
-            (gpus.index(row.gpus), ratios.index(row.link_ratio), f"{row.ahead:.2f}")
-            for row in rows.itertuples()
-            if row.ahead == row.ahead
-        ]
-        marks.append(hv.Labels(texts).opts(**_small()))
+        texts = placed.dropna(subset="ahead").assign(text=placed.ahead.map("{:.2f}".format))
+        marks.append(hv.Labels(texts, ["x", "y"], "text").opts(**_small()))
         drawn.append(
             hv.Overlay(marks).opts(
-                title=f"{domain}, {model}, micro batch {size}",
+                title="{}, {}, micro batch {}".format(*names),
                 xlabel="GPUs",
                 ylabel="rate between nodes, times its own",
                 xticks=list(enumerate(map(str, gpus))),

@@ -74,5 +74,5 @@ def logged_by_level(results: xr.Dataset, topology: Topology) -> pd.DataFrame:
         levels = [topology.spanned(ranks) for ranks in moved.ranks]
         found.append(moved.assign(scheme=str(name), level=levels, sent_bytes=sent))
     columns = ["scheme", "level", "phase", "operation"]
-    every = pd.concat(found)
-    return every.groupby(columns, sort=False, as_index=False).sent_bytes.sum()
+    every = pd.concat(found)[[*columns, "sent_bytes"]]
+    return every.groupby(columns, sort=False, as_index=False).sum()

@@ -28,6 +28,8 @@ def _join(everybody: int, ranks: int, stride: int) -> dist.ProcessGroup:
         for first in range(0, everybody, block)
         for offset in range(stride)
     ]
-    own, _ = dist.new_subgroups_by_enumeration(members, group_desc=f"PARTITION_{ranks}_BY_{stride}")
-    assert own is not None
+    own: dist.ProcessGroup
+    own, _ = dist.new_subgroups_by_enumeration(  # type: ignore[no-untyped-call]
+        members, group_desc=f"PARTITION_{ranks}_BY_{stride}"
+    )
     return own

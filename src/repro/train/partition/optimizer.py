@@ -72,7 +72,8 @@ class PartitionedOptimizer:
         self.units = [self._unit(*unit) for unit in units]
         for unit in self.units:
             for position, one in enumerate(unit.parameters):
-                one.register_post_accumulate_grad_hook(partial(self._arrived, unit, position))
+                arrived = partial(self._arrived, unit, position)
+                one.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]
         # As Megatron-Core's, which decays all parameters where no schedule says otherwise.
         masters = [unit.master for unit in self.units]
         self._adam = torch.optim.AdamW(
