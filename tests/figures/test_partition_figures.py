@@ -35,7 +35,7 @@ def test_a_map_has_a_panel_for_each_domain_and_a_box_for_each_cell() -> None:
         for domain in ("frontier", "dgx-h100")
         for gpus, ratio, scheme in ((8, 0.5, "mics"), (8, 1.0, "hpz"), (16, 0.5, "none fits"))
     ]
-    columns = ["cluster", "model", "micro_batch_size", "gpus", "link_ratio", "scheme"]
+    columns = ["cluster", "model", "micro_batches", "gpus", "link_ratio", "scheme"]
     found = pd.DataFrame(rows, columns=[*columns, "tflops_per_gpu", "ahead"])
     drawn = scheme_map(found)
     assert len(drawn) == 2

@@ -11,6 +11,9 @@ from repro.catalog.reading import Entry, choose, read_yaml
 from repro.catalog.topology import Topology
 from repro.paths import PARAMS
 
+Overlap = Literal["none", "passes", "all"]
+Recompute = Literal["none", "selective", "full"]
+
 
 class Emulated(Entry):
     """What the testbed trains in every scheme: an experiment's model on GPUs of a topology.
@@ -28,19 +31,27 @@ class Emulated(Entry):
 
 
 class Setting(Entry):
-    """What a paper may leave open: batch, length, what is recomputed, and whether collectives
-    are hidden behind computing. An iteration of a rank has `micro_batches`."""
+    """What a paper may leave open. An iteration of a rank has `micro_batches`.
+
+    Attributes
+    ----------
+    overlap
+        Which collectives are hidden behind computing: none; those of each pass (`passes`); or also
+        those of once an iteration (`all`), sums of gradients behind the last backward pass as FSDP2
+        hides those between replicas, stepped weights behind the next forward pass as
+        Megatron-Core can.
+    """
 
     micro_batch_size: PositiveInt
     micro_batches: PositiveInt
     sequence_length: PositiveInt
-    recompute: Literal["none", "selective", "full"]
-    overlap: bool
+    recompute: Recompute
+    overlap: Overlap
 
 
 class Sweeps(Entry):
-    """What is predicted: every scheme of one model by GPUs, sweeps around `base` in one direction
-    each, and a map over `link_ratios`, models and micro batches on the GPUs of `domains`, clusters.
+    """What is predicted: every scheme of one model by GPUs, all that `base` settles swept, and a map
+    over `link_ratios`, models and numbers of micro batches on the GPUs of `domains`, clusters.
     """
 
     cluster: str
@@ -50,10 +61,11 @@ class Sweeps(Entry):
     micro_batch_sizes: tuple[PositiveInt, ...]
     micro_batches: tuple[PositiveInt, ...]
     sequence_lengths: tuple[PositiveInt, ...]
-    recomputes: tuple[Literal["none", "selective", "full"], ...]
+    recomputes: tuple[Recompute, ...]
+    overlaps: tuple[Overlap, ...]
     link_ratios: tuple[PositiveFloat, ...]
     map_models: tuple[str, ...]
-    map_micro_batch_sizes: tuple[PositiveInt, ...]
+    map_micro_batches: tuple[PositiveInt, ...]
     domains: dict[str, tuple[PositiveInt, ...]]
 
 

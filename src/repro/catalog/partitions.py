@@ -207,6 +207,11 @@ class Collective:
     size_bytes: int
     quantised: int = 0
 
+    @property
+    def members(self) -> range:
+        """The ranks of the first such group."""
+        return range(0, self.ranks * self.stride, self.stride)
+
 
 @dataclass(frozen=True)
 class UnitTraffic:
@@ -311,8 +316,3 @@ def iteration_calls(
     if partition.optimizer > 1:
         found.append(Calls("optimizer", Collective("all_reduce", partition.optimizer, 1, _FP32), 1))
     return tuple(found)
-
-
-def level_of(collective: Collective, topology: Topology) -> str:
-    """The lowest level of a topology below one vertex of which the group is."""
-    return topology.spanned(range(0, collective.ranks * collective.stride, collective.stride))

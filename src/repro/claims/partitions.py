@@ -110,7 +110,8 @@ def _second_copies_spare_the_fabric(_: Parameters) -> Array:
 
 _OPEN = (
     "GPT-NeoX-20B in the base setting of params/hierarchical_zero.yaml (micro batch 1, one an "
-    "iteration, sequences of 2,048, full recomputation, prefetch): the abstract states none of it"
+    "iteration, sequences of 2,048, full recomputation, all hidden that can be): the abstract "
+    "states none of it"
 )
 _SCHEMES = "ZeRO++ with all its parts, three levels with its quantised collectives too"
 _WEAK = "weak scaling from the fewest GCDs whose memory is enough; weak or strong is not stated"

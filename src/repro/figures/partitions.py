@@ -38,7 +38,9 @@ _PHASES = {
     "parameter all-gather": "#E69F00",
 }
 _STATES = ("#0072B2", "#56B4E9", "#E69F00", "#D55E00", "#009E73", "#CC79A7", "#999999")
-_NONE = "none fits"
+_NONE, _TIE = "none fits", "within 1 %"
+_OTHERS = {_NONE: "#444444", _TIE: "#FFFFFF"}
+_AHEAD = 1.01
 
 
 def throughput_by_gpus(predicted: pd.DataFrame) -> hv.Overlay:
@@ -104,22 +106,24 @@ def memory_bars(held: pd.DataFrame, limit_bytes: float) -> hv.Overlay:
 
 def scheme_map(found: pd.DataFrame) -> hv.Layout:
     """Which scheme is the fastest that fits memory, by GPUs and rate between nodes, a panel for
-    each domain, model and micro batch; numbers are how many times the next one's throughput."""
+    each domain, model and number of micro batches; numbers are how many times the next one's
+    throughput, and where that is less than 1 % more, boxes are white."""
     labels, colours = _labels(), _colours()
     drawn = []
-    for names, rows in found.groupby(["cluster", "model", "micro_batch_size"], sort=False):
+    for names, rows in found.groupby(["cluster", "model", "micro_batches"], sort=False):
         gpus, ratios = (rows[name].unique().tolist() for name in ("gpus", "link_ratio"))
         x, y = rows.gpus.map(gpus.index), rows.link_ratio.map(ratios.index)
         placed = rows.assign(left=x - 0.5, bottom=y - 0.5, right=x + 0.5, top=y + 0.5, x=x, y=y)
+        winner = rows.scheme.where(~(rows.ahead < _AHEAD), _TIE)
         marks: list[hv.Element] = []
-        for name in [*labels, _NONE]:
-            own = placed[placed.scheme == name]
+        for name in [*labels, _TIE, _NONE]:
+            own = placed[winner == name]
             if own.empty:
                 continue
             boxes = own[["left", "bottom", "right", "top"]].to_numpy()
-            colour = colours.get(name, "#FFFFFF")
+            colour = {**colours, **_OTHERS}[name]
             marks.append(
-                hv.Rectangles(boxes, label=labels.get(name, _NONE)).opts(
+                hv.Rectangles(boxes, label=labels.get(name, name)).opts(
                     **options(
                         matplotlib={"facecolor": colour, "edgecolor": "white"},
                         bokeh={"fill_color": colour, "line_color": "white"},
@@ -130,7 +134,7 @@ def scheme_map(found: pd.DataFrame) -> hv.Layout:
         marks.append(hv.Labels(texts, ["x", "y"], "text").opts(**_small()))
         drawn.append(
             hv.Overlay(marks).opts(
-                title="{}, {}, micro batch {}".format(*names),
+                title="{}, {}, {} micro batches".format(*names),
                 xlabel="GPUs",
                 ylabel="rate between nodes, times its own",
                 xticks=list(enumerate(map(str, gpus))),

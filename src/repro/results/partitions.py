@@ -5,7 +5,7 @@ import pandas as pd
 import xarray as xr
 
 from repro.catalog.topology import Topology
-from repro.collectives.definitions import bus_factor
+from repro.collectives.levels import sent_by_level
 from repro.observe.precision import half_width
 from repro.results.communication import one_configuration, transfers
 
@@ -52,27 +52,24 @@ def scheme_table(results: xr.Dataset) -> pd.DataFrame:
 
 
 def logged_by_level(results: xr.Dataset, topology: Topology) -> pd.DataFrame:
-    """What a rank sent in an iteration, by the level that a group spans.
+    """What a rank sent in an iteration, by the level of links that it crossed.
 
     Returns
     -------
     DataFrame
-        `scheme`, `level`, `phase`, `operation`, `sent_bytes` by nccl-tests' bus factor, the mean of
-        all ranks and iterations.
+        `scheme`, `level`, `phase`, `operation`, `sent_bytes` (`repro.collectives.levels`), the
+        mean of all ranks and iterations.
     """
     found = []
     for name in results["scheme"].values:
         calls = transfers(results.sel(scheme=name))
-        moved = calls[calls.operation != "barrier"]
         per = len(calls[["iteration", "rank"]].drop_duplicates())
-        sent = [
-            float(bus_factor(operation, len(ranks))) * size / per
-            for operation, ranks, size in zip(
-                moved.operation, moved.ranks, moved.bytes, strict=True
-            )
-        ]
-        levels = [topology.spanned(ranks) for ranks in moved.ranks]
-        found.append(moved.assign(scheme=str(name), level=levels, sent_bytes=sent))
-    columns = ["scheme", "level", "phase", "operation"]
-    every = pd.concat(found)[[*columns, "sent_bytes"]]
-    return every.groupby(columns, sort=False, as_index=False).sum()
+        alike = calls[calls.operation != "barrier"].groupby(
+            ["phase", "operation", "ranks", "bytes"]
+        )
+        for (phase, operation, ranks, size), count in alike.size().items():
+            sent = sent_by_level(operation, ranks, size * count / per, topology)
+            found += [(str(name), level, phase, operation, part) for level, part in sent.items()]
+    columns = ["scheme", "level", "phase", "operation", "sent_bytes"]
+    frame = pd.DataFrame(found, columns=columns)
+    return frame.groupby(columns[:4], sort=False, as_index=False).sum()

@@ -55,7 +55,7 @@ def test_slow_links_favour_what_crosses_them_least() -> None:
 
 def test_overlap_only_hides() -> None:
     known = trained()
-    bare = replace(known, setting=known.setting.model_copy(update={"overlap": False}))
+    bare = replace(known, setting=known.setting.model_copy(update={"overlap": "none"}))
     for name in ("zero-3", "zero-plus-plus", "three-level"):
         hidden, shown = (one.step(_SCHEMES[name], 384) for one in (known, bare))
         assert hidden is not None and shown is not None

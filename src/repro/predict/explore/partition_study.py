@@ -9,9 +9,9 @@ import pandas as pd
 from repro.catalog.clusters import Cluster, cluster
 from repro.catalog.models import Shape
 from repro.catalog.partition_study import Setting, read_partition_study
-from repro.catalog.partitions import Scheme, gpt_units, iteration_calls, level_of
+from repro.catalog.partitions import Scheme, gpt_units, iteration_calls
 from repro.catalog.volumes import FULL_ELEMENT_BYTES
-from repro.collectives.definitions import bus_factor
+from repro.collectives.levels import sent_by_level
 from repro.errors import ReproError
 from repro.predict.calibration.interval import LEVEL, draw_parameters
 from repro.predict.explore.partitions import (
@@ -114,12 +114,12 @@ def predict_schemes() -> pd.DataFrame:
 
 
 def bytes_by_level(gpus: int) -> pd.DataFrame:
-    """What a GPU sends in an iteration of the base setting, by the level that a group spans.
+    """What a GPU sends in an iteration of the base setting, by the level of links that it crosses.
 
     Returns
     -------
     DataFrame
-        `scheme`, `level`, `phase`, `operation`, `sent_bytes` by nccl-tests' bus factor.
+        `scheme`, `level`, `phase`, `operation`, `sent_bytes` (`repro.collectives.levels`).
     """
     study, known = read_partition_study(), trained()
     topology, units = known.entry.topology, gpt_units(known.shape)
@@ -129,8 +129,11 @@ def bytes_by_level(gpus: int) -> pd.DataFrame:
         partition = scheme.on(topology, gpus)
         for calls in iteration_calls(partition, units, known.setting.micro_batches, *widths):
             one = calls.collective
-            sent = calls.calls * float(bus_factor(one.operation, one.ranks)) * one.size_bytes
-            rows.append((name, level_of(one, topology), calls.phase, one.operation, sent))
+            sent = sent_by_level(one.operation, one.members, one.size_bytes, topology)
+            rows += [
+                (name, level, calls.phase, one.operation, calls.calls * size)
+                for level, size in sent.items()
+            ]
     columns = ["scheme", "level", "phase", "operation", "sent_bytes"]
     frame = pd.DataFrame(rows, columns=columns)
     return frame.groupby(columns[:4], sort=False, as_index=False).sum()
@@ -163,7 +166,7 @@ def sweep_gain(gpus: int, better: str, than: str) -> pd.DataFrame:
         changed = {"micro_batch_size": size, "sequence_length": length, "recompute": recompute}
         # What a GPU computes of a micro batch depends on nothing else.
         known = trained(setting=axes.base.model_copy(update=changed))
-        for count, overlap, ratio in product(axes.micro_batches, (True, False), axes.link_ratios):
+        for count, overlap, ratio in product(axes.micro_batches, axes.overlaps, axes.link_ratios):
             rest = {"micro_batches": count, "overlap": overlap}
             one = replace(
                 known,
@@ -177,19 +180,19 @@ def sweep_gain(gpus: int, better: str, than: str) -> pd.DataFrame:
 
 def map_of_schemes() -> pd.DataFrame:
     """Which scheme is the fastest that fits, over domains, GPUs, rates between nodes, models and
-    micro batches; the rest is the base setting.
+    numbers of micro batches; the rest is the base setting.
 
     Returns
     -------
     DataFrame
-        `cluster`, `model`, `micro_batch_size`, `gpus`, `link_ratio`; `scheme`, its
+        `cluster`, `model`, `micro_batches`, `gpus`, `link_ratio`; `scheme`, its
         `tflops_per_gpu`, and `ahead`, the ratio to the next one's.
     """
     study = read_partition_study()
     axes, rows = study.predicted, []
-    cases = product(axes.domains.items(), axes.map_models, axes.map_micro_batch_sizes)
-    for (domain, numbers), model, size in cases:
-        setting = axes.base.model_copy(update={"micro_batch_size": size})
+    cases = product(axes.domains.items(), axes.map_models, axes.map_micro_batches)
+    for (domain, numbers), model, count in cases:
+        setting = axes.base.model_copy(update={"micro_batches": count})
         usual = trained(on=domain, model=model, setting=setting)
         for gpus, ratio in product(numbers, axes.link_ratios):
             one = replace(usual, where=faster_links(usual.where, ratio))
@@ -200,7 +203,7 @@ def map_of_schemes() -> pd.DataFrame:
                 {
                     "cluster": domain,
                     "model": model,
-                    "micro_batch_size": size,
+                    "micro_batches": count,
                     "gpus": gpus,
                     "link_ratio": ratio,
                     "scheme": best[1],

@@ -2,11 +2,11 @@
 
 Computing is the performance model's of one GPU, collectives are rings on the cluster's links, and
 the closed forms say which there are. A layer's weights are gathered while the layer before it
-computes, and its gradients summed while the next one does; a rank's collectives run one after
-another, and what no layer covers is waited for.
+computes, and its gradients summed while the next one does, as far as a setting says; a rank's
+collectives run one after another, and what no layer covers is waited for.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -114,19 +114,8 @@ def predict_step(
     )
     times, first_times = (_times(one, partition, machine, parameters) for one in (moved, first))
     count, m = own.layers, setting.micro_batches
-    forward, backward = own.forward / count, own.backward / count
-    wire_forward = first_times.forward + count * times.forward
-    wire_backward = count * (times.backward + times.reduce) + first_times.reduce
-    if setting.overlap:
-        # The first layer's weights and the last one's gradients have nothing to hide behind.
-        waits = first_times.forward + times.forward
-        waits = waits + (count - 1) * np.maximum(times.forward - forward, 0.0)
-        waits = waits + times.backward + times.reduce + first_times.reduce
-        both = times.backward + times.reduce
-        waits = waits + (count - 1) * np.maximum(both - backward, 0.0)
-    else:
-        waits = wire_forward + wire_backward
-    last = count * (times.synchronise + times.update) + first_times.synchronise + first_times.update
+    wire = [count * getattr(times, name) + getattr(first_times, name) for name in _PARTS]
+    forward, again, reduce, synchronise, update = wire
     busy = m * (own.forward + own.backward + own.host)
     stepped = sum(unit.count * pieces(partition, unit).optimizer for unit in (layer, around))
     kernels = Kernels(machine.gpu, parameters)
@@ -134,13 +123,9 @@ def predict_step(
     return Step(
         computing=busy,
         stragglers=parameters.straggler_fraction * np.log(partition.ranks) * busy,
-        gather=m * (wire_forward + count * times.backward)
-        + count * times.update
-        + first_times.update,
-        reduce=m * (count * times.reduce + first_times.reduce)
-        + count * times.synchronise
-        + first_times.synchronise,
-        exposed=m * waits + last,
+        gather=m * (forward + again) + update,
+        reduce=m * reduce + synchronise,
+        exposed=_exposed_s(times, first_times, own, setting),
         optimizer=optimizer_s(stepped * one, count * one, 0 * one, one, kernels),
     )
 
@@ -156,6 +141,32 @@ class _Times:
     update: Array
 
 
+_PARTS = tuple(field.name for field in fields(_Times))
+
+
+def _exposed_s(layer: _Times, around: _Times, own: Computing, setting: Setting) -> Array:
+    """Collectives that are waited for in an iteration."""
+    count, m = own.layers, setting.micro_batches
+
+    def passing(of_layer: Array, of_around: Array, compute: Array) -> Array:
+        """A pass: what is around the layers and one layer have nothing to hide behind."""
+        hidden = compute / count
+        return of_around + of_layer + (count - 1) * np.maximum(of_layer - hidden, 0.0)
+
+    back = layer.backward + layer.reduce
+    once = count * (layer.synchronise + layer.update) + around.synchronise + around.update
+    if setting.overlap == "none":
+        every = count * (layer.forward + back) + around.forward + around.reduce
+        return np.asarray(m * every + once)
+    usual = passing(layer.forward, around.forward, own.forward)
+    usual = usual + passing(back, around.reduce, own.backward)
+    if setting.overlap == "passes":
+        return np.asarray(m * usual + once)
+    first = passing(layer.forward + layer.update, around.forward + around.update, own.forward)
+    last = passing(back + layer.synchronise, around.reduce + around.synchronise, own.backward)
+    return np.asarray((m - 1) * usual + first + last)
+
+
 def _times(
     traffic: UnitTraffic, partition: Partition, machine: Machine, parameters: Parameters
 ) -> _Times:
@@ -163,7 +174,7 @@ def _times(
         seconds = [collective_s(call, partition, machine, parameters) for call in calls]
         return np.asarray(sum(seconds, start=np.zeros(1)))
 
-    return _Times(*(total(getattr(traffic, name)) for name in _Times.__dataclass_fields__))
+    return _Times(*(total(getattr(traffic, name)) for name in _PARTS))
 
 
 def collective_s(
