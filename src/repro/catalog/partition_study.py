@@ -50,7 +50,7 @@ class Setting(Entry):
 
 
 class Sweeps(Entry):
-    """What is predicted: every scheme of one model by GPUs, all that `base` settles swept, and a map
+    """What is predicted: a model in every scheme by GPUs, sweeps of what `base` settles, and a map
     over `link_ratios`, models and numbers of micro batches on the GPUs of `domains`, clusters.
     """
 

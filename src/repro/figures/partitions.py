@@ -39,7 +39,7 @@ _PHASES = {
 }
 _STATES = ("#0072B2", "#56B4E9", "#E69F00", "#D55E00", "#009E73", "#CC79A7", "#999999")
 _NONE, _TIE = "none fits", "within 1 %"
-_OTHERS = {_NONE: "#444444", _TIE: "#FFFFFF"}
+_OTHERS = {_NONE: "#444444", _TIE: "#DDDDDD"}
 _AHEAD = 1.01
 
 
@@ -71,9 +71,11 @@ def throughput_by_gpus(predicted: pd.DataFrame) -> hv.Overlay:
 def bytes_by_level_bars(moved: pd.DataFrame, title: str) -> hv.Layout:
     """What a rank sends in an iteration by the level of links that its groups span, and by phase, a
     bar per scheme."""
+    large = moved.groupby("scheme").sent_bytes.sum().max() > 1e9
+    scale, unit = (1e-9, "GB") if large else (1e-6, "MB")
     drawn = []
     for along, colours in (("level", _LEVELS), ("phase", _PHASES)):
-        table = 1e-6 * moved.pivot_table(
+        table = scale * moved.pivot_table(
             index="scheme", columns=along, values="sent_bytes", aggfunc="sum", fill_value=0.0
         )
         named = [name for name in colours if name in table]
@@ -83,7 +85,7 @@ def bytes_by_level_bars(moved: pd.DataFrame, title: str) -> hv.Layout:
                 table.rename(index=_labels()),
                 colours,
                 title=f"{title}, by {along}",
-                ylabel="MB sent by a rank in an iteration",
+                ylabel=f"{unit} sent by a rank in an iteration",
                 legend=True,
             )
         )
@@ -91,23 +93,21 @@ def bytes_by_level_bars(moved: pd.DataFrame, title: str) -> hv.Layout:
 
 
 def memory_bars(held: pd.DataFrame, limit_bytes: float) -> hv.Overlay:
-    """What a GPU holds, by part, a bar per scheme; the line is its memory."""
+    """What a GPU holds, by part, a bar per scheme; the title has its memory."""
     table = 1e-9 * held.rename(index=_labels())
-    drawn = bars(
+    return bars(
         table,
         dict(zip(table.columns, _STATES, strict=True)),
-        title="memory of a GPU (predicted)",
+        title=f"memory of a GPU (predicted), of {1e-9 * limit_bytes:g} GB",
         ylabel="GB",
         legend=True,
     )
-    line = hv.HLine(1e-9 * limit_bytes).opts(color="black", **_dashed())
-    return drawn * line
 
 
 def scheme_map(found: pd.DataFrame) -> hv.Layout:
     """Which scheme is the fastest that fits memory, by GPUs and rate between nodes, a panel for
     each domain, model and number of micro batches; numbers are how many times the next one's
-    throughput, and where that is less than 1 % more, boxes are white."""
+    throughput, and where that is less than 1 % more, boxes are grey."""
     labels, colours = _labels(), _colours()
     drawn = []
     for names, rows in found.groupby(["cluster", "model", "micro_batches"], sort=False):
@@ -130,11 +130,12 @@ def scheme_map(found: pd.DataFrame) -> hv.Layout:
                     )
                 )
             )
-        texts = placed.dropna(subset="ahead").assign(text=placed.ahead.map("{:.2f}".format))
+        named = placed[winner.isin(list(labels)) & placed.ahead.notna()]
+        texts = named.assign(text=named.ahead.map("{:.2f}".format))
         marks.append(hv.Labels(texts, ["x", "y"], "text").opts(**_small()))
         drawn.append(
             hv.Overlay(marks).opts(
-                title="{}, {}, {} micro batches".format(*names),
+                title="{}, {}, micro batches: {}".format(*names),
                 xlabel="GPUs",
                 ylabel="rate between nodes, times its own",
                 xticks=list(enumerate(map(str, gpus))),
@@ -186,21 +187,21 @@ def measured_schemes(results: xr.Dataset) -> hv.Layout:
                 ylabel="iterations a minute at full scale",
                 legend=False,
                 interval=[table.low, table.high],
-            ),
+            ).opts(axiswise=True),
             bars(
                 table[list(_PHASES)],
                 _PHASES,
                 title="waiting and communicating (measured)",
                 ylabel="% of the iteration",
                 legend=True,
-            ),
+            ).opts(axiswise=True),
             bars(
                 states,
                 dict(zip(states.columns, _STATES, strict=False)),
                 title="states of the fullest rank (measured)",
                 ylabel="MB",
                 legend=True,
-            ),
+            ).opts(axiswise=True),
         ]
     )
 
@@ -226,4 +227,7 @@ def _dashed() -> dict[str, object]:
 
 
 def _small() -> dict[str, object]:
-    return options(matplotlib={"size": 6}, bokeh={"text_font_size": "7pt"})
+    return options(
+        matplotlib={"size": 8, "color": "white"},
+        bokeh={"text_font_size": "8pt", "text_color": "white"},
+    )

@@ -39,7 +39,7 @@ def scheme_table(results: xr.Dataset) -> pd.DataFrame:
             "iteration_s": mean,
             "iterations_per_min": 60 / mean,
             "low": 60 / (mean + half),
-            "high": 60 / (mean - half) if half < mean else np.inf,
+            "high": 60 / (mean - half) if half < mean else np.nan,
             **{phase: float(shares.sel(phase=phase)) for phase in _COMMUNICATING},
             **{
                 f"{part}_mb": 1e-6 * float(one[f"{part}_bytes"].max())
