@@ -1,5 +1,7 @@
 """What schemes of partitioning measured: throughput, waiting, bytes by level, and memory."""
 
+from collections import Counter
+
 import numpy as np
 import pandas as pd
 import xarray as xr
@@ -64,10 +66,9 @@ def logged_by_level(results: xr.Dataset, topology: Topology) -> pd.DataFrame:
     for name in results["scheme"].values:
         calls = transfers(results.sel(scheme=name))
         per = len(calls[["iteration", "rank"]].drop_duplicates())
-        alike = calls[calls.operation != "barrier"].groupby(
-            ["phase", "operation", "ranks", "bytes"]
-        )
-        for (phase, operation, ranks, size), count in alike.size().items():
+        moved = calls[calls.operation != "barrier"]
+        alike = Counter(zip(moved.phase, moved.operation, moved.ranks, moved.bytes, strict=True))
+        for (phase, operation, ranks, size), count in alike.items():
             sent = sent_by_level(operation, ranks, size * count / per, topology)
             found += [(str(name), level, phase, operation, part) for level, part in sent.items()]
     columns = ["scheme", "level", "phase", "operation", "sent_bytes"]

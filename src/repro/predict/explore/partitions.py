@@ -151,7 +151,8 @@ def _exposed_s(layer: _Times, around: _Times, own: Computing, setting: Setting) 
     def passing(of_layer: Array, of_around: Array, compute: Array) -> Array:
         """A pass: what is around the layers and one layer have nothing to hide behind."""
         hidden = compute / count
-        return of_around + of_layer + (count - 1) * np.maximum(of_layer - hidden, 0.0)
+        rest = (count - 1) * np.maximum(of_layer - hidden, 0.0)
+        return np.asarray(of_around + of_layer + rest)
 
     back = layer.backward + layer.reduce
     once = count * (layer.synchronise + layer.update) + around.synchronise + around.update
