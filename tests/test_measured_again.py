@@ -22,7 +22,14 @@ from repro.results.store import write_dataset
 
 pytestmark = pytest.mark.slow
 
-_MEASURING = ("compute", "experiment", "collectives", "communication", "sensitivity")
+_MEASURING = (
+    "compute",
+    "experiment",
+    "collectives",
+    "communication",
+    "hierarchical_zero",
+    "sensitivity",
+)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +97,7 @@ def test_what_decides_no_measurement_invalidates_none(project: Path, touched: st
 def test_what_ranks_do_is_measured_again(project: Path) -> None:
     trained = _measured_again(project, "src/repro/train/run.py")
     assert {name.partition("@")[0] for name in trained} == set(_MEASURING) - {"collectives"}
-    assert len(trained) == 3 + 8 + 1 + 1
+    assert len(trained) == 3 + 8 + 1 + 1 + 1
     links = _measured_again(project, "src/repro/testbed/links.py")
     assert links == trained | {"collectives@pinnacles", "collectives@big-red-200"}
 

@@ -28,6 +28,7 @@ def test_the_papers_sections_have_their_notebooks() -> None:
         "gpt350m",
         "collectives",
         "communication",
+        "hierarchical_zero",
         "one_gpu",
         "claims",
         "testbed_prediction",

@@ -1,5 +1,7 @@
 """A machine room as a tree: levels of links between GPUs, each with its rate."""
 
+from collections.abc import Iterable
+
 from pydantic import PositiveFloat, PositiveInt, field_validator
 
 from repro.catalog.reading import Entry
@@ -56,6 +58,15 @@ class Topology(Entry):
             levels.append(level.model_copy(update={"members": members}))
             below *= level.members
         return Topology(levels=tuple(levels))
+
+    def spanned(self, ranks: Iterable[int]) -> str:
+        """The lowest level below one vertex of which all ranks are."""
+        numbers, below = list(ranks), 1
+        for level in self.levels:
+            below *= level.members
+            if len({number // below for number in numbers}) == 1:
+                return level.name
+        return self.levels[-1].name
 
     def node_of(self, rank: int) -> int:
         """The node a rank runs on: ranks fill one node after another."""

@@ -121,7 +121,12 @@ OBSERVATIONS = (
         "C121 C122 C135 C136 C141",
         "which precision the system's peak is of is not stated",
     ),
-    _about("three levels of ZeRO", "C142-C145"),
+    _about(
+        "three levels of ZeRO",
+        "C142-C145",
+        "1.71 takes four micro batches or more an iteration and at most half of the nominal rate"
+        " between nodes; the abstract states neither",
+    ),
     _about("compressed collectives", "C146-C151"),
     _about(
         "what training communicates",

@@ -14,6 +14,7 @@ from repro.claims.communication import COMMUNICATION, agreement
 from repro.claims.definitions import Quantity, Statement
 from repro.claims.hardware import HARDWARE, OfHardware
 from repro.claims.inference import INFERENCE
+from repro.claims.partitions import PARTITIONS
 from repro.claims.predictions import PREDICTIONS, Predicted
 from repro.claims.published import Claim, read_claims
 from repro.claims.quantities import ASSUMPTIONS, MEMORY_INPUTS, NOT_ON_TESTBED, TESTS
@@ -35,9 +36,12 @@ _PREDICTIONS: Mapping[str, Predicted | OfHardware] = {
     **HARDWARE,
     **INFERENCE,
     **COMMUNICATION,
+    **PARTITIONS,
 }
 # The log of communication, among the datasets that claims are judged on, and what it is asked.
 _LOG, _LOGGED = "communication", "C154"
+# Studies that are no experiments, and the claims that they bring.
+_STUDIES = {_LOG: (*COMMUNICATION, _LOGGED), "hierarchical_zero": tuple(PARTITIONS)}
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ def judge_claims(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
     Parameters
     ----------
     results : mapping
-        Datasets of the schema by experiment name, and the log's as `communication`.
+        Datasets of the schema by experiment name, and studies': the log's as `communication`.
 
     Returns
     -------
@@ -102,7 +106,7 @@ def judge_claims(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
         claim
         for claim in read_claims()
         if (claim.id in TESTS and TESTS[claim.id].experiment in results)
-        or (_LOG in results and claim.id in (*COMMUNICATION, _LOGGED))
+        or any(claim.id in _STUDIES[name] for name in _STUDIES if name in results)
     ]
     return _judge_all(wanted, results)
 

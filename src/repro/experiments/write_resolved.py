@@ -12,6 +12,7 @@ from repro.catalog.experiments import EXPERIMENTS
 from repro.catalog.selection import select
 from repro.experiments.communication import resolve_communication
 from repro.experiments.obtain import resolve, resolve_sensitivity
+from repro.experiments.partitions import resolve_partitions
 from repro.experiments.resolved import Resolved
 
 # Measured over fewer protocols than it is predicted for.
@@ -33,6 +34,7 @@ def write_resolved(profile: str, folder: Path) -> list[Path]:
     for cluster in read_collectives_sweep().clusters:
         found[f"collectives-{cluster}"] = [resolve(select_sweep(cluster, profile=profile))]
     found["communication"] = [resolve_communication(profile=profile)]
+    found["hierarchical_zero"] = [resolve_partitions(profile)]
     one = select("weak_scaling", models="bert-large", gpus=8, profile=profile)
     found["sensitivity"] = list(resolve_sensitivity(one).values())
     return [_write(folder / f"{stage}.json", parts) for stage, parts in found.items()]

@@ -26,6 +26,7 @@ _GPT350M_SHARE = {8: "C131"}
 # At least this share of an iteration in a pipeline, by global batch.
 _PIPELINE_FLOORS = {64: "C109", 128: "C110"}
 _LARGEST_BATCH = "C112"
+_PARTITION_GAIN = "C142"
 
 
 def nic_ranges_gbps(experiment: str) -> dict[str, tuple[float, float]]:
@@ -61,6 +62,11 @@ def batch_statements(pipeline: bool) -> dict[int, str]:
     if not pipeline:
         return {int(values[_LARGEST_BATCH]): "last of GPT-2-Large"}
     return {batch: f"at least {values[claim]:g}" for batch, claim in _PIPELINE_FLOORS.items()}
+
+
+def partition_gain() -> float:
+    """How many times ZeRO++'s throughput three levels are said to have."""
+    return _values()[_PARTITION_GAIN]
 
 
 def published_busbw(cluster: str, collective: str, gpus: int) -> list[tuple[int, float]]:

@@ -14,6 +14,9 @@ _ROLES = {
     "PIPELINE_MODEL_PARALLEL": "pipeline",
     "DATA_PARALLEL": "data",
     "INTRA_PARTIAL_DATA_PARALLEL": "data",
+    # Of `repro.train.partition`, and of the second copies that FSDP2 makes groups for.
+    "PARTITION": "data",
+    "mesh": "data",
     "CONTEXT_PARALLEL": "context",
     "HIERARCHICAL_CONTEXT_PARALLEL": "context",
     "EXPERT": "expert",

@@ -10,6 +10,8 @@ import xarray as xr
 from repro.catalog.experiments import Swept
 from repro.catalog.phases import P2P_TIMERS, PHASES
 
+_IN_ORDER = ("source", "model", "protocol", "level", "collective", "layout", "scheme", "in_place")
+
 
 def merge(datasets: Sequence[xr.Dataset]) -> xr.Dataset:
     """The union of datasets of the schema; configurations in none of them are NaN.
@@ -31,7 +33,7 @@ def merge(datasets: Sequence[xr.Dataset]) -> xr.Dataset:
                 value for part in parts if name in part for value in part[name].values.tolist()
             )
         )
-        for name in ("source", "model", "protocol", "level", "collective", "layout", "in_place")
+        for name in _IN_ORDER
     }
     order["phase"], order["timer"] = list(PHASES), list(P2P_TIMERS)
     order = {name: values for name, values in order.items() if name in merged.dims}

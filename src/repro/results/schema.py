@@ -163,6 +163,7 @@ def _iterations(records: Sequence[RankRecord], origin: float) -> dict[str, _Vari
         "loss": (per_rank, of("loss"), "training loss of the rank", "1"),
         "peak_memory_bytes": (rank, of("peak_memory_bytes"), memory, "B"),
         "adam_state_bytes": (rank, of("adam_state_bytes"), "Adam's moments on the rank", "B"),
+        "weight_bytes": (rank, of("weight_bytes"), "weights on the rank between iterations", "B"),
     }
 
 

@@ -18,6 +18,7 @@ from repro.catalog.gpus import Gpu
 from repro.catalog.models import Model
 from repro.catalog.nodes import Nodes
 from repro.catalog.open_models import OpenModel
+from repro.catalog.partition_study import PartitionStudy
 from repro.catalog.protocols import Protocol, Variant
 from repro.catalog.published_memory import PublishedMemory
 from repro.catalog.reading import Entry
@@ -49,6 +50,7 @@ _FILES: dict[str, tuple[type[Entry], ...]] = {
     "technology.yaml": (Technology,),
     "communication.yaml": (CommunicationStudy,),
     "memory.yaml": (PublishedMemory,),
+    "hierarchical_zero.yaml": (PartitionStudy,),
     "larger_models.yaml": (LargerModels,),
     "calibration/*.yaml": (Calibration,),
     "links.yaml": (LinkCalibration,),

@@ -1,7 +1,7 @@
 """Where an iteration's time goes: Megatron-Core's timers, read after every iteration."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from megatron.core.timers import Timers
 
 from repro.catalog.phases import MESSAGE_PHASES, P2P_TIMERS, PHASES
 from repro.train.exchange import all_to_all_timer
-from repro.train.pacing import PacedTimers
+from repro.train.pacing import PASSES, PacedTimers, pause, resume
 
 # Megatron-Core's schedule starts and stops the timers of computing and of messages, given the
 # `Timers` in its configuration, and its gradient sync that of the data-parallel part; the training
@@ -112,12 +112,14 @@ def _between_barriers(
     timers(name).stop()
 
 
-def timed_gradient_sync(timers: Timers) -> Callable[..., None]:
-    """Megatron-Core's gradient sync between two barriers, under a timer of its own."""
+def timed_gradient_sync(
+    timers: Timers, sync: Callable[..., None] = finalize_model_grads
+) -> Callable[..., None]:
+    """A gradient sync, Megatron-Core's by default, between two barriers under its own timer."""
 
     def synchronise(model: Any, num_tokens: Any = None, **groups: Any) -> None:
         with _between_barriers(timers, _GRADIENT_SYNC):
-            finalize_model_grads(model, num_tokens, **groups)
+            sync(model, num_tokens, **groups)
 
     return synchronise
 
@@ -138,3 +140,31 @@ def _timed_all_gather(
     with _between_barriers(timers, _ALL_GATHER, parallel_state.get_data_parallel_group()):
         gather(*arguments, **options)
     timers("optimizer").start()
+
+
+@contextmanager
+def _out_of_pass(timers: Timers, name: str) -> Iterator[None]:
+    """Time a collective in the middle of a pass as itself: waiting for slower ranks is part of it.
+    Where its timer runs already, it is in no pass."""
+    if timers(name)._started:
+        yield
+        return
+    known = timers._timers
+    within = [one for one in PASSES if one in known and known[one]._started]
+    for one in within:
+        pause(timers(one))
+    timers(name).start()
+    yield
+    timers(name).stop()
+    for one in within:
+        resume(timers(one))
+
+
+def gathering_parameters(timers: Timers) -> AbstractContextManager[None]:
+    """What is inside is the parameter all-gather's, out of the pass in which it is."""
+    return _out_of_pass(timers, _ALL_GATHER)
+
+
+def syncing_gradients(timers: Timers) -> AbstractContextManager[None]:
+    """What is inside is the gradient sync's, out of the pass in which it is."""
+    return _out_of_pass(timers, _GRADIENT_SYNC)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from repro.catalog.models import Family
 from repro.catalog.nodes import Attention, Precision
+from repro.catalog.partitions import Partition
 from repro.catalog.trainable import AnyShape
 from repro.observe.messages import MessageEnd
 from repro.observe.transfers import Transfer
@@ -68,6 +69,9 @@ class TrainingRun:
         layers included, where `transformer_engine` is installed.
     log_communication
         Whether to note every collective and message of recorded iterations.
+    partition
+        The groups that weights, gradients and optimizer states are spread over; None: every replica
+        has all of them, but for what `distributed_optimizer` says.
     """
 
     family: Family
@@ -92,6 +96,7 @@ class TrainingRun:
     most_iterations: int | None = None
     half_interval: float = 0.02
     log_communication: bool = False
+    partition: Partition | None = None
 
 
 @dataclass(frozen=True)
@@ -135,8 +140,8 @@ class RankRecord:
         Every collective and message of the recorded iterations, in order, where they were logged.
     pipeline_rank
         This rank's stage, from 0.
-    adam_state_bytes
-        This rank's moments of Adam.
+    adam_state_bytes, weight_bytes
+        This rank's moments of Adam, and its weights without the optimizer's copies of them.
     warmup
         Iterations that were dropped before the first one.
     before_s
@@ -165,6 +170,7 @@ class RankRecord:
     transfers: tuple[Transfer, ...] = ()
     pipeline_rank: int = 0
     adam_state_bytes: int = 0
+    weight_bytes: int = 0
     warmup: int = 0
     before_s: dict[str, float] = field(default_factory=dict)
     lacked_share: tuple[float, ...] = ()

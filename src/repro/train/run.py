@@ -166,8 +166,7 @@ def _between_stages(state: Training) -> dict[str, Any]:
 
 def iterate(state: Training, data: Iterator[Batch]) -> float:
     """One iteration, with the phases under their timers; what `forward_backward` returns."""
-    state.model.zero_grad_buffer()
-    state.optimizer.zero_grad()
+    state.zero_grad()
     loss = forward_backward(state, data, microbatches=state.run.microbatches)
     state.timers("optimizer").start()
     state.optimizer.step()

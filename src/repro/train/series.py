@@ -19,7 +19,7 @@ from repro.observe.precision import half_width, is_known
 from repro.observe.transfers import Transfer
 from repro.train.pacing import PacedTimers, hold_passes, pass_times_s
 from repro.train.records import RankRecord, Report, Span, TrainingRun
-from repro.train.training import Training, optimizers
+from repro.train.training import Training
 
 # An iteration in which the machine kept more than this share of it from a rank is longer by as
 # much, over any network. Ranks of an idle machine lack nothing.
@@ -87,7 +87,6 @@ class Series:
     ) -> RankRecord:
         """All of it, and what the rank held."""
         done = self.iterations
-        weights = list(state.module.parameters())
         return RankRecord(
             rank=dist.get_rank(),
             start_s=tuple(one.start_s for one in done),
@@ -96,8 +95,7 @@ class Series:
             loss=tuple(one.loss for one in done),
             validation_loss=tuple(self.validations),
             spans=tuple(self.spans),
-            parameters=sum(weight.numel() for weight in weights),
-            gradient_bytes=sum(weight.main_grad.nbytes for weight in weights),
+            parameters=sum(weight.numel() for weight in state.module.parameters()),
             peak_memory_bytes=peak_memory_bytes,
             timer_time_s={
                 name: tuple(one.timer_time_s[name] for one in done) for name in P2P_TIMERS
@@ -113,12 +111,7 @@ class Series:
                 for transfer in one.transfers
             ),
             pipeline_rank=parallel_state.get_pipeline_model_parallel_rank(),
-            adam_state_bytes=sum(
-                moments[name].nbytes
-                for part in optimizers(state.optimizer)
-                for moments in part.optimizer.state.values()
-                for name in ("exp_avg", "exp_avg_sq")
-            ),
+            **state.held_bytes(),
             warmup=warmup,
             before_s=before_s,
             lacked_share=tuple(one.lacked_share for one in self.of_all_ranks),

@@ -18,6 +18,7 @@ from megatron.core.optimizer import (
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.timers import Timers
 from megatron.core.transformer.module import Float16Module, MegatronModule
+from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.utils.data import default_collate
 
 from repro.corpus.datasets import build_datasets
@@ -26,6 +27,8 @@ from repro.observe.communication import CommunicationLog
 from repro.train.communicator import RecordingCommunicator
 from repro.train.exchange import time_exchanges
 from repro.train.models import DTYPES, build_model, transformer_config
+from repro.train.partition.fully_shard import check_partition, partitioned
+from repro.train.partition.optimizer import PartitionedOptimizer
 from repro.train.phases import (
     create_timers,
     running_phase,
@@ -48,6 +51,7 @@ _INITIAL_LOSS_SCALE = 2.0**12
 class Training:
     """A run that is set up: everything one iteration needs on this rank.
 
+    `model` is `module` in Megatron-Core's data parallelism, or itself where a partition spreads it.
     `communicator` moves and logs the messages of a pipeline; None without one. `log` notes what is
     communicated; None where nobody asked for it.
     """
@@ -55,13 +59,39 @@ class Training:
     run: TrainingRun
     scratch: Path
     module: MegatronModule
-    model: DistributedDataParallel
-    optimizer: MegatronOptimizer
+    model: DistributedDataParallel | MegatronModule
+    optimizer: MegatronOptimizer | PartitionedOptimizer
     timers: Timers
     communicator: RecordingCommunicator | None
     log: CommunicationLog | None
     training: Iterator[Batch]
     validation: Iterator[Batch]
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        if isinstance(self.model, DistributedDataParallel):
+            self.model.zero_grad_buffer()
+        self.optimizer.zero_grad()
+
+    def held_bytes(self) -> dict[str, int]:
+        """This rank's gradients, Adam's moments, and weights without the optimizer's copies."""
+        if isinstance(self.optimizer, PartitionedOptimizer):
+            return {
+                "weight_bytes": self.optimizer.weight_bytes,
+                "gradient_bytes": self.optimizer.gradient_bytes,
+                "adam_state_bytes": self.optimizer.moment_bytes,
+            }
+        weights = list(self.module.parameters())
+        return {
+            "weight_bytes": sum(weight.nbytes for weight in weights),
+            "gradient_bytes": sum(weight.main_grad.nbytes for weight in weights),
+            "adam_state_bytes": sum(
+                moments[name].nbytes
+                for part in optimizers(self.optimizer)
+                for moments in part.optimizer.state.values()
+                for name in ("exp_avg", "exp_avg_sq")
+            ),
+        }
 
 
 def set_up(run: TrainingRun, scratch: Path, cores: float | None = None) -> Training:
@@ -76,6 +106,7 @@ def set_up(run: TrainingRun, scratch: Path, cores: float | None = None) -> Train
             f"save_every is {run.save_every} and pipeline_parallel {run.pipeline_parallel}; "
             f"checkpoints of t5 pipelines are not supported: set save_every to 0"
         )
+    check_partition(run, torch.distributed.get_world_size())
     replica = parallel_state.get_data_parallel_rank()
     replicas = parallel_state.get_data_parallel_world_size()
     gpu = torch.cuda.is_available()
@@ -86,42 +117,19 @@ def set_up(run: TrainingRun, scratch: Path, cores: float | None = None) -> Train
     model_parallel_cuda_manual_seed(seed, inference_rng_tracker=not gpu, force_reset_rng=True)
     timers = create_timers(cores)
     config = transformer_config(run, timers)
-    config.finalize_model_grads_func = timed_gradient_sync(timers)
     module = build_model(run.family, run.shape, config, run.attention).to(device)
     if run.precision != "fp32":
         module = Float16Module(config, module)
     if run.expert_parallel > 1:
         time_exchanges(module, timers)
-    model = DistributedDataParallel(
-        config,
-        DistributedDataParallelConfig(
-            overlap_grad_reduce=False,
-            use_distributed_optimizer=run.distributed_optimizer,
-            grad_reduce_in_fp32=run.precision == "fp32",
-            check_for_nan_in_grad=False,
-        ),
-        module,
-    )
-    optimizer = get_megatron_optimizer(
-        OptimizerConfig(
-            optimizer="adam",
-            lr=LEARNING_RATE,
-            fp16=run.precision == "fp16",
-            bf16=run.precision == "bf16",
-            params_dtype=DTYPES[run.precision],
-            clip_grad=GRADIENT_CLIP,
-            initial_loss_scale=_INITIAL_LOSS_SCALE,
-            use_distributed_optimizer=run.distributed_optimizer,
-        ),
-        [model],
-        use_gloo_process_groups=False,
-    )
-    _fuse(optimizer)
-    if run.distributed_optimizer:
-        time_parameter_all_gather(model, timers)
-    if run.precision == "fp16":
-        config.grad_scale_func = optimizer.scale_loss
-    config.no_sync_func = model.no_sync
+    if run.partition is None:
+        model, optimizer = _replicated(run, config, module, timers)
+    else:
+        model = module
+        optimizer = partitioned(module, run.partition, timers, LEARNING_RATE, GRADIENT_CLIP)
+        config.finalize_model_grads_func = timed_gradient_sync(
+            timers, lambda *_, **__: optimizer.synchronise()
+        )
     communicator = None
     if run.pipeline_parallel > 1:
         stages = parallel_state.get_pipeline_model_parallel_group()
@@ -153,6 +161,44 @@ def set_up(run: TrainingRun, scratch: Path, cores: float | None = None) -> Train
         _batches(training, run.micro_batch_size, replica, replicas, device),
         _batches(validation, run.micro_batch_size, replica, replicas, device),
     )
+
+
+def _replicated(
+    run: TrainingRun, config: TransformerConfig, module: MegatronModule, timers: Timers
+) -> tuple[DistributedDataParallel, MegatronOptimizer]:
+    """A model of which every replica has all weights and gradients, and its optimizer."""
+    config.finalize_model_grads_func = timed_gradient_sync(timers)
+    model = DistributedDataParallel(
+        config,
+        DistributedDataParallelConfig(
+            overlap_grad_reduce=False,
+            use_distributed_optimizer=run.distributed_optimizer,
+            grad_reduce_in_fp32=run.precision == "fp32",
+            check_for_nan_in_grad=False,
+        ),
+        module,
+    )
+    optimizer = get_megatron_optimizer(
+        OptimizerConfig(
+            optimizer="adam",
+            lr=LEARNING_RATE,
+            fp16=run.precision == "fp16",
+            bf16=run.precision == "bf16",
+            params_dtype=DTYPES[run.precision],
+            clip_grad=GRADIENT_CLIP,
+            initial_loss_scale=_INITIAL_LOSS_SCALE,
+            use_distributed_optimizer=run.distributed_optimizer,
+        ),
+        [model],
+        use_gloo_process_groups=False,
+    )
+    _fuse(optimizer)
+    if run.distributed_optimizer:
+        time_parameter_all_gather(model, timers)
+    if run.precision == "fp16":
+        config.grad_scale_func = optimizer.scale_loss
+    config.no_sync_func = model.no_sync
+    return model, optimizer
 
 
 def _batches(

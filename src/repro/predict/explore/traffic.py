@@ -78,7 +78,7 @@ def traffic(
             own = numbers[(stage, *place)]
             for one in sending:
                 members = _members(one.role, numbers, (stage, *place), layout)
-                level = _widest(members, topology)
+                level = topology.spanned(members)
                 rows.append((int(own), level, *_volume(one)))
     frame = pd.DataFrame(rows, columns=["rank", "level", *_BY_CALL])
     by_rank = frame.groupby([*_BY, "rank"], sort=False).agg(
@@ -139,16 +139,6 @@ def _members(
         ),
     }
     return [int(number) for number in np.ravel(numbers[chosen[role]])]
-
-
-def _widest(members: list[int], topology: Topology) -> str:
-    """The lowest level below one vertex of which all ranks are."""
-    below = 1
-    for level in topology.levels:
-        below *= level.members
-        if len({member // below for member in members}) == 1:
-            return level.name
-    return topology.levels[-1].name
 
 
 def traffic_table(found: pd.DataFrame) -> str:

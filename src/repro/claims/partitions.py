@@ -1,0 +1,123 @@
+"""Three levels of ZeRO on Frontier (C142-C145): logged, by closed forms, and at full scale."""
+
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from repro.catalog.clusters import cluster
+from repro.catalog.models import Shape
+from repro.catalog.partition_study import read_partition_study
+from repro.catalog.partitions import gpt_units, held_bytes, iteration_calls
+from repro.catalog.volumes import TESTBED_ELEMENT_BYTES
+from repro.claims.predictions import Predicted
+from repro.experiments.partitions import asked_partitions
+from repro.predict.explore.partition_study import bytes_by_level, trained
+from repro.predict.parameters import Parameters
+from repro.predict.workload import Array
+from repro.results.communication import transfers
+from repro.results.store import has_runs, why_not_run
+
+_GPUS = 384
+_THREE_LEVELS, _ZERO_PP, _ZERO_3 = "three-level-quantised", "zero-plus-plus", "zero-3"
+
+
+def scheme_agreement(results: xr.Dataset) -> pd.DataFrame:
+    """The log and what ranks held beside the closed forms, by scheme.
+
+    Returns
+    -------
+    DataFrame
+        A row for each scheme: `calls` and `bytes` of a rank and iteration on average, logged and
+        by the closed forms, and whether they `agree` exactly: as many collectives of each size by
+        phase, operation and group; `held_bytes` of weights, gradients and Adam's moments of the
+        fullest rank, measured and by the forms. Why there is none, if nothing was run.
+    """
+    if not has_runs(results):
+        return pd.DataFrame({"not run": [why_not_run(results)]})
+    rows = []
+    for name, (run, partition) in asked_partitions(results).items():
+        one = results.sel(scheme=name)
+        units = gpt_units(Shape.model_validate(run["shape"]))
+        width = TESTBED_ELEMENT_BYTES
+        forms = Counter[tuple[str, str, int, int, int]]()
+        for calls in iteration_calls(partition, units, run["microbatches"], width, width):
+            call = calls.collective
+            key = (calls.phase, call.operation, call.ranks, call.stride, call.size_bytes)
+            forms[key] += calls.calls
+        logged = transfers(one)
+        logged = logged[logged.operation != "barrier"]
+        same = []
+        for _, own in logged.groupby(["iteration", "rank"]):
+            sizes = own.ranks.map(len)
+            strides = [ranks[1] - ranks[0] for ranks in own.ranks]
+            same.append(
+                Counter(zip(own.phase, own.operation, sizes, strides, own.bytes, strict=True))
+                == forms
+            )
+        held = held_bytes(partition, units, width)
+        # Adam's two moments are two thirds of the optimizer's bytes.
+        states = held["weights"] + held["gradients"] + held["optimizer states"] * 2 // 3
+        measured = one["weight_bytes"].max() + one["gradient_bytes"] + one["adam_state_bytes"].max()
+        rows.append(
+            {
+                "scheme": name,
+                "calls": len(logged) / len(same),
+                "calls_by_forms": sum(forms.values()),
+                "bytes": logged.bytes.sum() / len(same),
+                "bytes_by_forms": sum(key[4] * count for key, count in forms.items()),
+                "agree": all(same),
+                "held_bytes": int(measured.squeeze()),
+                "held_bytes_by_forms": states,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _gain(parameters: Parameters) -> Array:
+    """Throughput of a GPU in three levels over that in ZeRO++."""
+    study, known = read_partition_study(), trained(parameters)
+    ours, theirs = (known.tflops(study.scheme(name), _GPUS) for name in (_THREE_LEVELS, _ZERO_PP))
+    return np.asarray(ours / theirs)
+
+
+def _efficiency(parameters: Parameters) -> Array:
+    """Throughput of a GPU of all over that on the fewest GCDs whose memory is enough."""
+    study, known = read_partition_study(), trained(parameters)
+    scheme = study.scheme(_THREE_LEVELS)
+    found = (known.tflops(scheme, gpus) for gpus in study.predicted.gpus)
+    first = next(one for one in found if not np.isnan(one).any())
+    return np.asarray(known.tflops(scheme, _GPUS) / first)
+
+
+def _links_are_ordered(_: Parameters) -> Array:
+    """Whether a GCD's share of the links falls from level to level, while all GCDs send."""
+    below, shares = 1, []
+    for level in cluster(read_partition_study().predicted.cluster).topology.levels:
+        shares.append(level.link_gbps / below)
+        below *= level.members
+    return np.array(bool(np.all(np.diff(shares) < 0)))
+
+
+def _second_copies_spare_the_fabric(_: Parameters) -> Array:
+    """Whether hpZ, which adds second copies to ZeRO-3 and nothing else, sends less in groups that
+    span nodes, and all of ZeRO++ still less."""
+    sent = bytes_by_level(_GPUS).groupby(["scheme", "level"]).sent_bytes.sum()
+    fabric = sent.xs("fabric", level="level")
+    return np.array(bool(fabric[_ZERO_PP] < fabric["hpz"] < fabric[_ZERO_3]))
+
+
+_OPEN = (
+    "GPT-NeoX-20B in the base setting of params/hierarchical_zero.yaml (micro batch 1, one an "
+    "iteration, sequences of 2,048, full recomputation, all hidden that can be): the abstract "
+    "states none of it"
+)
+_SCHEMES = "ZeRO++ with all its parts, three levels with its quantised collectives too"
+_WEAK = "weak scaling from the fewest GCDs whose memory is enough; weak or strong is not stated"
+PARTITIONS: dict[str, Predicted] = {
+    "C142": Predicted(_gain, 1.0, "frontier", f"{_OPEN}; {_SCHEMES}"),
+    "C143": Predicted(_efficiency, 1.0, "frontier", f"{_OPEN}; {_WEAK}"),
+    "C144": Predicted(_links_are_ordered, None, "frontier", "each GCD's share while all send"),
+    "C145": Predicted(_second_copies_spare_the_fabric, None, "frontier", _OPEN),
+}

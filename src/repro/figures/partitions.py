@@ -1,0 +1,233 @@
+"""Schemes of partitioning: throughput, bytes by level of links, memory, and which scheme wins."""
+
+import holoviews as hv
+import hvplot.pandas  # noqa: F401  (registers .hvplot)
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from repro.catalog.partition_study import read_partition_study
+from repro.figures.panels import (
+    HEIGHT,
+    WIDTH,
+    bars,
+    not_run_here,
+    options,
+    panel_size,
+    panels,
+)
+from repro.figures.published import partition_gain
+from repro.results.partitions import logged_by_level, scheme_table
+from repro.results.store import has_runs
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart.
+_COLOURS = (
+    "#000000",
+    "#999999",
+    "#E69F00",
+    "#F0E442",
+    "#D55E00",
+    "#009E73",
+    "#56B4E9",
+    "#0072B2",
+)
+_LEVELS = {"package": "#009E73", "node": "#56B4E9", "fabric": "#D55E00"}
+_PHASES = {
+    "straggler wait": "#999999",
+    "gradient sync": "#D55E00",
+    "parameter all-gather": "#E69F00",
+}
+_STATES = ("#0072B2", "#56B4E9", "#E69F00", "#D55E00", "#009E73", "#CC79A7", "#999999")
+_NONE, _TIE = "none fits", "within 1 %"
+_OTHERS = {_NONE: "#444444", _TIE: "#DDDDDD"}
+_AHEAD = 1.01
+
+
+def throughput_by_gpus(predicted: pd.DataFrame) -> hv.Overlay:
+    """Model TFLOP/s of a GPU against the number of GPUs, a line per scheme, predicted, with the
+    90 % interval of three levels; a line begins where memory is enough."""
+    labels = _labels()
+    table = predicted.pivot_table(index="gpus", columns="scheme", values="tflops_per_gpu")
+    order = [name for name in labels if name in table]
+    lines = (
+        table[order]
+        .rename(columns=labels)
+        .hvplot.line(
+            color=[_colours()[name] for name in order],
+            logx=True,
+            xlabel="GCDs",
+            ylabel="TFLOP/s per GPU (predicted)",
+            group_label="scheme",
+            legend="right",
+            width=2 * WIDTH,
+            height=HEIGHT,
+        )
+    )
+    own = predicted[predicted.scheme == order[-1]]
+    band = hv.Area((own.gpus, own.low, own.high), vdims=["low", "high"])
+    return lines * band.opts(color=_colours()[order[-1]], alpha=0.15)
+
+
+def bytes_by_level_bars(moved: pd.DataFrame, title: str) -> hv.Layout:
+    """What a rank sends in an iteration by the level of links that its groups span, and by phase, a
+    bar per scheme."""
+    large = moved.groupby("scheme").sent_bytes.sum().max() > 1e9
+    scale, unit = (1e-9, "GB") if large else (1e-6, "MB")
+    drawn = []
+    for along, colours in (("level", _LEVELS), ("phase", _PHASES)):
+        table = scale * moved.pivot_table(
+            index="scheme", columns=along, values="sent_bytes", aggfunc="sum", fill_value=0.0
+        )
+        named = [name for name in colours if name in table]
+        table = table.loc[[name for name in _labels() if name in table.index], named]
+        drawn.append(
+            bars(
+                table.rename(index=_labels()),
+                colours,
+                title=f"{title}, by {along}",
+                ylabel=f"{unit} sent by a rank in an iteration",
+                legend=True,
+            )
+        )
+    return panels(drawn)
+
+
+def memory_bars(held: pd.DataFrame, limit_bytes: float) -> hv.Overlay:
+    """What a GPU holds, by part, a bar per scheme; the title has its memory."""
+    table = 1e-9 * held.rename(index=_labels())
+    return bars(
+        table,
+        dict(zip(table.columns, _STATES, strict=True)),
+        title=f"memory of a GPU (predicted), of {1e-9 * limit_bytes:g} GB",
+        ylabel="GB",
+        legend=True,
+    )
+
+
+def scheme_map(found: pd.DataFrame) -> hv.Layout:
+    """Which scheme is the fastest that fits memory, by GPUs and rate between nodes, a panel for
+    each domain, model and number of micro batches; numbers are how many times the next one's
+    throughput, and where that is less than 1 % more, boxes are grey."""
+    labels, colours = _labels(), _colours()
+    drawn = []
+    for names, rows in found.groupby(["cluster", "model", "micro_batches"], sort=False):
+        gpus, ratios = (rows[name].unique().tolist() for name in ("gpus", "link_ratio"))
+        x, y = rows.gpus.map(gpus.index), rows.link_ratio.map(ratios.index)
+        placed = rows.assign(left=x - 0.5, bottom=y - 0.5, right=x + 0.5, top=y + 0.5, x=x, y=y)
+        winner = rows.scheme.where(~(rows.ahead < _AHEAD), _TIE)
+        marks: list[hv.Element] = []
+        for name in [*labels, _TIE, _NONE]:
+            own = placed[winner == name]
+            if own.empty:
+                continue
+            boxes = own[["left", "bottom", "right", "top"]].to_numpy()
+            colour = {**colours, **_OTHERS}[name]
+            marks.append(
+                hv.Rectangles(boxes, label=labels.get(name, name)).opts(
+                    **options(
+                        matplotlib={"facecolor": colour, "edgecolor": "white"},
+                        bokeh={"fill_color": colour, "line_color": "white"},
+                    )
+                )
+            )
+        named = placed[winner.isin(list(labels)) & placed.ahead.notna()]
+        texts = named.assign(text=named.ahead.map("{:.2f}".format))
+        marks.append(hv.Labels(texts, ["x", "y"], "text").opts(**_small()))
+        drawn.append(
+            hv.Overlay(marks).opts(
+                title="{}, {}, micro batches: {}".format(*names),
+                xlabel="GPUs",
+                ylabel="rate between nodes, times its own",
+                xticks=list(enumerate(map(str, gpus))),
+                yticks=[(number, f"{ratio:g}") for number, ratio in enumerate(ratios)],
+                show_legend=True,
+                legend_position="right",
+                **panel_size(),
+            )
+        )
+    return panels(drawn)
+
+
+def gain_by_choice(sweep: pd.DataFrame) -> hv.Overlay:
+    """How often each gain comes out over everything that the abstract leaves open, a step for each
+    rate between nodes; the vertical line is the published gain."""
+    curves = []
+    for (ratio, rows), colour in zip(sweep.groupby("link_ratio"), _COLOURS, strict=False):
+        gains = np.sort(rows.gain.dropna())
+        share = 100 * np.arange(1, len(gains) + 1) / len(gains)
+        label = f"{ratio:g} times the rate"
+        curve = hv.Curve((gains, share), "gain", "share", label=label)
+        curves.append(curve.opts(color=colour))
+    stated = hv.VLine(partition_gain()).opts(color="black", **_dashed())
+    return hv.Overlay([*curves, stated]).opts(
+        title="gain of three levels over ZeRO++ (predicted)",
+        xlabel="times the throughput",
+        ylabel="% of the settings with at most this",
+        show_legend=True,
+        legend_position="right",
+        **panel_size(),
+    )
+
+
+def measured_schemes(results: xr.Dataset) -> hv.Layout:
+    """Measured: throughput with its 95 % interval, parts of an iteration that communicate, and
+    what a rank holds, a bar per scheme."""
+    if not has_runs(results):
+        return not_run_here(results)
+    table = scheme_table(results).rename(index=_labels())
+    speed = table[["iterations_per_min"]]
+    states = table[["weight_mb", "gradient_mb", "adam_state_mb"]]
+    states.columns = pd.Index(["weights", "gradients", "Adam's moments"])
+    return panels(
+        [
+            bars(
+                speed,
+                {"iterations_per_min": "#0072B2"},
+                title="throughput (measured)",
+                ylabel="iterations a minute at full scale",
+                legend=False,
+                interval=[table.low, table.high],
+            ).opts(axiswise=True),
+            bars(
+                table[list(_PHASES)],
+                _PHASES,
+                title="waiting and communicating (measured)",
+                ylabel="% of the iteration",
+                legend=True,
+            ).opts(axiswise=True),
+            bars(
+                states,
+                dict(zip(states.columns, _STATES, strict=False)),
+                title="states of the fullest rank (measured)",
+                ylabel="MB",
+                legend=True,
+            ).opts(axiswise=True),
+        ]
+    )
+
+
+def measured_bytes(results: xr.Dataset) -> hv.Layout:
+    """Logged: `bytes_by_level_bars` of the testbed."""
+    if not has_runs(results):
+        return not_run_here(results)
+    topology = read_partition_study().testbed.topology
+    return bytes_by_level_bars(logged_by_level(results, topology), "logged")
+
+
+def _labels() -> dict[str, str]:
+    return {name: scheme.label for name, scheme in read_partition_study().schemes.items()}
+
+
+def _colours() -> dict[str, str]:
+    return dict(zip(_labels(), _COLOURS, strict=False))
+
+
+def _dashed() -> dict[str, object]:
+    return options(matplotlib={"linestyle": "--"}, bokeh={"line_dash": "dashed"})
+
+
+def _small() -> dict[str, object]:
+    return options(
+        matplotlib={"size": 8, "color": "white"},
+        bokeh={"text_font_size": "8pt", "text_color": "white"},
+    )

@@ -1,0 +1,116 @@
+"""Gather weights and sum gradients over a partition's groups, timed out of the passes of computing.
+
+FSDP2 is given these two for its own groups; the levels above it use them too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core.timers import Timers
+from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
+
+from repro.catalog.partitions import Partition, hops
+from repro.train.partition.groups import Groups
+from repro.train.partition.quantised import from_integers, to_integers
+from repro.train.phases import gathering_parameters, syncing_gradients
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """A partition's collectives on this rank."""
+
+    partition: Partition
+    groups: Groups
+    timers: Timers
+
+    def gather(self, whole: torch.Tensor, part: torch.Tensor, group: dist.ProcessGroup) -> None:
+        """Give every rank all `part`s of weights, one after another in `whole`."""
+        with gathering_parameters(self.timers):
+            if not self.partition.int8_weights:
+                dist.all_gather_into_tensor(whole, part, group=group)
+                return
+            own = to_integers(part.view(1, -1), bits=8)
+            packed = own.new_empty(group.size(), own.shape[1])
+            dist.all_gather_into_tensor(packed, own, group=group)
+            whole.view(len(packed), -1).copy_(from_integers(packed, part.numel(), bits=8))
+
+    def gather_updated(self, part: torch.Tensor, ranks: int, stride: int) -> torch.Tensor:
+        """All parts of a group's stepped weights, never as integers: errors would stay."""
+        if ranks == 1:
+            return part
+        whole = part.new_empty(ranks * part.numel())
+        with gathering_parameters(self.timers):
+            dist.all_gather_into_tensor(whole, part, group=self.groups[ranks, stride])
+        return whole
+
+    def reduce(self, whole: torch.Tensor, ranks: int, stride: int) -> torch.Tensor:
+        """This rank's part of the sum of a group's gradients."""
+        if ranks == 1:
+            return whole
+        part = whole.new_empty(whole.numel() // ranks)
+        with syncing_gradients(self.timers):
+            if not self.partition.int4_gradients:
+                dist.reduce_scatter_tensor(part, whole, group=self.groups[ranks, stride])
+            else:
+                part.copy_(self._reduce_integers(whole, ranks, stride))
+        return part
+
+    def _reduce_integers(self, whole: torch.Tensor, ranks: int, stride: int) -> torch.Tensor:
+        """Parts to the ranks of this node that are in line with theirs, sums of them over nodes.
+
+        Ranks of a group are numbered as their nodes are: part o k + i is that of rank i of k on
+        node o. Two hops of 4 bits each, with 32 bits in between (qgZ).
+        """
+        parts = whole.view(ranks, -1)
+        for along, apart, rows in hops(self.partition, ranks, stride):
+            if along == 1:
+                continue
+            lines = parts.view(rows, along, -1).transpose(0, 1).reshape(along, -1)
+            sent = to_integers(lines, bits=4)
+            got = torch.empty_like(sent)
+            dist.all_to_all_single(got, sent, group=self.groups[along, apart])
+            parts = from_integers(got, lines.shape[1], bits=4).sum(0).view(rows, -1)
+        return parts.view(-1)
+
+
+class _Allocating:
+    """Buffers of FSDP2's collectives, each for one call."""
+
+    def __init__(self, collectives: Collectives) -> None:
+        self._collectives = collectives
+
+    def allocate(
+        self, size: Sequence[Any], *, dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class FsdpAllGather(_Allocating, AllGather):
+    """FSDP2's all-gather of a unit's weights, from all of their shares or from second copies."""
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        async_op: bool = False,
+    ) -> None:
+        self._collectives.gather(output_tensor, input_tensor, group)
+
+
+class FsdpReduceScatter(_Allocating, ReduceScatter):
+    """FSDP2's reduce-scatter of a unit's gradients, which it sums."""
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> None:
+        assert op == dist.ReduceOp.SUM, op
+        output_tensor.copy_(self._collectives.reduce(input_tensor, group.size(), 1))

@@ -1,0 +1,35 @@
+"""Process groups of a partition: neighbours, and ranks that are some apart."""
+
+from collections.abc import Mapping
+
+import torch.distributed as dist
+
+from repro.catalog.partitions import Partition, hops
+
+# Their ranks, and how far these are apart.
+Groups = Mapping[tuple[int, int], dist.ProcessGroup]
+
+
+def join_partition(partition: Partition) -> Groups:
+    """Join this rank's groups of every size that a partition needs; all ranks call it."""
+    n, w, g, o = partition.ranks, partition.weights, partition.gradients, partition.optimizer
+    needed = {(w, 1), (g // w, w), (o // g, g), (n // o, o), (o, 1)}
+    if partition.int4_gradients:
+        for ranks, stride in ((w, 1), (g // w, w), (o // g, g)):
+            needed |= {(along, apart) for along, apart, _ in hops(partition, ranks, stride)}
+    # FSDP2 wants a group also where a rank has all weights.
+    return {key: _join(n, *key) for key in sorted(needed) if key[0] > 1 or key == (w, 1)}
+
+
+def _join(everybody: int, ranks: int, stride: int) -> dist.ProcessGroup:
+    block = ranks * stride
+    members = [
+        list(range(first + offset, first + block, stride))
+        for first in range(0, everybody, block)
+        for offset in range(stride)
+    ]
+    own: dist.ProcessGroup
+    own, _ = dist.new_subgroups_by_enumeration(  # type: ignore[no-untyped-call]
+        members, group_desc=f"PARTITION_{ranks}_BY_{stride}"
+    )
+    return own

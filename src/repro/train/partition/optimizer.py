@@ -1,0 +1,209 @@
+"""Adam on a rank's part of a partition's optimizer states, and what FSDP2 leaves to do around it.
+
+FSDP2 gathers weights over the innermost groups and sums gradients there. What it cannot express is
+that gradients are spread wider than weights, and optimizer states wider than gradients: here they
+are summed on, over groups of ever more ranks, and stepped weights come back the same way.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.nn import functional
+
+from repro.catalog.partitions import Pieces
+from repro.train.partition.collectives import Collectives
+
+_WEIGHT_DECAY = 0.01
+
+
+@dataclass
+class ShardedUnit:
+    """A unit's parameters, as FSDP2 spreads them, and this rank's pieces of the flat rest.
+
+    `summed` are gradients of the micro batches so far, `master` the weights that are stepped.
+    """
+
+    module: FSDPModule
+    parameters: Sequence[torch.nn.Parameter]
+    sizes: Pieces
+    summed: torch.Tensor
+    master: torch.nn.Parameter
+    incoming: torch.Tensor | None = None
+    awaited: int = 0
+    offsets: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        starts = [0]
+        for one in self.parameters:
+            starts.append(starts[-1] + padded_part(one))
+        self.offsets = tuple(starts)
+
+
+def padded_part(parameter: torch.nn.Parameter) -> int:
+    """Elements of a rank's part of a parameter, the same on all ranks."""
+    assert isinstance(parameter, DTensor)
+    rows = -(-parameter.shape[0] // parameter.device_mesh.size())
+    return rows * (parameter.numel() // parameter.shape[0])
+
+
+class PartitionedOptimizer:
+    """Sums gradients up to where they belong, clips and steps them, and hands weights back.
+
+    Parameters
+    ----------
+    units
+        What FSDP2 gathers at once: modules, and which of their parameters.
+    """
+
+    def __init__(
+        self,
+        units: Sequence[tuple[FSDPModule, Sequence[torch.nn.Parameter], Pieces]],
+        collectives: Collectives,
+        learning_rate: float,
+        gradient_clip: float,
+    ) -> None:
+        self._collectives, self._clip = collectives, gradient_clip
+        self._partition = collectives.partition
+        self.units = [self._unit(*unit) for unit in units]
+        for unit in self.units:
+            for position, one in enumerate(unit.parameters):
+                arrived = partial(self._arrived, unit, position)
+                one.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]
+        # As Megatron-Core's, which decays all parameters where no schedule says otherwise.
+        masters = [unit.master for unit in self.units]
+        self._adam = torch.optim.AdamW(
+            masters, learning_rate, weight_decay=_WEIGHT_DECAY, fused=True
+        )
+
+    def _unit(
+        self, module: FSDPModule, parameters: Sequence[torch.nn.Parameter], sizes: Pieces
+    ) -> ShardedUnit:
+        summed = torch.zeros(sizes.gradients, device=parameters[0].device)
+        unit = ShardedUnit(module, parameters, sizes, summed, torch.nn.Parameter(summed[:0]))
+        unit.master = torch.nn.Parameter(self._own(_flat(unit), sizes).float())
+        return unit
+
+    def _own(self, flat: torch.Tensor, sizes: Pieces) -> torch.Tensor:
+        """What this rank steps of a unit's weights on it."""
+        one, rank = self._partition, dist.get_rank()
+        for parts, number, size in (
+            (one.gradients // one.weights, rank // one.weights, sizes.gradients),
+            (one.optimizer // one.gradients, rank // one.gradients, sizes.optimizer),
+        ):
+            whole = functional.pad(flat, (0, parts * size - flat.numel()))
+            flat = whole.view(parts, size)[number % parts]
+        return flat.clone()
+
+    def _arrived(self, unit: ShardedUnit, position: int, parameter: torch.nn.Parameter) -> None:
+        """FSDP2 has summed a parameter's gradient: once those of a unit are there, sum them on."""
+        one = self._partition
+        if unit.incoming is None:
+            parts = one.gradients // one.weights
+            unit.incoming = torch.zeros(parts * unit.sizes.gradients, device=unit.summed.device)
+            unit.awaited = len(unit.parameters)
+        assert isinstance(parameter.grad, DTensor)
+        part = parameter.grad.to_local().reshape(-1)
+        begin = unit.offsets[position]
+        unit.incoming[begin : begin + part.numel()] = part
+        parameter.grad = None
+        unit.awaited -= 1
+        if not unit.awaited:
+            parts = one.gradients // one.weights
+            unit.summed += self._collectives.reduce(unit.incoming, parts, one.weights)
+            unit.incoming = None
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for unit in self.units:
+            unit.summed.zero_()
+
+    def synchronise(self) -> None:
+        """Give every rank the mean over all ranks of the gradients that it steps."""
+        one = self._partition
+        parts, rest = one.optimizer // one.gradients, one.ranks // one.optimizer
+        for unit in self.units:
+            whole = functional.pad(
+                unit.summed, (0, parts * unit.sizes.optimizer - unit.sizes.gradients)
+            )
+            gradient = self._collectives.reduce(whole, parts, one.gradients)
+            if rest > 1:
+                gradient = gradient.clone() if parts == 1 else gradient
+                dist.all_reduce(gradient, group=self._collectives.groups[rest, one.optimizer])
+            unit.master.grad = gradient / one.ranks
+
+    def step(self) -> None:
+        """Clip the gradients by the norm of all of them, step, and hand the weights back."""
+        gradients = [unit.master.grad for unit in self.units if unit.master.grad is not None]
+        total = torch.stack([gradient.square().sum() for gradient in gradients]).sum()
+        holders = self._partition.optimizer
+        if holders > 1:
+            dist.all_reduce(total, group=self._collectives.groups[holders, 1])
+        factor = self._clip / (float(total.sqrt()) + 1e-6)
+        if factor < 1:
+            for gradient in gradients:
+                gradient *= factor
+        self._adam.step()
+        for unit in self.units:
+            self._hand_back(unit)
+            unit.master.grad = None
+
+    @torch.no_grad()
+    def _hand_back(self, unit: ShardedUnit) -> None:
+        one, sizes = self._partition, unit.sizes
+        dtype, gather = unit.parameters[0].dtype, self._collectives.gather_updated
+        flat = unit.master.detach().to(dtype)
+        flat = gather(flat, one.optimizer // one.gradients, one.gradients)[: sizes.gradients]
+        flat = gather(flat.contiguous(), one.gradients // one.weights, one.weights)
+        # Where validation has left them gathered, what is gathered is of before.
+        unit.module.reshard()
+        for parameter, begin in zip(unit.parameters, unit.offsets, strict=False):
+            own = _local(parameter)
+            own.copy_(flat[begin : begin + own.numel()].view_as(own))
+
+    @property
+    def weight_bytes(self) -> int:
+        """What the rank keeps of the weights between iterations, without the optimizer's."""
+        return sum(
+            padded_part(one) * one.element_size() for unit in self.units for one in unit.parameters
+        )
+
+    @property
+    def gradient_bytes(self) -> int:
+        """What it sums gradients in."""
+        return sum(unit.summed.nbytes for unit in self.units)
+
+    @property
+    def state_bytes(self) -> int:
+        """Weights that it steps, and Adam's moments."""
+        masters = sum(unit.master.nbytes for unit in self.units)
+        return masters + self.moment_bytes
+
+    @property
+    def moment_bytes(self) -> int:
+        """Adam's moments."""
+        return sum(
+            moments[name].nbytes
+            for moments in self._adam.state.values()
+            for name in ("exp_avg", "exp_avg_sq")
+        )
+
+
+@torch.no_grad()
+def _flat(unit: ShardedUnit) -> torch.Tensor:
+    """The rank's parts of a unit's weights, one after another."""
+    flat = torch.zeros(unit.offsets[-1], device=unit.summed.device)
+    for parameter, begin in zip(unit.parameters, unit.offsets, strict=False):
+        own = _local(parameter)
+        flat[begin : begin + own.numel()] = own.reshape(-1)
+    return flat
+
+
+def _local(parameter: torch.nn.Parameter) -> torch.Tensor:
+    assert isinstance(parameter, DTensor)
+    local: torch.Tensor = parameter.to_local()
+    return local
