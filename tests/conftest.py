@@ -83,7 +83,8 @@ def enwiki(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for family in FAMILIES:
         tokenizer = folder / "tokenizers" / f"{family}.json"
         train_tokenizer(family, folder / "articles.jsonl", tokenizer, vocabulary_size=1024)
-        write_indexed(family, folder / "articles.jsonl", tokenizer, folder / "datasets" / family)
+        prefix, manifest = folder / "datasets" / family, folder / "manifests" / f"{family}.json"
+        write_indexed(family, folder / "articles.jsonl", tokenizer, prefix, manifest, workers=1)
     return folder
 
 

@@ -21,7 +21,12 @@ app.add_typer(corpus_app, name="corpus", no_args_is_help=True)
 
 _DUMP = ENWIKI / "dump.xml.bz2"
 _ARTICLES = ENWIKI / "articles.jsonl"
+_MANIFESTS = ENWIKI / "manifests"
+_OTHERS = "done; once all shares are, run it again without --share"
 _FILE_WIDTH = 160
+_ShareOption = Annotated[
+    str, typer.Option(help="The part to do in one of several jobs: 0/16, to 15/16.")
+]
 
 
 def _print_version(wanted: bool) -> None:
@@ -57,48 +62,70 @@ def corpus_dump() -> None:
 
 
 @corpus_app.command("extract")
-def corpus_extract() -> None:
+def corpus_extract(share: _ShareOption = "0/1") -> None:
     """Extract the plain text of the dump's articles."""
     from repro.corpus.articles import extract_articles
     from repro.corpus.config import read_corpus_config
+    from repro.corpus.shards import Share
 
     config = read_corpus_config(PARAMS / "corpus.yaml")
-    extraction = extract_articles(
+    done = extract_articles(
         _DUMP,
         _ARTICLES,
+        _MANIFESTS / "articles.json",
         min_article_characters=config.min_article_characters,
         workers=config.workers,
-        pages_per_shard=config.pages_per_shard,
+        share=Share.parse(share),
     )
-    typer.echo(extraction)
+    typer.echo(_ARTICLES if done else _OTHERS)
 
 
 @corpus_app.command("tokenizer")
 def corpus_tokenizer(family: str) -> None:
-    """Train the tokenizer of a model family (gpt, bert, t5)."""
+    """Train the tokenizer of a model family (gpt, bert, t5), or take an existing one."""
     from repro.corpus.config import check_family, read_corpus_config
+    from repro.corpus.existing import take_tokenizer
     from repro.corpus.vocabulary import train_tokenizer
 
     name = check_family(family)
     config = read_corpus_config(PARAMS / "corpus.yaml")
-    trained = train_tokenizer(
-        name,
-        _ARTICLES,
-        ENWIKI / "tokenizers" / f"{name}.json",
-        vocabulary_size=config.vocabulary_sizes.of(name),
-    )
-    typer.echo(trained)
+    target = ENWIKI / "tokenizers" / f"{name}.json"
+    if name in config.tokenizer_files:
+        made = take_tokenizer(name, Path(config.tokenizer_files[name]).expanduser(), target)
+    else:
+        size = config.vocabulary_sizes.of(name)
+        made = train_tokenizer(name, _ARTICLES, target, vocabulary_size=size)
+    typer.echo(made)
 
 
 @corpus_app.command("dataset")
-def corpus_dataset(family: str) -> None:
+def corpus_dataset(family: str, share: _ShareOption = "0/1") -> None:
     """Tokenize the articles into the indexed dataset of a model family (gpt, bert, t5)."""
-    from repro.corpus.config import check_family
+    from repro.corpus.config import check_family, read_corpus_config
     from repro.corpus.indexed import write_indexed
+    from repro.corpus.shards import Share
 
     name = check_family(family)
-    tokenizer = ENWIKI / "tokenizers" / f"{name}.json"
-    typer.echo(write_indexed(name, _ARTICLES, tokenizer, ENWIKI / "datasets" / name))
+    prefix = ENWIKI / "datasets" / name
+    done = write_indexed(
+        name,
+        _ARTICLES,
+        ENWIKI / "tokenizers" / f"{name}.json",
+        prefix,
+        _MANIFESTS / f"{name}.json",
+        workers=read_corpus_config(PARAMS / "corpus.yaml").workers,
+        share=Share.parse(share),
+    )
+    typer.echo(f"{prefix}.bin, {prefix}.idx" if done else _OTHERS)
+
+
+@corpus_app.command("stats")
+def corpus_stats() -> None:
+    """Show what the corpus is made of: pages, drops and their reasons, tokens, lengths."""
+    from repro.corpus.manifest import stats
+
+    for line in stats(_MANIFESTS):
+        typer.echo(line)
 
 
 @app.command()

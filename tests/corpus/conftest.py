@@ -49,5 +49,12 @@ def corpus(articles_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Cor
     made = Corpus(tmp_path_factory.mktemp("enwiki"), list(read_articles(articles_file, "test")))
     for family in FAMILIES:
         train_tokenizer(family, articles_file, made.tokenizer(family), vocabulary_size=1024)
-        write_indexed(family, articles_file, made.tokenizer(family), made.prefix(family))
+        write_indexed(
+            family,
+            articles_file,
+            made.tokenizer(family),
+            made.prefix(family),
+            made.data_dir / "manifests" / f"{family}.json",
+            workers=1,
+        )
     return made

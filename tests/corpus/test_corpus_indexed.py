@@ -1,20 +1,40 @@
 """The .bin and .idx hold the tokenizer's tokens of every article, in order."""
 
+import json
 import os
+import random
+import signal
+import subprocess
+import sys
+import time
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from megatron.core.datasets.indexed_dataset import IndexedDataset
+from megatron.core.datasets.indexed_dataset import DType, IndexedDataset, IndexedDatasetBuilder
 from synthetic_corpus import Corpus, words
 
 from repro.corpus.config import FAMILIES, Family
 from repro.corpus.indexed import LONGEST_SENTENCE, write_indexed
 from repro.corpus.records import Article, to_line
 from repro.corpus.sentences import split_sentences
+from repro.corpus.shards import Share
 from repro.corpus.tokenizer import LocalTokenizer
 from repro.errors import ReproError
+
+
+def write(family: Family, articles: Path, tokenizer: Path, prefix: Path, **changed: Any) -> Any:
+    """Tokenize, and give the manifest; None while other shares are not done."""
+    manifest = prefix.parent.with_name(f"{prefix.parent.name}-manifests") / f"{family}.json"
+    done = write_indexed(family, articles, tokenizer, prefix, manifest, **{"workers": 2} | changed)
+    return json.loads(manifest.read_text()) if done else None
+
+
+def both(prefix: Path) -> tuple[bytes, bytes]:
+    bin_path, idx_path = (prefix.with_name(prefix.name + end) for end in (".bin", ".idx"))
+    return bin_path.read_bytes(), idx_path.read_bytes()
 
 
 def documents(indexed: IndexedDataset) -> list[list[list[int]]]:
@@ -39,21 +59,74 @@ def test_every_article_is_there_token_by_token(corpus: Corpus, family: Family) -
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_summary_agrees_with_the_files(
+def test_the_files_are_what_megatrons_builder_writes(
+    corpus: Corpus, tmp_path: Path, family: Family
+) -> None:
+    tokenizer = LocalTokenizer(corpus.tokenizer(family))
+    dtype = DType.optimal_dtype(tokenizer.vocab_size)
+    builder = IndexedDatasetBuilder(str(tmp_path / "own.bin"), dtype=dtype)
+    for article in corpus.articles:
+        texts = [article.text] if family == "gpt" else split_sentences(article.text)
+        sequences = tokenizer.tokenize_batch(texts)
+        if family == "gpt":
+            sequences[0].append(tokenizer.eod)
+        builder.add_document([t for ids in sequences for t in ids], [len(s) for s in sequences])
+    builder.finalize(str(tmp_path / "own.idx"))
+    assert both(corpus.prefix(family)) == both(tmp_path / "own")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["gpt", "bert"])
+def test_the_bytes_do_not_depend_on_workers_shares_and_shards(
     corpus: Corpus, articles_file: Path, tmp_path: Path, family: Family
 ) -> None:
-    prefix = tmp_path / "datasets" / family
-    made = write_indexed(family, articles_file, corpus.tokenizer(family), prefix)
-    indexed = IndexedDataset(str(prefix))
-    assert indexed.index.dtype is np.uint16
-    assert made.documents == len(corpus.articles)
-    assert made.sequences == len(indexed)
-    assert made.tokens == indexed.sequence_lengths.sum()
-    assert made.size_bytes == 2 * made.tokens == (prefix.parent / f"{family}.bin").stat().st_size
-    for suffix in (".bin", ".idx"):
-        first = corpus.prefix(family).with_suffix(suffix).read_bytes()
-        assert prefix.with_suffix(suffix).read_bytes() == first
-    assert len(list(prefix.parent.iterdir())) == 2
+    tokenizer = corpus.tokenizer(family)
+    for count in (1, 2, 5):
+        prefix = tmp_path / str(count) / family
+        made = write(family, articles_file, tokenizer, prefix, workers=count, shard_bytes=5000)
+        assert both(prefix) == both(corpus.prefix(family))
+        indexed = IndexedDataset(str(prefix))
+        assert indexed.index.dtype is np.uint16
+        assert (
+            made["documents"] == len(corpus.articles) == sum(made["documents_of_tokens"].values())
+        )
+        assert made["sequences"] == len(indexed)
+        assert made["tokens"] == indexed.sequence_lengths.sum() == made["bin_bytes"] / 2
+        shared = tmp_path / f"shared-{count}" / family
+        for number in reversed(range(count)):
+            share = Share(number, count)
+            write(family, articles_file, tokenizer, shared, share=share, shard_bytes=5000)
+        assert write(family, articles_file, tokenizer, shared, shard_bytes=5000) == made
+        assert both(shared) == both(corpus.prefix(family))
+        assert len(list(shared.parent.iterdir())) == 2
+
+
+@pytest.mark.slow
+def test_killed_at_any_point_it_goes_on(
+    corpus: Corpus, articles_file: Path, tmp_path: Path
+) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from repro.corpus import indexed as i; "
+        "o = i.split_sentences; i.split_sentences = lambda t: (time.sleep(0.02), o(t))[1]; "
+        "print('begun', flush=True); a = [Path(p) for p in sys.argv[1:]]; "
+        "i.write_indexed('bert', *a, workers=2, shard_bytes=5000); print('done', flush=True)"
+    )
+    prefix, tokenizer = tmp_path / "bert", corpus.tokenizer("bert")
+    arguments = [articles_file, tokenizer, prefix, tmp_path / "bert.json"]
+    source = random.Random(5)
+    for _ in range(4):
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(source.uniform(0.1, 1.0))
+        process.send_signal(signal.SIGKILL)
+        if process.communicate()[0]:
+            break
+    write("bert", articles_file, tokenizer, prefix, shard_bytes=5000)
+    assert both(prefix) == both(corpus.prefix("bert"))
+    assert not list(tmp_path.glob("*.parts-*"))
 
 
 def test_large_vocabularies_get_wider_tokens(
@@ -66,7 +139,7 @@ def test_large_vocabularies_get_wider_tokens(
         self.vocab_size = 70_000
 
     monkeypatch.setattr(LocalTokenizer, "__init__", enlarged)
-    write_indexed("gpt", articles_file, corpus.tokenizer("gpt"), tmp_path / "gpt")
+    write("gpt", articles_file, corpus.tokenizer("gpt"), tmp_path / "gpt")
     assert IndexedDataset(str(tmp_path / "gpt")).index.dtype is np.int32
 
 
@@ -74,7 +147,7 @@ def test_long_sentences_are_cut_between_words(corpus: Corpus, tmp_path: Path) ->
     articles = tmp_path / "articles.jsonl"
     text = "Short. " + " ".join(words(99, 2000)).capitalize() + ". Short."
     articles.write_text(to_line(Article(1, "Long", text)), encoding="utf-8")
-    write_indexed("bert", articles, corpus.tokenizer("bert"), tmp_path / "bert")
+    write("bert", articles, corpus.tokenizer("bert"), tmp_path / "bert")
     tokenizer = LocalTokenizer(corpus.tokenizer("bert"))
     (sequences,) = documents(IndexedDataset(str(tmp_path / "bert")))
     (ids,) = tokenizer.tokenize_batch([text])
@@ -90,27 +163,27 @@ def test_a_failure_leaves_the_earlier_files(corpus: Corpus, tmp_path: Path) -> N
     prefix = tmp_path / "datasets" / "gpt"
     good = "".join(to_line(article) for article in corpus.articles[:3])
     articles.write_text(good, encoding="utf-8")
-    write_indexed("gpt", articles, corpus.tokenizer("gpt"), prefix)
-    before = {path.name: path.read_bytes() for path in prefix.parent.iterdir()}
+    write("gpt", articles, corpus.tokenizer("gpt"), prefix)
+    before = both(prefix)
     articles.write_text(good + "{\n", encoding="utf-8")
-    with pytest.raises(ReproError, match="line 4"):
-        write_indexed("gpt", articles, corpus.tokenizer("gpt"), prefix)
-    assert {path.name: path.read_bytes() for path in prefix.parent.iterdir()} == before
+    with pytest.raises(ReproError, match=f"the line at byte {len(good.encode())} is no article"):
+        write("gpt", articles, corpus.tokenizer("gpt"), prefix)
+    assert both(prefix) == before
 
 
 def test_a_crash_between_the_two_files_leaves_no_pair_of_different_age(
     corpus: Corpus, articles_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prefix = tmp_path / "gpt"
-    write_indexed("gpt", articles_file, corpus.tokenizer("gpt"), prefix)
+    write("gpt", articles_file, corpus.tokenizer("gpt"), prefix)
     original = os.replace
 
     def crashing(source: Path, target: Path) -> None:
-        if target.suffix == ".idx":
+        if target == prefix.with_name("gpt.idx"):
             raise KeyboardInterrupt
         original(source, target)
 
     monkeypatch.setattr(os, "replace", crashing)
     with pytest.raises(KeyboardInterrupt):
-        write_indexed("gpt", articles_file, corpus.tokenizer("gpt"), prefix)
-    assert [path.name for path in tmp_path.iterdir()] == ["gpt.bin"]
+        write("gpt", articles_file, corpus.tokenizer("gpt"), prefix)
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["gpt.bin"]

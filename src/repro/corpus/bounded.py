@@ -1,6 +1,9 @@
 """Map a function over an endless stream with several processes and bounded memory."""
 
+import os
 import signal
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
@@ -14,7 +17,7 @@ Result = TypeVar("Result")
 
 @contextmanager
 def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Start worker processes that leave Ctrl-C to their parent.
+    """Start worker processes that leave Ctrl-C to their parent, and end when it is killed.
 
     An executor, rather than `multiprocessing.Pool`: `Pool.imap` reads its whole input ahead, and
     waits for ever when a worker is killed for memory.
@@ -29,9 +32,7 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     ProcessPoolExecutor
         The pool. What is still queued when the block ends is dropped.
     """
-    pool = ProcessPoolExecutor(
-        workers, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
-    )
+    pool = ProcessPoolExecutor(workers, initializer=_begin_worker)
     try:
         yield pool
     finally:
@@ -80,3 +81,15 @@ def map_in_order(
 
 def _apply(function: Callable[[Item], Result], chunk: list[Item]) -> list[Result]:
     return [function(item) for item in chunk]
+
+
+def _begin_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    # A worker that waits for work does not see that nobody is left to give any.
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)

@@ -46,11 +46,11 @@ class CorpusConfig(Entry):
     min_article_characters
         Shortest article that is kept, in characters of plain text.
     workers
-        Number of processes that strip wiki markup.
-    pages_per_shard
-        Number of articles in the unit in which extraction resumes.
+        Number of processes that extract and tokenize.
     vocabulary_sizes
-        Number of tokens of each family's tokenizer.
+        Number of tokens of each family's tokenizer, where it is trained.
+    tokenizer_files
+        Existing tokenizers, by family: `vocab.json` (gpt), `vocab.txt` (bert), `spiece.model` (t5).
     split
         Weights of training and validation, e.g. `"95,5"`.
     """
@@ -60,8 +60,8 @@ class CorpusConfig(Entry):
     excerpt_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     min_article_characters: _Count
     workers: Annotated[StrictInt, Field(ge=1, le=1024)]
-    pages_per_shard: _Count
     vocabulary_sizes: VocabularySizes
+    tokenizer_files: dict[Family, str]
     split: Annotated[str, Field(pattern=r"^\d+(\.\d+)?\s*,\s*\d+(\.\d+)?$")]
 
     @field_validator("split")

@@ -1,21 +1,20 @@
-"""Stream the articles of a compressed Wikipedia dump, in bounded memory."""
+"""The pages of a dump's XML, one at a time and in bounded memory."""
 
-import bz2
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from xml.etree.ElementTree import ParseError
+from xml.etree import ElementTree
 
-import mwxml
-from mwxml.element_iterator import ElementIterator
-from mwxml.errors import MalformedXML
-from tqdm import tqdm
+LARGEST_PAGE_BYTES = 16 << 20
+"""Bytes of XML. MediaWiki takes no more than 2 MiB of markup for a page."""
 
-from repro.errors import ReproError, one_line
-
+_OPEN, _CLOSE = b"<page>", b"</page>"
+# Stands where a page was cut short; no XML holds it.
+_CUT = b"\0cut\0"
+_HEAD_BYTES = 4096
 # Dumps made before 2013 mark a redirect by its text alone.
 _REDIRECT = re.compile(r"\s*#redirect", re.IGNORECASE)
+_TITLE = re.compile(rb"<title>([^<]*)</title>")
 
 
 @dataclass(frozen=True)
@@ -37,59 +36,105 @@ class Page:
     markup: str
 
 
-def iterate_pages(dump: Path) -> Iterator[Page]:
-    """Read the articles of a dump in order: namespace 0, no redirects.
+class Dropped(Exception):
+    """A page that is not taken: its title as far as it is known, and one of a few reasons."""
+
+    def __init__(self, reason: str, title: str = "?") -> None:
+        super().__init__(reason, title)
+        self.reason = reason
+        self.title = title
+
+
+def cut_pages(
+    pieces: Iterable[bytes], following: Iterable[bytes] = ()
+) -> Generator[bytes, None, bytes]:
+    """Cut XML after each page.
 
     Parameters
     ----------
-    dump
-        A `*-pages-articles.xml.bz2`, of one stream or many.
+    pieces
+        XML in pieces of any size; it may begin inside a page.
+    following
+        What comes after them: read only to the end of a page that began before.
 
     Yields
     ------
-    Page
-        The next article. A bar shows how much of the compressed file has been read.
+    bytes
+        What is between two pages, and a page without its closing tag; cut short where they are
+        larger than `LARGEST_PAGE_BYTES`.
 
-    Raises
-    ------
-    ReproError
-        The file is missing, or its bzip2 or XML is truncated or corrupt.
+    Returns
+    -------
+    bytes
+        What follows the last page.
     """
-    if not dump.is_file():
-        raise ReproError(f"{dump}: no such file; make it with `repro corpus dump`")
-    size = dump.stat().st_size
-    pages = 0
-    with (
-        dump.open("rb") as raw,
-        bz2.open(raw) as stream,
-        tqdm(total=size, unit="B", unit_scale=True, desc="extract", disable=None) as bar,
-    ):
-        try:
-            root = ElementIterator.from_file(stream)
-            if root.tag != "mediawiki":
-                raise MalformedXML(f"the root is <{root.tag}>, not <mediawiki>")
-            for item in mwxml.Dump.from_element(root).pages:
-                pages += 1
-                page = _article(item)
-                # mwxml leaves every page that it has read, emptied, below the root.
-                root.element.clear()
-                bar.update(raw.tell() - bar.n)
-                if page is not None:
-                    yield page
-        except (EOFError, OSError, ParseError, MalformedXML, ValueError, TypeError) as error:
-            # mwxml appends what comes next in the file; the parser's own words come first.
-            reason = one_line(error)[:80] or type(error).__name__
-            raise ReproError(
-                f"{dump}: damaged or no Wikipedia dump ({reason}) after {pages} pages and "
-                f"{raw.tell()} of {size} bytes; delete it and run `repro corpus dump` again"
-            ) from None
+    rest = b""
+    for piece in pieces:
+        *whole, rest = (rest + piece).split(_CLOSE)
+        yield from whole
+        rest = _bounded(rest)
+    for piece in following:
+        if _OPEN not in rest and not any(rest.endswith(_OPEN[:n]) for n in range(1, len(_OPEN))):
+            break
+        rest, closed, after = (rest + piece).partition(_CLOSE)
+        if closed:
+            yield rest
+            return after
+        rest = _bounded(rest)
+    return rest
 
 
-def _article(item: mwxml.Page) -> Page | None:
-    # The revisions are read from the same stream: they must be consumed before the next page.
+def _bounded(rest: bytes) -> bytes:
+    if len(rest) <= LARGEST_PAGE_BYTES:
+        return rest
+    # The last bytes may be the beginning of the closing tag.
+    return rest[:_HEAD_BYTES] + _CUT + rest[-len(_CLOSE) :]
+
+
+def begins_page(cut: bytes) -> bool:
+    """Tell whether a page begins in what `cut_pages` gave."""
+    return _OPEN in cut
+
+
+def read_pages(cut: bytes) -> Iterator[Page | Dropped]:
+    """Read what `cut_pages` gave: one article, or the reason why there is none.
+
+    Nothing outside a page's own tags is ever parsed, so no document type, and with it no entity
+    that refers to a file or to other entities, can be declared.
+
+    Yields
+    ------
+    Page or Dropped
+        One, and one more for each page before it that has no closing tag.
+    """
+    _, *pages = cut.split(_OPEN)
+    for broken in pages[:-1]:
+        yield Dropped("invalid XML", _title(broken))
+    xml = pages[-1] if pages else b""
+    try:
+        yield _read_page(xml)
+    except Dropped as dropped:
+        yield Dropped(dropped.reason, _title(xml))
+
+
+def _read_page(xml: bytes) -> Page:
+    if _CUT in xml or len(xml) > LARGEST_PAGE_BYTES:
+        raise Dropped("too large")
+    try:
+        page = ElementTree.fromstring(_OPEN + xml + _CLOSE)
+        number, namespace = int(page.findtext("id", "")), int(page.findtext("ns", ""))
+    except (ElementTree.ParseError, ValueError):
+        raise Dropped("invalid XML") from None
+    if namespace != 0:
+        raise Dropped("other namespace")
     markup = ""
-    for revision in item:
-        markup = revision.text or ""
-    if item.namespace != 0 or item.redirect is not None or _REDIRECT.match(markup):
-        return None
-    return Page(item.id, item.title, markup)
+    for text in page.iterfind("revision/text"):
+        markup = text.text or ""
+    if page.find("redirect") is not None or _REDIRECT.match(markup):
+        raise Dropped("redirect")
+    return Page(number, page.findtext("title", ""), markup)
+
+
+def _title(xml: bytes) -> str:
+    found = _TITLE.search(xml)
+    return found[1].decode(errors="replace") if found else "?"

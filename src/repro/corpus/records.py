@@ -9,6 +9,8 @@ from tqdm import tqdm
 
 from repro.errors import ReproError
 
+_MEND = "make it with `repro corpus extract`"
+
 
 @dataclass(frozen=True)
 class Article:
@@ -65,20 +67,38 @@ def read_articles(articles: Path, purpose: str) -> Iterator[Article]:
     ReproError
         The file is missing or empty, or a line is no article.
     """
-    mend = "make it with `repro corpus extract`"
-    if not articles.is_file():
-        raise ReproError(f"{articles}: no such file; {mend}")
-    size = articles.stat().st_size
-    if not size:
-        raise ReproError(f"{articles}: empty; {mend}")
+    size = size_of(articles)
     with (
         articles.open("rb") as file,
         tqdm(total=size, unit="B", unit_scale=True, desc=purpose, disable=None) as bar,
     ):
         for number, line in enumerate(file, start=1):
-            try:
-                article = Article(**json.loads(line))
-            except (ValueError, TypeError):
-                raise ReproError(f"{articles}: line {number} is no article; {mend}") from None
+            article = _read(line, articles, f"line {number}")
             bar.update(len(line))
             yield article
+
+
+def articles_between(articles: Path, start: int, end: int) -> Iterator[Article]:
+    """Read the articles whose lines begin from byte `start` up to `end`; see `read_articles`."""
+    with articles.open("rb") as file:
+        if start:
+            file.seek(start - 1)
+            file.readline()
+        while (at := file.tell()) < end and (line := file.readline()):
+            yield _read(line, articles, f"the line at byte {at}")
+
+
+def size_of(articles: Path) -> int:
+    """Size of the corpus in bytes; a `ReproError` if it is missing or empty."""
+    if not articles.is_file():
+        raise ReproError(f"{articles}: no such file; {_MEND}")
+    if size := articles.stat().st_size:
+        return size
+    raise ReproError(f"{articles}: empty; {_MEND}")
+
+
+def _read(line: bytes, articles: Path, where: str) -> Article:
+    try:
+        return Article(**json.loads(line))
+    except (ValueError, TypeError):
+        raise ReproError(f"{articles}: {where} is no article; {_MEND}") from None

@@ -30,7 +30,7 @@ class LocalTokenizer:
     Parameters
     ----------
     path
-        A file that `repro.corpus.vocabulary.train_tokenizer` wrote.
+        A file that `train_tokenizer` or `take_tokenizer` wrote.
 
     Attributes
     ----------

@@ -81,9 +81,7 @@ def train_tokenizer(
 
 
 def _train_bpe(family: Family, articles: Path, vocabulary_size: int) -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer = byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary_size,
         special_tokens=[END_OF_TEXT],
@@ -96,7 +94,7 @@ def _train_bpe(family: Family, articles: Path, vocabulary_size: int) -> Tokenize
 
 def _train_wordpiece(family: Family, articles: Path, vocabulary_size: int) -> Tokenizer:
     specials = list(WORDPIECE_SPECIALS + (SENTINELS if family == "t5" else ()))
-    learner = _wordpiece(models.WordPiece(unk_token="[UNK]"))
+    learner = wordpiece(models.WordPiece(unk_token="[UNK]"))
     alphabet = _alphabet(articles, learner, family, vocabulary_size)
     # The library breaks ties between merges by token ids, and numbers `##x` in the order of a
     # randomly seeded hash map: two runs differ. Listed among the special tokens, they are numbered
@@ -112,14 +110,23 @@ def _train_wordpiece(family: Family, articles: Path, vocabulary_size: int) -> To
     )
     learner.train_from_iterator(_texts(articles, f"{family} pieces"), trainer)
     vocabulary = learner.get_vocab()
-    tokenizer = _wordpiece(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer = wordpiece(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.add_special_tokens(specials)
     return tokenizer
 
 
-def _wordpiece(model: models.WordPiece) -> Tokenizer:
+def byte_level(model: models.BPE) -> Tokenizer:
+    """GPT-2's tokenizer around a vocabulary of merges, without special tokens."""
     tokenizer = Tokenizer(model)
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def wordpiece(model: models.WordPiece, *, lowercase: bool = True) -> Tokenizer:
+    """BERT's tokenizer around a vocabulary of pieces, without special tokens."""
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix=_CONTINUATION, cleanup=False)
     return tokenizer

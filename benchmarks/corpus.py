@@ -1,0 +1,212 @@
+"""How fast a dump becomes a dataset: against the usual way, and against what limits it.
+
+The excerpt's pages, repeated, are a multistream dump. In each round, on the same cores, one after
+another: our extraction and tokenization; the usual way, which is wikiextractor, then one
+`Tokenizer.encode` a sentence in a pool of processes and Megatron's builder, as Megatron-LM's
+`preprocess_data.py` does it; and the limit, which is bzip2 alone and `encode_batch` alone on our
+articles. Prints medians over rounds, by wall clock and by CPU time, which other work on the machine
+disturbs less, and what the full dump would take.
+
+wikiextractor (AGPL) is no dependency: `pip install --target FOLDER --no-deps wikiextractor`.
+
+    python benchmarks/corpus.py --wikiextractor FOLDER --family gpt --json
+"""
+
+import argparse
+import bz2
+import json
+import multiprocessing
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from statistics import median
+
+from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
+from tokenizers import Tokenizer
+
+from repro.corpus.articles import extract_articles
+from repro.corpus.indexed import write_indexed
+from repro.corpus.records import read_articles
+from repro.corpus.sentences import split_sentences
+from repro.corpus.streams import stream_groups
+from repro.corpus.tokenizer import LocalTokenizer
+from repro.paths import ENWIKI
+
+_PAGES_PER_STREAM = 100
+_BATCH = 1000
+_FULL_DUMP_GB = 20.4
+_CORES = (2, 16, 56)
+_WIKIEXTRACTOR = "from wikiextractor.WikiExtractor import main; main()"
+
+
+def _replicate(excerpt: Path, dump: Path, megabytes: float) -> int:
+    """Write the excerpt's pages again and again; give the size of the XML in bytes."""
+    head, *pages = bz2.decompress(excerpt.read_bytes()).split(b"  <page>\n")
+    pages[-1], end, _ = pages[-1].partition(b"</mediawiki>")
+    pages = [b"  <page>\n" + page for page in pages]
+    size = len(head)
+    number = 0
+    with dump.open("wb") as file:
+        file.write(bz2.compress(head))
+        stream = b""
+        while size < megabytes * 1e6:
+            page = pages[number % len(pages)]
+            stream += page
+            size += len(page)
+            number += 1
+            if number % _PAGES_PER_STREAM == 0:
+                file.write(bz2.compress(stream))
+                stream = b""
+        file.write(bz2.compress(stream) if stream else b"")
+        file.write(bz2.compress(end + b"\n"))
+    return size
+
+
+def _usual_extraction(wikiextractor: Path, dump: Path, output: Path, cores: int) -> None:
+    options = ["--json", "--no-templates", "--processes", str(cores), "-b", "10G", "-q"]
+    subprocess.run(
+        [sys.executable, "-c", _WIKIEXTRACTOR, str(dump), "-o", str(output), *options],
+        env=os.environ | {"PYTHONPATH": str(wikiextractor)},
+        stderr=subprocess.DEVNULL,
+        check=True,
+    )
+
+
+def _usual_tokenization(texts: Path, tokenizer: Path, prefix: Path, cores: int) -> None:
+    local = LocalTokenizer(tokenizer)
+    dtype = DType.optimal_dtype(local.vocab_size)
+    builder = IndexedDatasetBuilder(f"{prefix}.bin", dtype=dtype)
+    context = multiprocessing.get_context("fork")
+    with context.Pool(cores, _set_tokenizer, (tokenizer,)) as pool, texts.open() as lines:
+        for sequences in pool.imap(_encode_document, lines, 32):
+            tokens = [token for sequence in sequences for token in sequence]
+            builder.add_document(tokens, [len(sequence) for sequence in sequences])
+    builder.finalize(f"{prefix}.idx")
+
+
+def _set_tokenizer(path: Path) -> None:
+    global _encoder
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    _encoder = Tokenizer.from_file(str(path))
+
+
+def _encode_document(line: str) -> list[list[int]]:
+    sentences = split_sentences(json.loads(line)["text"])
+    return [_encoder.encode(sentence, add_special_tokens=False).ids for sentence in sentences]
+
+
+def _decompress(groups: list[tuple[int, int]], dump: Path, cores: int) -> None:
+    with multiprocessing.get_context("fork").Pool(cores) as pool:
+        pool.starmap(_decompress_group, [(dump, *group) for group in groups], chunksize=1)
+
+
+def _decompress_group(dump: Path, start: int, end: int) -> int:
+    with dump.open("rb") as file:
+        file.seek(start)
+        return len(bz2.decompress(file.read(end - start)))
+
+
+def _encode_batches(articles: Path, tokenizer: Path) -> None:
+    encoder = Tokenizer.from_file(str(tokenizer))
+    texts: Iterator[str] = (article.text for article in read_articles(articles, "limit"))
+    while batch := list(islice(texts, _BATCH)):
+        encoder.encode_batch(batch, add_special_tokens=False)
+
+
+def _timed(step: Callable[[], object]) -> tuple[float, float]:
+    """Wall-clock and CPU seconds of a step in a process of its own, with all that it starts."""
+    process = multiprocessing.get_context("fork").Process(target=step)
+    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    process.start()
+    process.join()
+    after, ended = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    if process.exitcode:
+        sys.exit(f"a step ended with {process.exitcode}")
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return ended - begun, cpu_s
+
+
+def main() -> None:
+    """Make the dump, time the ways in turns, and print what was found."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--wikiextractor", type=Path, required=True, help="where it is installed")
+    parser.add_argument("--family", default="gpt", choices=["gpt", "bert", "t5"])
+    parser.add_argument("--megabytes", type=float, default=200, help="of XML")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    given = parser.parse_args()
+    tokenizer = ENWIKI / "tokenizers" / f"{given.family}.json"
+    os.environ["RAYON_NUM_THREADS"] = str(given.cores)
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        dump, articles, prefix = scratch / "dump.bz2", scratch / "a.jsonl", scratch / given.family
+        usual = scratch / "usual"
+        megabytes = _replicate(ENWIKI / "dump.xml.bz2", dump, given.megabytes) / 1e6
+        groups = list(stream_groups(dump, 2 << 20) or [])
+        steps: dict[str, Callable[[], object]] = {
+            "our extraction": lambda: extract_articles(
+                dump,
+                articles,
+                scratch / "articles.json",
+                min_article_characters=500,
+                workers=given.cores,
+            ),
+            "our tokenization": lambda: write_indexed(
+                given.family, articles, tokenizer, prefix, scratch / "m.json", workers=given.cores
+            ),
+            "usual extraction": lambda: _usual_extraction(
+                given.wikiextractor, dump, usual, given.cores
+            ),
+            "usual tokenization": lambda: _usual_tokenization(
+                usual / "AA" / "wiki_00", tokenizer, scratch / "usual-tokens", given.cores
+            ),
+            "limit: bzip2": lambda: _decompress(groups, dump, given.cores),
+            "limit: encode_batch": lambda: _encode_batches(articles, tokenizer),
+        }
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
+        for _ in range(given.rounds):
+            for name, step in steps.items():
+                found[name].append(_timed(step))
+        tokens = json.loads((scratch / "m.json").read_text())["tokens"]
+        compressed_mb = dump.stat().st_size / 1e6
+    wall_s, cpu_s = ({n: median(s[k] for s in found[n]) for n in found} for k in (0, 1))
+    for name in found:
+        rate, effort = megabytes / wall_s[name], megabytes / cpu_s[name]
+        print(
+            f"{name:20} {rate:7.1f} MB/s of XML on {given.cores} cores, {effort:6.1f} a CPU second"
+        )
+    sums = [
+        {
+            way: sum(s for n, s in seconds.items() if n.startswith(way))
+            for way in ("our", "usual", "limit")
+        }
+        for seconds in (wall_s, cpu_s)
+    ]
+    core_s = given.cores * sums[0]["our"]
+    for cores in _CORES:
+        hours = _FULL_DUMP_GB * 1e3 / compressed_mb * core_s / cores / 3600
+        print(f"{_FULL_DUMP_GB} GB of dump on {cores} cores, projected: {hours:.1f} h")
+    result = {
+        "ratio_to_reference": sums[0]["usual"] / sums[0]["our"],
+        "fraction_of_limit": sums[0]["limit"] / sums[0]["our"],
+        "mb_per_s": megabytes / core_s,
+        "tokens_per_s": tokens / core_s,
+        "ratio_to_reference_by_cpu": sums[1]["usual"] / sums[1]["our"],
+        "fraction_of_limit_by_cpu": sums[1]["limit"] / sums[1]["our"],
+    }
+    if given.json:
+        print(json.dumps(result))
+    else:
+        for name, value in result.items():
+            print(f"{name} {value:.3g}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Wiki markup to plain paragraphs."""
