@@ -43,3 +43,14 @@ def test_claims_about_hardware_are_judged_on_predictions() -> None:
     assert {judged[claim].predicted_verdict for claim in ("C156", "C157")} == {"reproduced"}
     # A summary that says what the abstract it quotes does not.
     assert {judged[claim].predicted_verdict for claim in ("C158", "C159")} == {"not reproduced"}
+
+
+def test_three_levels_are_judged_on_predictions() -> None:
+    judged = {judgement.id: judgement for judgement in judge_every_claim({})}
+    assert {judged[claim].predicted_verdict for claim in ("C144", "C145")} == {"reproduced"}
+    for claim in ("C142", "C143"):
+        one = judged[claim]
+        assert one.predicted is not None and one.predicted_interval is not None
+        assert one.predicted_interval[0] <= one.predicted <= one.predicted_interval[1]
+        # What the abstract leaves open is said beside every number.
+        assert "the abstract states none of it" in one.predicted_reason
