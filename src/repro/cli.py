@@ -374,8 +374,9 @@ def explore(
     port: Annotated[int, typer.Option(help="Of this machine.")] = 5006,
     show: Annotated[bool, typer.Option(help="Open it in a browser.")] = True,
 ) -> None:
-    """Serve one page with sliders: measured and predicted iterations side by side, and plans."""
-    from repro.explorer.page import serve
+    """Serve pages with sliders: measured and predicted iterations side by side with plans, and GPUs
+    that do not exist."""
+    from repro.explorer.serve import serve
 
     serve(port, show)
 

@@ -16,6 +16,7 @@ from panel.io.state import set_curdoc
 from repro.catalog.selection import select
 from repro.errors import ReproError
 from repro.explorer import view as views
+from repro.explorer.browser import keep_in_address
 from repro.explorer.page import Page
 from repro.explorer.view import EXPERIMENTS, breakdown, default_view, plans
 from repro.predict.explore.experiments import predict_experiment
@@ -101,7 +102,7 @@ def test_an_address_brings_the_view_back() -> None:
         location = Location(search="?protocol=tcp&gbps=40.5&gpus=4")
         pn.state._locations[document] = location
         shown = Page()
-        shown.keep_in_address()
+        keep_in_address(shown.widgets)
         # The rate is the address's, not the one that the protocol begins with.
         assert (shown.protocol.value, shown.gbps.value, shown.gpus.value) == ("tcp", 40.5, 4)
         shown.sequences.value = 8

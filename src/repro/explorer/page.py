@@ -3,16 +3,15 @@
 # Panel's constructors have no types.
 # mypy: disable-error-code="no-untyped-call, call-overload"
 
-from collections.abc import Callable
+from functools import partial
 
 import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import pandas as pd
 import panel as pn
-from bokeh.models import CustomJS
 
 from repro.catalog.experiments import experiment
-from repro.errors import ReproError
+from repro.explorer.browser import open_in_browser, or_why_not
 from repro.explorer.view import EXPERIMENTS, View, breakdown, default_view, plans
 from repro.figures.scaling import PHASE_COLOURS
 from repro.figures.what_if import plans_table
@@ -30,21 +29,8 @@ _COLOURS = {
 _ABOUT = """
 Bars are milliseconds of one iteration at full scale. *Predicted, as measured* has the
 experiment's own batch, and the protocol's own rate and latency; *predicted, as set* has yours.
-Every plan is predicted. The address of this page holds what is set: keep it to come back."""
-
-
-# What Bokeh leaves out for those who use a keyboard or do not see: names of sliders' handles, and a
-# way into what scrolls. Both are in the shadow of their widgets, which may be drawn anew.
-_ACCESS = """
-const mend = (root) => {
-  for (const handle of root.querySelectorAll(".noUi-handle"))
-    handle.setAttribute("aria-label", root.querySelector(".bk-slider-title").textContent);
-  for (const text of root.querySelectorAll(".bk-panel-models-markup-HTML"))
-    if (text.scrollWidth > text.clientWidth) text.tabIndex = 0;
-  for (const part of root.querySelectorAll("*")) if (part.shadowRoot) mend(part.shadowRoot);
-};
-setInterval(() => mend(document), 500);
-"""
+Every plan is predicted. The address of this page holds what is set: keep it to come back.
+[GPUs that do not exist](designs)"""
 
 
 class Page:
@@ -84,13 +70,6 @@ class Page:
         """By the field of `View` that they set, choices before what follows from them."""
         return {name: getattr(self, name) for name in View.__dataclass_fields__}
 
-    def keep_in_address(self) -> None:
-        """Take the settings that the page's address has, and write later ones into it."""
-        location = pn.state.location
-        assert location is not None
-        for name, widget in self.widgets.items():
-            location.sync(widget, {"value": name})
-
     def layout(self) -> pn.viewable.Viewable:
         """Widgets beside what they show."""
         moved = dict(self.widgets)
@@ -125,32 +104,16 @@ class Page:
 def page() -> pn.viewable.Viewable:
     """One visitor's page."""
     shown = Page()
-    shown.keep_in_address()
-    document = pn.state.curdoc
-    assert document is not None
-    document.js_on_event("document_ready", CustomJS(code=_ACCESS))
+    open_in_browser(shown.widgets)
     return shown.layout()
 
 
-def serve(port: int, show: bool) -> None:
-    """Serve the page on this machine until interrupted."""
-    pn.extension()
-    pn.serve({"/": page}, port=port, show=show, title="repro explore", address="127.0.0.1")
-
-
-def _or_why_not(draw: Callable[[View], pn.viewable.Viewable], view: View) -> pn.viewable.Viewable:
-    try:
-        return draw(view)
-    except ReproError as error:
-        return pn.pane.Alert(str(error), alert_type="warning")
-
-
 def _iteration(**setting: object) -> pn.viewable.Viewable:
-    return _or_why_not(_draw_iteration, View(**setting))  # type: ignore[arg-type]
+    return or_why_not(partial(_draw_iteration, View(**setting)))  # type: ignore[arg-type]
 
 
 def _plans(**setting: object) -> pn.viewable.Viewable:
-    return _or_why_not(_draw_plans, View(**setting))  # type: ignore[arg-type]
+    return or_why_not(partial(_draw_plans, View(**setting)))  # type: ignore[arg-type]
 
 
 def _draw_iteration(view: View) -> pn.viewable.Viewable:

@@ -1,0 +1,15 @@
+"""Both pages on this machine, until interrupted."""
+
+# Panel's functions have no types.
+# mypy: disable-error-code="no-untyped-call"
+
+import panel as pn
+
+from repro.explorer import designs, page
+
+
+def serve(port: int, show: bool) -> None:
+    """Serve what the network costs at `/`, and GPUs that do not exist at `/designs`."""
+    pn.extension()
+    pages = {"/": page.page, "designs": designs.page}
+    pn.serve(pages, port=port, show=show, title="repro explore", address="127.0.0.1")
