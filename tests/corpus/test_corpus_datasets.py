@@ -211,13 +211,25 @@ def test_indices_are_reused(
             build(family, corpus.data_dir, tmp_path, **change)
 
 
+def _index_anew(data_dir: Path, articles: Path) -> None:
+    """Write BERT's dataset of other articles, with the tokenizer that is there."""
+    write_indexed(
+        "bert",
+        articles,
+        data_dir / "tokenizers/bert.json",
+        data_dir / "datasets/bert",
+        data_dir / "manifests/bert.json",
+        workers=1,
+    )
+
+
 def test_a_replaced_corpus_gets_new_indices(corpus: Corpus, tmp_path: Path) -> None:
     data_dir, articles = tmp_path / "enwiki", tmp_path / "articles.jsonl"
     shutil.copytree(corpus.data_dir, data_dir)
     train, _ = build("bert", data_dir, tmp_path / "cache")
     kept = corpus.articles[:30]
     articles.write_text("".join(to_line(article) for article in kept), encoding="utf-8")
-    write_indexed("bert", articles, data_dir / "tokenizers/bert.json", data_dir / "datasets/bert")
+    _index_anew(data_dir, articles)
     smaller, _ = build("bert", data_dir, tmp_path / "cache")
     assert smaller.sample_index.max() <= smaller.dataset.sequence_lengths.size
     assert train.sample_index.max() > smaller.dataset.sequence_lengths.size
@@ -316,6 +328,6 @@ def test_documents_of_one_sentence_are_no_use_to_bert(corpus: Corpus, tmp_path: 
     data_dir, articles = tmp_path / "enwiki", tmp_path / "articles.jsonl"
     shutil.copytree(corpus.data_dir, data_dir)
     articles.write_text('{"id": 1, "title": "a", "text": "One sentence."}\n' * 40)
-    write_indexed("bert", articles, data_dir / "tokenizers/bert.json", data_dir / "datasets/bert")
+    _index_anew(data_dir, articles)
     with pytest.raises(ReproError, match="none that bert can use for train"):
         build("bert", data_dir, tmp_path / "cache")

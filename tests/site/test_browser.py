@@ -8,11 +8,7 @@ from playwright.sync_api import Page
 
 from repro.claims.published import read_claims
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.xdist_group("site"),  # which then builds its site once
-    needs_browser,
-]
+pytestmark = [pytest.mark.slow, needs_browser]
 _PAGES = (
     "index.html",
     "claims.html",

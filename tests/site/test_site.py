@@ -11,7 +11,7 @@ import pytest
 
 from repro.paths import PARAMS
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site")]
+pytestmark = pytest.mark.slow
 
 
 class _Page(HTMLParser):

@@ -1,6 +1,7 @@
 """Every scheme trains as replicas do, moves and holds what forms say, and refuses the rest."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,15 @@ _ODD = Shape(
     sequence_length=20,
     vocabulary_size=1027,
 )
+
+
+@pytest.fixture
+def pool() -> Iterator[RankPool]:
+    """Ranks of its own for each test: a spread model keeps its groups, and gloo's threads with
+    them, until its process ends."""
+    own = RankPool()
+    yield own
+    own.close()
 
 
 def _topology(pair: int, node: int, nodes: int) -> Topology:

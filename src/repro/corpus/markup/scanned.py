@@ -43,9 +43,10 @@ _RAW_TAGS = frozenset(
         *("templatedata", "timeline"),
     ]
 )
+# Repeated groups are not possessive: before Python 3.11.5 such a one may lose what it matched.
 _RAW = re.compile(
     rf"<({'|'.join(sorted(_RAW_TAGS))})(?=[ >])[^<>\n]*+(?<!/)>"
-    r"([^<]*+(?:<(?!/?\1[\s/>])[^<]*+)*+)</\1>",
+    r"([^<]*+(?:<(?!/?\1[\s/>])[^<]*+)*)</\1>",
     re.IGNORECASE,
 )
 # A name that has a word and no second line, and any parameters.
@@ -55,7 +56,7 @@ _TEMPLATE = re.compile(
 )
 _TABLE = re.compile(r"\n[^\S\n]*+\{\|[^{}]*\n[^\S\n]*\|\}")
 _NO_TAG = re.compile(r"<(?=[\s\d.,=<>()-]|https?:)")
-_ATTRIBUTES = r"(?:[ \t]++[\w-]++[ \t]?=[ \t]?(?:\"[^\"<>\n]*+\"|[\w%#.;]++))*+"
+_ATTRIBUTES = r"(?:[ \t]++[\w-]++[ \t]?=[ \t]?(?:\"[^\"<>\n]*+\"|[\w%#.;]++))*"
 _REFERENCE = re.compile(r"<ref(?=[ />])[^<>\n]*+(?:(?<=/)>|>[^<]*+</ref\s*>)")
 _BREAKING = re.compile(rf"<(?:br|hr){_ATTRIBUTES}[ \t]*+/?>", re.IGNORECASE)
 _EMPTY_TAG = re.compile(rf"<[a-z][a-z0-9]*+{_ATTRIBUTES}[ \t]*+/>", re.IGNORECASE)
@@ -64,10 +65,10 @@ _HEADING = re.compile(r"\n(=++)([^=\n](?:[^\n]*[^=\n])?)(=++)(?=[^=\n]*+(?:\n|\Z
 _RULE = re.compile(r"\n-{4,}+")
 # The first colon after ";" ends a term, but not one inside a link or tag.
 _TERM = re.compile(r"\n(?=[*#:]*+;)([*#:;]++)([^\n]*+)")
-_TERM_END = re.compile(r"((?:[^:\[\x02]|\[\[[^\[\]]*+\]\]|\x02[^:\[\x02]*+\x02)*+):")
+_TERM_END = re.compile(r"((?:[^:\[\x02]|\[\[[^\[\]]*+\]\]|\x02[^:\[\x02]*+\x02)*):")
 # An address ends at a space, a bracket, a quote, or a pair of apostrophes.
 _EXTERNAL = re.compile(
-    r"\[(?:(?:https?|ftp):)?//[^\n\[\]<>\" '\x02-\x08]++(?:'(?!')[^\n\[\]<>\" '\x02-\x08]*+)*+"
+    r"\[(?:(?:https?|ftp):)?//[^\n\[\]<>\" '\x02-\x08]++(?:'(?!')[^\n\[\]<>\" '\x02-\x08]*+)*"
     r" ?([^\[\]\n\x05\x06\x08]*+)\]"
 )
 _SIMPLE_LINK = re.compile(

@@ -27,8 +27,8 @@ _DROPPED_SECTIONS = frozenset(
 _QUOTES = re.compile("''+")
 _MAGIC_WORD = re.compile("__[A-Z]+__")
 # What a dropped template leaves behind: "Aristotle ( ; , 384 BC)" and "Lincoln ()".
-_EMPTY_BRACKETS = re.compile(r"\((?<!\S\()(?:[,;:]|[^\S\n])*+\)|\[(?<!\S\[)[^\S\n]*+\]")
-_BRACKET_START = re.compile(r"\([^\S\n]*+[,;:](?:[,;:]|[^\S\n])*+")
+_EMPTY_BRACKETS = re.compile(r"\((?<!\S\()(?:[,;:]|[^\S\n])*\)|\[(?<!\S\[)[^\S\n]*+\]")
+_BRACKET_START = re.compile(r"\([^\S\n]*+[,;:](?:[,;:]|[^\S\n])*")
 _SPACE_BEFORE_STOP = re.compile(r" +(?=[,.;:!?)](?:\s|$))")
 _HAS_WORD = re.compile(r"\w")
 
