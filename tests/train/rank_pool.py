@@ -15,7 +15,7 @@ from repro.catalog.models import Family
 from repro.testbed.kernel import die_with_parent
 
 _SIZE = 8
-_LONGEST_TASK_S = 120
+_LONGEST_TASK_S = 300
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ from repro.train.records import RankRecord, TrainingRun
 from repro.train.run import iterate, train
 from repro.train.training import set_up
 
-pytestmark = pytest.mark.slow
+# Many threads of many ranks: beside other tests neither comes to an end in its time.
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 _STEPS, _FP32 = 10, 4
 _SCHEMES = read_partition_study().schemes
