@@ -8,6 +8,7 @@ from functools import cache, partial
 
 import holoviews as hv
 import numpy as np
+import pandas as pd
 import panel as pn
 import xarray as xr
 
@@ -90,17 +91,19 @@ def affordable(budget: Budget) -> xr.Dataset:
     return found.assign(iteration_time_s=found.iteration_time_s.where(within))
 
 
-def fastest(budget: Budget) -> xr.Dataset:
-    """The affordable design with the shortest iteration.
+def fastest(found: xr.Dataset) -> xr.Dataset:
+    """The design of `affordable` with the shortest iteration."""
+    return found.isel(found.iteration_time_s.argmin(["peak_tflops", "memory_gbytes_per_s"]))
 
-    Raises
-    ------
-    ReproError
-        None is affordable.
-    """
-    found = affordable(budget)
-    at = found.iteration_time_s.argmin(["peak_tflops", "memory_gbytes_per_s"])
-    return found.isel(at)
+
+@cache
+def _fronts(area_mm2: int) -> dict[str, pd.DataFrame]:
+    """The best design for each power by node, where an area allows any; a slider of power moves
+    none of them."""
+    found = {
+        node.label: pareto_front(designs(node.nm), area_mm2) for node in read_technology().nodes
+    }
+    return {label: front for label, front in found.items() if len(front)}
 
 
 def page() -> pn.viewable.Viewable:
@@ -140,18 +143,14 @@ def _shown(**setting: object) -> pn.viewable.Viewable:
 
 
 def _draw(budget: Budget) -> pn.viewable.Viewable:
-    found, best = affordable(budget), fastest(budget)
+    found = affordable(budget)
+    best = fastest(found)
     regions = found.assign(bound=found.bound.where(found.iteration_time_s.notnull()))
     regions.bound.attrs = found.bound.attrs
     where = [(float(best.peak_tflops), float(best.memory_gbytes_per_s))]
     marked = bound_regions(regions, "memory_gbytes_per_s") * hv.Points(where).opts(
         color="black", marker="star", size=16
     )
-    by_node = {
-        node.label: pareto_front(designs(node.nm), budget.area_mm2)
-        for node in read_technology().nodes
-    }
-    by_node = {label: front for label, front in by_node.items() if len(front)}
     return pn.Column(
         f"**The fastest (star): {float(best.peak_tflops):,.0f} TFLOP/s, "
         f"{float(best.memory_gbytes_per_s):,.0f} GB/s, {float(best.power_w):.0f} W, "
@@ -162,7 +161,7 @@ def _draw(budget: Budget) -> pn.viewable.Viewable:
                 figure.opts(responsive=True, width=None, height=height),
                 sizing_mode="stretch_width",
             )
-            for figure, height in ((marked, 360), (fronts(by_node), 390))
+            for figure, height in ((marked, 360), (fronts(_fronts(budget.area_mm2)), 390))
         ),
         sizing_mode="stretch_width",
     )
