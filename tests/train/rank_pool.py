@@ -2,10 +2,12 @@
 
 import multiprocessing
 import os
+import random
 import signal
 import socket
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -58,9 +60,7 @@ class RankPool:
         layer are spread over so many ranks."""
         if not self._processes:
             self._start()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = _free_port()
         for pipe in self._pipes[:ranks]:
             groups = (stages, family, tensor_parallel, experts)
             pipe.send(_Job(task, arguments, ranks, port, *groups))
@@ -92,6 +92,16 @@ class RankPool:
             self.close()
             raise AssertionError(answer.reason)
         return answer
+
+
+def _free_port() -> int:
+    """A port that nobody gets by chance before rank 0 listens there: the kernel gives connections
+    those from 32768 on."""
+    while True:
+        port = random.randrange(16384, 32768)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def _serve(rank: int, pipe: Connection) -> None:

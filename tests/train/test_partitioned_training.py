@@ -1,7 +1,6 @@
 """Every scheme trains as replicas do, moves and holds what forms say, and refuses the rest."""
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,15 +41,6 @@ _ODD = Shape(
 )
 
 
-@pytest.fixture
-def pool() -> Iterator[RankPool]:
-    """Ranks of its own for each test: a spread model keeps its groups, and gloo's threads with
-    them, until its process ends."""
-    own = RankPool()
-    yield own
-    own.close()
-
-
 def _topology(pair: int, node: int, nodes: int) -> Topology:
     counts = zip(("package", "node", "fabric"), (pair, node, nodes), strict=True)
     levels = [{"name": name, "members": count, "link_gbps": 1.0} for name, count in counts]
@@ -74,11 +64,19 @@ def _steps(
     for _ in range(count):
         batches = [next(state.training) for _ in range(run.microbatches)]
         losses.append(iterate(state, iter(batches)))
-    weights = [
-        (one.full_tensor() if isinstance(one, DTensor) else one).detach().reshape(-1)
-        for _, one in sorted(state.module.named_parameters())
-    ]
+    weights = [_whole(one) for _, one in sorted(state.module.named_parameters())]
     return losses, torch.cat(weights)
+
+
+def _whole(weights: torch.Tensor) -> torch.Tensor:
+    """All elements. DTensor remembers meshes of runs before, whose groups' names are others' now:
+    of a mesh only its ranks are asked."""
+    if not isinstance(weights, DTensor):
+        return weights.detach().reshape(-1)
+    everybody: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everybody, weights.to_local().detach())
+    parts = [everybody[rank] for rank in weights.device_mesh.mesh.tolist()]
+    return torch.cat([part.reshape(-1) for part in parts])
 
 
 def _apart(one: torch.Tensor, other: torch.Tensor) -> float:

@@ -1,5 +1,6 @@
 """Join and leave the process groups of a run."""
 
+import gc
 import resource
 from datetime import timedelta
 
@@ -73,5 +74,7 @@ def _allow_sockets() -> None:
 
 def leave_groups() -> None:
     """Leave them, so that the process can join others."""
+    # A run that is over is a cycle, which keeps its groups and their threads until it is collected.
+    gc.collect()
     parallel_state.destroy_model_parallel()
     dist.destroy_process_group()

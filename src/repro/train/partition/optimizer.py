@@ -5,9 +5,10 @@ that gradients are spread wider than weights, and optimizer states wider than gr
 are summed on, over groups of ever more ranks, and stepped weights come back the same way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from weakref import WeakMethod
 
 import torch
 import torch.distributed as dist
@@ -70,9 +71,12 @@ class PartitionedOptimizer:
         self._collectives, self._clip = collectives, gradient_clip
         self._partition = collectives.partition
         self.units = [self._unit(*unit) for unit in units]
-        for unit in self.units:
+        # Torch keeps a parameter's hooks where no cycle is collected: one that held this would keep
+        # the run, with its groups and their threads, until the process ends.
+        own = WeakMethod(self._arrived)
+        for number, unit in enumerate(self.units):
             for position, one in enumerate(unit.parameters):
-                arrived = partial(self._arrived, unit, position)
+                arrived = partial(_tell, own, number, position)
                 one.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]
         # As Megatron-Core's, which decays all parameters where no schedule says otherwise.
         masters = [unit.master for unit in self.units]
@@ -99,9 +103,9 @@ class PartitionedOptimizer:
             flat = whole.view(parts, size)[number % parts]
         return flat.clone()
 
-    def _arrived(self, unit: ShardedUnit, position: int, parameter: torch.nn.Parameter) -> None:
+    def _arrived(self, number: int, position: int, parameter: torch.nn.Parameter) -> None:
         """FSDP2 has summed a parameter's gradient: once those of a unit are there, sum them on."""
-        one = self._partition
+        one, unit = self._partition, self.units[number]
         if unit.incoming is None:
             parts = one.gradients // one.weights
             unit.incoming = torch.zeros(parts * unit.sizes.gradients, device=unit.summed.device)
@@ -191,6 +195,17 @@ class PartitionedOptimizer:
             for moments in self._adam.state.values()
             for name in ("exp_avg", "exp_avg_sq")
         )
+
+
+_Arrived = Callable[[int, int, torch.nn.Parameter], None]
+
+
+def _tell(
+    own: WeakMethod[_Arrived], number: int, position: int, parameter: torch.nn.Parameter
+) -> None:
+    arrived = own()
+    assert arrived is not None
+    arrived(number, position, parameter)
 
 
 @torch.no_grad()
