@@ -13,6 +13,8 @@ from made_up import made_up_experiment
 pytest_plugins = ["browsing"]
 
 
+# Before xdist's own, which looks at the groups.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     from repro.testbed.ability import testbed_ability
 

@@ -44,6 +44,7 @@ class SweepProfile(Entry):
     repeats: PositiveInt
     most_repeats: PositiveInt
     longest_call_s: PositiveFloat
+    in_place: bool
 
     @field_validator("collectives")
     @classmethod

@@ -30,6 +30,8 @@ class CollectiveSweep:
         half of the 95 % interval of their mean is `half_interval` of it.
     longest_call_s
         A size of which a call takes longer is the collective's last.
+    in_place
+        Whether to measure in place too, where a collective can be called so.
     """
 
     collectives: tuple[str, ...]
@@ -42,11 +44,16 @@ class CollectiveSweep:
     most_repeats: int
     longest_call_s: float
     half_interval: float = 0.02
+    in_place: bool = True
+
+    def places(self, collective: str) -> tuple[bool, ...]:
+        """Whether a collective is called in place, for all ways in which it is called."""
+        return PLACES[collective] if self.in_place else (False,)
 
     @property
     def cases(self) -> int:
         """How many cases it has (layout, collective, place, size), skipped ones included."""
-        places = sum(len(PLACES[collective]) for collective in self.collectives)
+        places = sum(len(self.places(collective)) for collective in self.collectives)
         return len(self.layouts) * places * len(self.sizes_bytes)
 
 

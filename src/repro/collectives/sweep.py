@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 
 from repro.catalog.collectives import Layout
-from repro.collectives.definitions import PLACES
 from repro.collectives.operations import Operation, prepare
 from repro.collectives.records import CollectiveSweep, SweepRecord, Timing
 from repro.errors import ReproError
@@ -56,7 +55,7 @@ def sweep(
     done = 0
     for layout, group in groups.items():
         for collective in asked.collectives:
-            for in_place in PLACES[collective]:
+            for in_place in asked.places(collective):
                 if group.size() > 1:
                     called = _Called(asked, layout, collective, in_place, group, device)
                     for turn, timings in enumerate(_take_turns(called, turns, counters)):

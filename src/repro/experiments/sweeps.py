@@ -77,6 +77,7 @@ def _asked(selection: SweepSelection, gpus: int, ranks_per_node: int) -> Collect
         repeats=profile.repeats,
         most_repeats=profile.most_repeats,
         longest_call_s=profile.longest_call_s,
+        in_place=profile.in_place,
     )
 
 

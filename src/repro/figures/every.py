@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 
 import holoviews as hv
@@ -12,6 +13,7 @@ import xarray as xr
 from tqdm import tqdm
 
 from repro.atomic import replace_text
+from repro.corpus.bounded import process_pool
 from repro.figures.batches import batch_heatmap, share_by_micro_batch
 from repro.figures.collectives import bandwidth_curves
 from repro.figures.disk import save_figure, save_interactive
@@ -19,6 +21,7 @@ from repro.figures.pipelines import node_utilisation, split_breakdown, timeline,
 from repro.figures.scaling import breakdown, received_over_time, share_by_protocol
 from repro.figures.sharded import collective_times, share_by_gpus, throughput_by_gpus
 from repro.figures.similarity import sensitivity
+from repro.observe.environment import usable_cores
 from repro.results.store import has_pipelines
 
 Draw = Callable[..., hv.core.Dimensioned]
@@ -38,6 +41,8 @@ _REPRODUCED = {
     "gpt350m_throughput": "gpt350m-figure-4",
 }
 INDEX = "index.json"
+# Each holds all that drawing loads, some 400 MB.
+_MOST_PROCESSES = 8
 
 
 @dataclass(frozen=True)
@@ -70,13 +75,21 @@ def every_figure(results: Mapping[str, xr.Dataset]) -> list[Figure]:
 def save_figures(figures: Iterable[Figure], folder: Path) -> list[Path]:
     """Write each as SVG, PNG, CSV and JSON, and a list of them all; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    written, index = [], []
-    for one in tqdm(list(figures), desc="figures", unit="figure"):
-        written += [*save_figure(one.draw, folder / one.name)]
-        written.append(save_interactive(one.draw, folder / one.name))
-        index.append({"name": one.name, "experiment": one.experiment, "caption": one.caption})
+    drawn = list(figures)
+    cores = max(1, round(usable_cores()))
+    with process_pool(min(cores, _MOST_PROCESSES)) as pool:
+        saved = pool.map(_save, drawn, repeat(folder))
+        written = list(chain.from_iterable(tqdm(saved, "figures", len(drawn), unit="figure")))
+    index = [
+        {"name": one.name, "experiment": one.experiment, "caption": one.caption} for one in drawn
+    ]
     replace_text(folder / INDEX, json.dumps(index, indent=1) + "\n")
     return written
+
+
+def _save(one: Figure, folder: Path) -> list[Path]:
+    target = folder / one.name
+    return [*save_figure(one.draw, target), save_interactive(one.draw, target)]
 
 
 def figures_of(dataset: xr.Dataset) -> dict[str, Draw]:

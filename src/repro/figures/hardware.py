@@ -22,25 +22,37 @@ _RATE_LABELS = {
 
 
 def parts_of_speed_up(parts: pd.DataFrame, title: str) -> hv.Overlay:
-    """By how much each part shortens an iteration, with the range over all orders, of
-    `speed_up_by_part`; their product stands on top."""
-    whole = np.prod(parts.factor.to_numpy())
-    shown = parts.iloc[::-1]
-    names = list(shown.index)
-    bars = shown.hvplot.barh(
-        y="factor",
-        color="#0072B2",
-        # Bars lie on their side, and their axes' labels do not.
-        xlabel="times as fast (predicted; line: over all orders of the parts)",
-        ylabel="",
-        title=f"{title}: {whole:.1f} times in all",
-        width=860,
-        height=300,
-        legend=False,
+    """From one GPU to another part by part, each bar beginning where the one above ends: by how
+    much a part shortens an iteration, with the range over all orders, of `speed_up_by_part`."""
+    after = parts.factor.cumprod().to_numpy()
+    before = after / parts.factor.to_numpy()
+    whole = after[-1]
+    rows = np.arange(len(parts), 0, -1)
+    low, high = before * parts.least.to_numpy(), before * parts.most.to_numpy()
+    bars = hv.Rectangles(
+        (
+            np.append(before, 1.0),
+            np.append(rows, 0) - 0.35,
+            np.append(after, whole),
+            np.append(rows, 0) + 0.35,
+        ),
+        ["times", "row", "times after", "row after"],
     )
-    ranges = (names, shown.factor, shown.factor - shown.least, shown.most - shown.factor)
-    return bars * hv.ErrorBars(
-        tuple(list(part) for part in ranges), "index", ["factor", "below", "above"]
+    names = [f"{name} ({factor:.2g} x)" for name, factor in parts.factor.items()]
+    return (
+        bars.opts(color="#0072B2") * hv.Segments((low, rows, high, rows)).opts(color="black")
+    ).opts(
+        hv.opts.Rectangles(
+            logx=True,
+            xticks=[1, 2, 5, 10, 20, 50, 100],
+            # The first bar begins at one.
+            xlim=(0.9 * min(1.0, low.min()), 1.1 * max(whole, high.max())),
+            xlabel="times as fast (predicted; line: over all orders of the parts)",
+            ylabel="",
+            yticks=[*zip(rows, names, strict=True), (0, "in all")],
+            title=f"{title}: {whole:.1f} times in all",
+            **_size(),
+        )
     )
 
 

@@ -5,10 +5,10 @@ that gradients are spread wider than weights, and optimizer states wider than gr
 are summed on, over groups of ever more ranks, and stepped weights come back the same way.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from weakref import WeakMethod
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -73,7 +73,7 @@ class PartitionedOptimizer:
         self.units = [self._unit(*unit) for unit in units]
         # Torch keeps a parameter's hooks where no cycle is collected: one that held this would keep
         # the run, with its groups and their threads, until the process ends.
-        own = WeakMethod(self._arrived)
+        own = ref(self)
         for number, unit in enumerate(self.units):
             for position, one in enumerate(unit.parameters):
                 arrived = partial(_tell, own, number, position)
@@ -103,8 +103,11 @@ class PartitionedOptimizer:
             flat = whole.view(parts, size)[number % parts]
         return flat.clone()
 
-    def _arrived(self, number: int, position: int, parameter: torch.nn.Parameter) -> None:
-        """FSDP2 has summed a parameter's gradient: once those of a unit are there, sum them on."""
+    def arrived(self, number: int, position: int, parameter: torch.nn.Parameter) -> None:
+        """FSDP2 has summed a parameter's gradient: once those of a unit are there, sum them on.
+
+        `number` is the unit's, `position` the parameter's among the unit's.
+        """
         one, unit = self._partition, self.units[number]
         if unit.incoming is None:
             parts = one.gradients // one.weights
@@ -197,15 +200,15 @@ class PartitionedOptimizer:
         )
 
 
-_Arrived = Callable[[int, int, torch.nn.Parameter], None]
-
-
 def _tell(
-    own: WeakMethod[_Arrived], number: int, position: int, parameter: torch.nn.Parameter
+    optimizer: ref[PartitionedOptimizer],
+    number: int,
+    position: int,
+    parameter: torch.nn.Parameter,
 ) -> None:
-    arrived = own()
-    assert arrived is not None
-    arrived(number, position, parameter)
+    one = optimizer()
+    assert one is not None
+    one.arrived(number, position, parameter)
 
 
 @torch.no_grad()
