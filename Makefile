@@ -14,7 +14,7 @@ repro: .venv/installed
 	@echo "site: $(CURDIR)/results/site/index.html"
 
 test: .venv/installed
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadgroup -m "not (testbed or alone)"
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile -m "not (testbed or alone)"
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -m "testbed or alone"
 
 .venv/installed: pyproject.toml constraints.txt

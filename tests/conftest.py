@@ -13,15 +13,9 @@ from made_up import made_up_experiment
 pytest_plugins = ["browsing"]
 
 
-# Before xdist's own, which looks at the groups.
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     from repro.testbed.ability import testbed_ability
 
-    for item in items:
-        # One of pytest's workers has a whole module, and the site, so that fixtures are made once.
-        group = item.path.parent if item.path.parent.name == "site" else item.path
-        item.add_marker(pytest.mark.xdist_group(str(group.relative_to(Path(__file__).parent))))
     marked = [item for item in items if item.get_closest_marker("testbed")]
     if marked and not (ability := testbed_ability()).works:
         for item in marked:

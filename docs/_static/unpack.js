@@ -1,8 +1,14 @@
-// Runs a script of the page that `repro.site.packing` packed: gzip, in base64.
-async function unpack(packed) {
+// Runs scripts that `repro.site.packing` packed (gzip, in base64), one after another.
+let unpacked = Promise.resolve();
+
+function unpack(packed) {
+  unpacked = unpacked.then(() => run(packed));
+}
+
+async function run(packed) {
   const bytes = Uint8Array.from(atob(packed), (one) => one.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   const script = document.createElement("script");
   script.textContent = await new Response(stream).text();
-  document.body.append(script);
+  document.head.append(script);
 }

@@ -1,4 +1,8 @@
-"""The site, built from made-up results and from none: its pages, their links and their weight."""
+"""The site, built from made-up results and from none: its pages, their links and their weight, and
+in a real browser from disk.
+
+One file, so that one of pytest's workers builds it.
+"""
 
 import re
 import subprocess
@@ -8,13 +12,30 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from browsing import faults, needs_browser
+from playwright.sync_api import Page
 
+from repro.claims.published import read_claims
 from repro.paths import PARAMS
 
 pytestmark = pytest.mark.slow
+_PAGES = (
+    "index.html",
+    "claims.html",
+    "figures/index.html",
+    "figures/figure-4a-d.html",
+    "figures/figure-4e-h.html",
+    "figures/headlines.html",
+    "notebooks/index.html",
+    "what-if.html",
+    "provenance.html",
+    "reference/params.html",
+    "reference/command-line.html",
+    "docs/model.html",
+)
 
 
-class _Page(HTMLParser):
+class _Read(HTMLParser):
     """The addresses a page links to or loads, and those it has."""
 
     def __init__(self, path: Path) -> None:
@@ -36,11 +57,20 @@ class _Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def pages(site: Path) -> dict[Path, _Page]:
-    return {path: _Page(path) for path in site.rglob("*.html")}
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of made-up results."""
+    folder = tmp_path_factory.mktemp("results")
+    build = Path(__file__).with_name("build_site.py")
+    subprocess.run([sys.executable, build, folder, "made-up"], check=True)
+    return folder / "site"
 
 
-def test_no_page_loads_anything_from_elsewhere(pages: dict[Path, _Page]) -> None:
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, _Read]:
+    return {path: _Read(path) for path in site.rglob("*.html")}
+
+
+def test_no_page_loads_anything_from_elsewhere(pages: dict[Path, _Read]) -> None:
     for path, page in pages.items():
         for address in page.loads:
             if address.startswith("data:"):
@@ -49,7 +79,7 @@ def test_no_page_loads_anything_from_elsewhere(pages: dict[Path, _Page]) -> None
             assert (path.parent / urlsplit(address).path).exists(), f"{path}: {address}"
 
 
-def test_links_lead_somewhere(pages: dict[Path, _Page]) -> None:
+def test_links_lead_somewhere(pages: dict[Path, _Read]) -> None:
     checked = 0
     for path, page in pages.items():
         for address in page.links:
@@ -64,7 +94,7 @@ def test_links_lead_somewhere(pages: dict[Path, _Page]) -> None:
     assert checked > 500
 
 
-def test_every_claim_has_an_address(site: Path, pages: dict[Path, _Page]) -> None:
+def test_every_claim_has_an_address(site: Path, pages: dict[Path, _Read]) -> None:
     wanted = {f"C{number:03d}" for number in range(1, 142)}
     assert wanted <= pages[site / "claims.html"].ids
 
@@ -99,3 +129,60 @@ def test_without_results_it_says_what_is_missing(tmp_path: Path) -> None:
     text = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     assert "Not measured" in text and "make" in text
     assert "No figure was drawn yet" in (tmp_path / "site" / "figures" / "index.html").read_text()
+
+
+@needs_browser
+@pytest.mark.parametrize("name", _PAGES)
+def test_pages_are_whole_and_accessible(
+    site: Path, page: Page, wrong: list[str], name: str
+) -> None:
+    page.goto((site / name).as_uri())
+    assert wrong == []
+    assert faults(page) == []
+
+
+@needs_browser
+def test_the_table_of_claims_filters_what_is_below(site: Path, page: Page) -> None:
+    page.goto((site / "claims.html").as_uri())
+    page.wait_for_selector("#claims-table tbody a")
+    assert page.locator("#claims > section:visible").count() == len(read_claims())
+    page.get_by_label("Search claims:").fill("C017")
+    page.wait_for_function(
+        "document.querySelectorAll('#claims > section:not([hidden])').length < 9"
+    )
+    assert page.locator("#C017").is_visible()
+    assert not page.locator("#C001").is_visible()
+
+
+@needs_browser
+def test_an_address_shows_its_claim(site: Path, page: Page) -> None:
+    page.goto((site / "claims.html").as_uri() + "#C135")
+    page.wait_for_selector("#claims-table tbody a")
+    page.wait_for_timeout(300)
+    top = page.evaluate("document.getElementById('C135').getBoundingClientRect().top")
+    assert 0 <= top < 400
+
+
+@needs_browser
+def test_figures_are_drawn_and_their_legends_hide(site: Path, page: Page) -> None:
+    page.goto((site / "figures/figure-4e-h.html").as_uri())
+    page.wait_for_function("document.querySelectorAll('.panel .bk-Figure').length == 4")
+    names, hidden = page.evaluate(
+        """() => {
+            const plot = Bokeh.documents[0].roots()[0];
+            const legend = plot.below.find((part) => part.type == "Legend");
+            return [legend.items.map((item) => item.label.value), legend.click_policy];
+        }"""
+    )
+    assert {"RDMA", "IPoIB", "TCP/IP", "RDMA, published"} <= set(names)
+    assert hidden == "hide"
+
+
+@needs_browser
+def test_the_keyboard_reaches_the_search(site: Path, page: Page) -> None:
+    page.goto((site / "index.html").as_uri())
+    page.keyboard.press("Control+k")
+    page.keyboard.type("similarity rule")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#search-results li a")
+    assert page.locator("#search-results li a").count() >= 1

@@ -16,6 +16,7 @@ from repro.site.executed import write_notebooks
 from repro.site.gallery import write_figures
 from repro.site.home import write_home
 from repro.site.measured import write_provenance
+from repro.site.packing import packed
 from repro.site.reference import write_reference
 from repro.site.sphinx import BOKEH
 from repro.site.what_if import write_what_if
@@ -28,7 +29,9 @@ _TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 
 def _write_bokeh(stage: Path) -> None:
     """Copy what draws figures: nothing is loaded from elsewhere."""
-    shutil.copy(Path(bokeh.__file__).parent / "server" / "static" / "js" / BOKEH, stage / "_static")
+    script = Path(bokeh.__file__).parent / "server" / "static" / "js" / "bokeh.min.js"
+    text = packed(script.read_text(encoding="utf-8"))
+    (stage / "_static" / BOKEH).write_text(text, encoding="utf-8")
 
 
 _WRITERS: tuple[Callable[[Path], None], ...] = (

@@ -1,12 +1,16 @@
 """Executed notebooks as pages: rendered as they are, never run again."""
 
+import base64
 import json
 from pathlib import Path
 
 from repro.atomic import replace_text
+from repro.figures.disk import reduced
 from repro.figures.notebook import LOADS_SCRIPTS
 from repro.paths import RESULTS
 from repro.site.pages import toctree, write_page
+
+_PNG = "image/png"
 
 
 def write_notebooks(stage: Path) -> None:
@@ -22,6 +26,8 @@ def write_notebooks(stage: Path) -> None:
                 cell["outputs"] = [
                     one for one in cell["outputs"] if one.get("metadata") != LOADS_SCRIPTS
                 ]
+                for one in cell["outputs"]:
+                    _lighten(one.get("data", {}))
         replace_text(folder / path.name, json.dumps(notebook))
         names.append(path.stem)
     words = (
@@ -30,3 +36,9 @@ def write_notebooks(stage: Path) -> None:
         else "None was executed yet: `make repro` does, and `jupyter lab notebooks/` opens them."
     )
     write_page(folder / "index.md", "Notebooks", words, toctree(names))
+
+
+def _lighten(shown: dict[str, str]) -> None:
+    """Have a cell's picture, if that is what it shows, in fewer bytes."""
+    if _PNG in shown:
+        shown[_PNG] = base64.b64encode(reduced(base64.b64decode(shown[_PNG]))).decode()

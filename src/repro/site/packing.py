@@ -1,4 +1,4 @@
-"""What interactive figures are drawn from, packed: it is most of their pages, and text."""
+"""Scripts, packed: what draws figures and tables, and from what, is text and most of a page."""
 
 import base64
 import gzip
@@ -12,12 +12,18 @@ _WORTH_CHARACTERS = 5000
 
 
 def pack_scripts(body: str) -> str:
-    """A page with its long inline scripts packed; the page has to load `SCRIPT` before."""
+    """A page with its long inline scripts packed, and those that ask for Bokeh, which runs when it
+    is unpacked; the page has to load `SCRIPT` before."""
     return _INLINE.sub(_packed, body)
 
 
+def packed(script: str) -> str:
+    """A script that unpacks another and runs it: all of a page one after another."""
+    data = base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode()
+    return f'unpack("{data}")'
+
+
 def _packed(found: re.Match[str]) -> str:
-    if len(found[1]) < _WORTH_CHARACTERS:
+    if len(found[1]) < _WORTH_CHARACTERS and "Bokeh" not in found[1]:
         return found[0]
-    data = base64.b64encode(gzip.compress(found[1].encode(), mtime=0)).decode()
-    return f'<script>unpack("{data}")</script>'
+    return f"<script>{packed(found[1])}</script>"

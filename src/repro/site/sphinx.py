@@ -11,9 +11,10 @@ from sphinx.transforms import SphinxTransform
 from repro.site.packing import SCRIPT, pack_scripts
 
 # The core draws every figure: widgets and tables are other files.
-BOKEH = "bokeh.min.js"
-# Pages whose figures are interactive.
-_INTERACTIVE = ("figures/", "notebooks/", "what-if")
+BOKEH = "bokeh.js"
+# Pages whose figures are interactive, and the one whose table is.
+_TABLE = "claims"
+_INTERACTIVE = ("figures/", "notebooks/", "what-if", _TABLE)
 
 
 class ClaimAddresses(SphinxTransform):
@@ -39,8 +40,9 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 def _draw_figures(app: Sphinx, page: str, _: str, context: dict[str, Any], *__: object) -> None:
     if page.startswith(_INTERACTIVE) and page != "figures/index":
-        app.add_js_file(BOKEH)
         app.add_js_file(SCRIPT)
+        if page != _TABLE:
+            app.add_js_file(BOKEH)
         context["body"] = pack_scripts(context["body"])
 
 
