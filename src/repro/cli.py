@@ -318,12 +318,25 @@ def what_if(
         str | None,
         typer.Option(help="Of linear layers, with commas; without it, bf16 and fp8."),
     ] = None,
+    expert_imbalance: Annotated[
+        float | None,
+        typer.Option(help="Tokens of the busiest rank of experts, over the mean; 1 is even."),
+    ] = None,
+    zero_bubble: Annotated[bool, typer.Option(help="Pipelines by ZB-H1, not 1F1B.")] = False,
 ) -> None:
     """Print the best plans to train MODEL."""
     from repro.predict.explore.fused_plans import best_plans, plan_table
 
     asked = precisions.split(",") if precisions else None
-    best = best_plans(model, gpu, gpus, global_batch, precisions=asked)
+    best = best_plans(
+        model,
+        gpu,
+        gpus,
+        global_batch,
+        precisions=asked,
+        expert_imbalance=expert_imbalance,
+        zero_bubble=zero_bubble,
+    )
     typer.echo(plan_table(best))
 
 

@@ -8,10 +8,11 @@ from repro.figures.open_models import (
     plan_phases,
     published_errors,
     published_runs,
+    slower_by_imbalance,
     worst_runs,
 )
 from repro.paths import PUBLISHED
-from repro.predict.explore.fused_plans import best_plans
+from repro.predict.explore.fused_plans import best_plans, by_imbalance
 
 
 @pytest.fixture(scope="module")
@@ -43,3 +44,12 @@ def test_the_worst_come_first(runs: pd.DataFrame) -> None:
     assert len(worst) == 5
     assert worst.error_pct.abs().is_monotonic_decreasing
     assert worst.error_pct.abs().iloc[0] == pytest.approx(runs.error_pct.abs().max(), abs=0.05)
+
+
+def test_uneven_experts_take_longer_within_their_band(runs: pd.DataFrame) -> None:
+    plans = by_imbalance("qwen3-30b-a3b", "h100-sxm-80gb", 16, 256, [1.0, 1.5, 2.0])
+    assert plans.iteration_time_s.is_monotonic_increasing
+    band, line = slower_by_imbalance(plans)
+    assert list(line.data.iteration_time_s) == list(plans.iteration_time_s)
+    assert (band.dimension_values("low") < plans.iteration_time_s).all()
+    assert (band.dimension_values("high") > plans.iteration_time_s).all()

@@ -62,6 +62,22 @@ def plan_phases(best: pd.DataFrame) -> hv.Overlay:
     )
 
 
+def slower_by_imbalance(plans: pd.DataFrame) -> hv.Overlay:
+    """Iteration time of the best plan by how uneven experts are (`by_imbalance`), with its 90 %
+    interval."""
+    of = plans.set_index("expert_imbalance")
+    band = hv.Area((of.index, of.low_s, of.high_s), vdims=["low", "high"])
+    line = of.iteration_time_s.hvplot.line(
+        color=_COLOURS["expert parallel"],
+        xlabel="tokens of the busiest rank of experts, over the mean",
+        ylabel="iteration time in s",
+        title="What uneven experts cost (predicted; band: 90 % interval)",
+        width=860,
+        height=360,
+    )
+    return band.opts(color=_COLOURS["expert parallel"], alpha=0.2) * line
+
+
 def published_runs() -> pd.DataFrame:
     """Published runs of today's software beside what is predicted of them.
 

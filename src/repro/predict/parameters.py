@@ -66,7 +66,7 @@ class Parameters(Entry):
     hop_s
         A pipeline stage's receive, beside its transfer.
     congestion_exponent
-        A ring over k nodes gets k^-exponent of the bus bandwidth between them.
+        A ring over k nodes gets (k/2)^-exponent of the bus bandwidth between two.
     ring_sharing_exponent
         On clusters where rings share NICs: a ring with m ranks in a node gets m^-exponent of what
         one with a NIC for each of them would.

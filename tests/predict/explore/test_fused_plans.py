@@ -8,7 +8,7 @@ from repro.catalog.gpus import gpu
 from repro.catalog.open_models import open_model
 from repro.cli import app
 from repro.errors import ReproError
-from repro.predict.explore.fused_plans import best_plans, plan_table
+from repro.predict.explore.fused_plans import SPLIT, best_plans, plan_table
 
 _H100 = "h100-sxm-80gb"
 
@@ -75,3 +75,27 @@ def test_the_command_line_prints_them() -> None:
     result = CliRunner().invoke(app, asked)
     assert result.exit_code == 0
     assert result.stdout.splitlines()[0].split()[:3] == ["dtype", "tp", "pp"]
+
+
+def test_who_states_how_even_experts_are_gets_the_narrower_interval() -> None:
+    plans = {
+        stated: best_plans("qwen3-30b-a3b", _H100, 64, 512, expert_imbalance=stated, count=1).iloc[
+            0
+        ]
+        for stated in (None, 1.0, 1.5)
+    }
+    unsaid, even, uneven = plans.values()
+    assert unsaid.iteration_time_s == even.iteration_time_s < uneven.iteration_time_s
+    assert unsaid.high_s > even.high_s
+    assert uneven.iteration_time_s < 1.5 * even.iteration_time_s
+
+
+def test_zero_bubble_shortens_pipelines_only() -> None:
+    asked = ("llama3.1-70b", _H100, 64, 32)
+    plain, zero = (
+        best_plans(*asked, zero_bubble=stated, count=10**6).set_index([*SPLIT])
+        for stated in (False, True)
+    )
+    saved = plain.bubble_s - zero.bubble_s.reindex(plain.index)
+    deep = plain.index.get_level_values("pp") > 1
+    assert (saved[deep] > 0).all() and (saved[~deep] == 0).all()

@@ -78,7 +78,7 @@ def test_rings_over_more_nodes_have_less_bandwidth(ranks: int, stride: int, node
     parameters = IDEAL.model_copy(update={"congestion_exponent": 0.2})
     free = ring_bytes_per_s(_of(ranks), _of(stride), _DGX, IDEAL)
     congested = ring_bytes_per_s(_of(ranks), _of(stride), _DGX, parameters)
-    assert congested == pytest.approx(free * nodes**-0.2)
+    assert congested == pytest.approx(free * max(nodes / 2, 1) ** -0.2)
     # A rate measured on the fabric has its congestion in it.
     measured = replace(_DGX, levels=(_DGX.levels[0], replace(_DGX.levels[1], measured=True)))
     assert ring_bytes_per_s(_of(ranks), _of(stride), measured, parameters) == free
@@ -143,3 +143,16 @@ def test_messages_cross_the_levels_up_to_their_stride() -> None:
     rates = _of(1600, 800 / 2, 800 / 8) * _GBYTE_PER_GBIT
     expected = 1e9 / rates + 1e-6 * _of(1, 2, 3)
     assert message_s(_S, _of(1, 2, 8), machine) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("stage", "stages", "flows"), [(1, 8, 0), (2, 4, 0), (4, 4, 4), (8, 16, 8)]
+)
+def test_ends_of_a_pipeline_share_links_with_the_ranks_beside_them_only(
+    stage: int, stages: int, flows: int
+) -> None:
+    """A node holds pipelines of as many GPUs, whatever lies between their ends; else each of
+    a stage's ranks in a node sends to another one, and none in between."""
+    found = all_reduce_s(_S, _of(2), _of(stage * (stages - 1)), _DGX, IDEAL, beside=_of(stage))
+    rate = 1600 * _GBYTE_PER_GBIT / flows if flows else 2400 * _GBYTE_PER_GBIT
+    assert found == pytest.approx(1e9 / rate)

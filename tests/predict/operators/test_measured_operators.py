@@ -60,6 +60,40 @@ def test_measured_shapes_are_met_closely_and_data_sheets_scale_the_rest() -> Non
     assert (half_width("gemm", rows.assign(gpu="h200_sxm")) > half_width("gemm", rows)).all()
 
 
+def _busbw_GBps(name: str, dtype: str, ranks: int) -> float:
+    """Of the largest all-reduce that was measured."""
+    rows = measured_rows("nccl", name)
+    rows = rows[(rows.collective == "all_reduce") & (rows.dtype == dtype) & (rows.ranks == ranks)]
+    largest = rows.loc[rows.size_bytes.idxmax()]
+    return float(2 * (ranks - 1) / ranks * largest.size_bytes / largest.time_us * 1e-3)
+
+
+def test_published_sums_in_half_precision_outrun_rings_where_switches_can_add() -> None:
+    """Bytes are not added up in switches, so int8 is a ring's."""
+    gained = {
+        (name, ranks): _busbw_GBps(name, "fp16", ranks) / _busbw_GBps(name, "int8", ranks)
+        for name in ("a100-sxm-80gb", "h100-sxm-80gb", "b200-sxm-180gb")
+        for ranks in (2, 4, 8)
+    }
+    most = gained.pop(("h100-sxm-80gb", 8))
+    assert most > 1.25 and _busbw_GBps("h100-sxm-80gb", "fp16", 8) > 0.98 * 450
+    assert gained.pop(("b200-sxm-180gb", 8)) > 1.09
+    assert max(gained.values()) < 1.07
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "int8"])
+def test_switches_add_up_a_domain_of_72_too(dtype: str) -> None:
+    """What they reach of the links, times 2 (n - 1) over n + 1; a ring at most the links' rate."""
+    rows = pd.DataFrame({"size_bytes": [2**33], "ranks": 72, "collective": "all_reduce"})
+    seconds = float(costs_alone_s("nccl", rows, (dtype, "all_reduce"), gpu("gb200"))[0])
+    busbw = 2 * 71 / 72 * 2**33 / seconds
+    costs = operator_costs("nccl", gpu("gb200"), dtype, "all_reduce").costs
+    if dtype == "fp16":
+        assert busbw == pytest.approx(900e9 * costs["switch_efficiency"] * 142 / 73, rel=0.02)
+    else:
+        assert "switch_efficiency" not in costs and busbw < 900e9
+
+
 def test_tables_are_known_by_their_columns() -> None:
     for kind in KINDS:
         assert kind_of(measured_rows(kind, "a100-sxm-80gb").columns) == kind

@@ -110,3 +110,22 @@ def test_a_collective_is_latency_or_bandwidth() -> None:
     for size, wanted in ((0.0, 1e-5 + 14e-6), (1e12, 1e12 / 3.2e11)):
         seconds = collective_s(np.array(size), np.array(14.0), np.array(8.0), _RATES, costs)
         assert float(seconds) == pytest.approx(wanted, rel=1e-4)
+
+
+@pytest.mark.parametrize(("ranks", "parts"), [(2, 1.0), (4, 3 / 2), (8, 9 / 8), (72, 73 / 72)])
+def test_switches_that_add_up_send_less_than_a_ring(ranks: int, parts: float) -> None:
+    """(n + 1)/n of the buffer instead of 2 (n - 1)/n; among few ranks, who gain little or nothing,
+    a ring is taken where switches reach less of the links."""
+    costs = CollectiveCosts(
+        launch_s=0.0,
+        hop_s=0.0,
+        startup_s=0.0,
+        startup_bytes=1.0,
+        efficiency=0.8,
+        few_loss=0.0,
+        switch_efficiency=0.6,
+    )
+    ring_bytes = np.array(2 * (ranks - 1) / ranks * 1e9)
+    seconds = collective_s(ring_bytes, np.array(1.0), np.array(float(ranks)), _RATES, costs)
+    efficiency = 0.8 if ranks < 8 else 0.6
+    assert float(seconds) == pytest.approx(parts * 1e9 / (4e11 * efficiency))

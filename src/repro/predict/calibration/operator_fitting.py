@@ -9,7 +9,7 @@ from scipy.optimize import least_squares
 from tqdm import tqdm
 
 from repro.atomic import replace_text
-from repro.catalog.gpus import gpu_labelled, read_gpus
+from repro.catalog.gpus import Gpu, gpu_labelled, read_gpus
 from repro.predict.calibration.interval import LEVEL
 from repro.predict.calibration.link_fitting import rounded
 from repro.predict.operators.measured import (
@@ -53,6 +53,8 @@ _START["nccl"] = {
     "efficiency": 0.8,
     "few_loss": 0.1,
 }
+# All-reduces in half precision, added up in switches from Hopper on; NCCL adds up no bytes there.
+_SWITCHED, _SWITCHES = ("hopper", "blackwell"), {"switch_efficiency": 0.6}
 # How far logarithms of costs may be from there, for costs that some tables say nothing of.
 _DEVIATION = 1.0
 # Errors beyond this count less.
@@ -62,7 +64,8 @@ _FOLDS = 5
 
 def fit_costs(kind: str, rows: pd.DataFrame) -> dict[str, float]:
     """The most probable costs of rows of one GPU and variant."""
-    names, start = list(_START[kind]), np.log(list(_START[kind].values()))
+    starting = _starting(kind, rows)
+    names, start = list(starting), np.log(list(starting.values()))
     measured = np.log(rows.time_us.to_numpy(dtype=float) * 1e-6)
 
     def residuals(x: Array) -> Array:
@@ -74,8 +77,19 @@ def fit_costs(kind: str, rows: pd.DataFrame) -> dict[str, float]:
     return dict(zip(names, np.exp(found.x).tolist(), strict=True))
 
 
+def _starting(kind: str, rows: pd.DataFrame) -> dict[str, float]:
+    """What costs of rows of one GPU and variant are before any measurement."""
+    sums = kind == "nccl" and {"all_reduce", "fp16"} <= {*rows.collective, *rows["dtype"]}
+    switched = sums and _device(rows).generation in _SWITCHED
+    return _START[kind] | (_SWITCHES if switched else {})
+
+
+def _device(rows: pd.DataFrame) -> Gpu:
+    return read_gpus()[gpu_labelled(str(rows.gpu.iloc[0]))]
+
+
 def _time_s(kind: str, rows: pd.DataFrame, costs: dict[str, float]) -> Array:
-    device = read_gpus()[gpu_labelled(str(rows.gpu.iloc[0]))]
+    device = _device(rows)
     dtype, operator = str(rows.dtype.iloc[0]), KINDS[kind]
     return operator.time_s(rows, dtype, rates(device, kind, dtype), operator.costs(**costs))
 

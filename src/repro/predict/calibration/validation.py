@@ -119,7 +119,8 @@ def validate(path: Path, by: Sequence[str] = ()) -> Sequence[Score]:
     for name in by:
         if name not in rows.columns:
             raise ReproError(f"{path}: no column {name!r} to group by")
-    names = rows[[*(by or usual)]].astype(str).agg(", ".join, axis=1)
+    grouped = rows[[*(by or usual)]].astype(object).fillna("unknown")
+    names = grouped.astype(str).agg(", ".join, axis=1)
     return [
         _score(str(name), predicted.loc[seconds.index], seconds)
         for name, seconds in measured.groupby(names, sort=False)

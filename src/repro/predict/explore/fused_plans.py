@@ -1,7 +1,8 @@
 """Every way to split an open model's training over GPUs, ranked by predicted iteration time."""
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,10 +13,10 @@ from repro.catalog.reading import choose
 from repro.catalog.stacks import read_stacks
 from repro.errors import ReproError
 from repro.predict.blocks import in_blocks
-from repro.predict.fused.iteration import Phases, predict_phases
+from repro.predict.fused.iteration import Phases, iteration_times_s, predict_phases
 from repro.predict.fused.memory import fullest_bytes
 from repro.predict.fused.parameters import half_width, read_fused
-from repro.predict.fused.reading import read_runs, shape_columns
+from repro.predict.fused.reading import UNEVEN, read_runs, shape_columns
 from repro.predict.fused.run import PRECISIONS, Run, on_device, training_flops
 from repro.predict.workload import divisors
 
@@ -43,6 +44,8 @@ def best_plans(
     *,
     precisions: Sequence[str] | None = None,
     stack: str = "megatron-core",
+    expert_imbalance: float | None = None,
+    zero_bubble: bool = False,
     count: int = 10,
 ) -> pd.DataFrame:
     """The plans that fit into memory and have the shortest predicted iterations.
@@ -57,6 +60,10 @@ def best_plans(
         Of the job; sequences per iteration.
     precisions
         Of the linear layers, any of `PRECISIONS`; without it, bf16 and fp8 where the GPU has both.
+    expert_imbalance
+        Tokens of the busiest rank of experts, over the mean; without it even, in wider intervals.
+    zero_bubble
+        Whether gradients of weights fill the bubbles of pipelines (ZB-H1), not 1F1B.
     count
         How many plans, at most.
 
@@ -76,7 +83,16 @@ def best_plans(
     if precisions is None:
         precisions = [name for name in _USUAL if name in where.precisions]
     try:
-        table, run = fitting_plans(entry, where, gpus, global_batch, precisions, stack)
+        table, run = fitting_plans(
+            entry,
+            where,
+            gpus,
+            global_batch,
+            precisions,
+            stack,
+            expert_imbalance=expert_imbalance,
+            zero_bubble="yes" if zero_bubble else "no",
+        )
     except DoesNotFit as error:
         raise DoesNotFit(f"{error}; {would_fit(entry, where, gpus, global_batch)}") from None
     calibrated = read_fused()
@@ -84,8 +100,12 @@ def best_plans(
     seconds = np.sum(list(phases.values()), axis=0)
     best = np.argsort(seconds, kind="stable")[:count]
     chosen = run.rows(best)
-    width = np.exp(half_width(chosen, calibrated))
-    time_s = seconds[best]
+    time_s, width = seconds[best], half_width(chosen, calibrated)
+    if expert_imbalance is None:
+        uneven = replace(chosen, imbalance=np.full_like(chosen.imbalance, UNEVEN))
+        longer = iteration_times_s(uneven, calibrated.parameters) / time_s
+        width = np.hypot(width, np.log(longer) / 2)
+    width = np.exp(width)
     parts = pd.DataFrame({f"{name}_s": phases[name][best] for name in _PHASES})
     tokens = global_batch * entry.shape.seq
     return (
@@ -107,6 +127,16 @@ def best_plans(
     )
 
 
+def by_imbalance(
+    model: str, device: str, gpus: int, global_batch: int, ratios: Sequence[float]
+) -> pd.DataFrame:
+    """The best plan by each ratio of the busiest rank of experts to the mean, `expert_imbalance`,
+    which is stated: as `best_plans`."""
+    asked = (model, device, gpus, global_batch)
+    plans = [best_plans(*asked, expert_imbalance=ratio, count=1) for ratio in ratios]
+    return pd.concat(plans, ignore_index=True).assign(expert_imbalance=ratios)
+
+
 def fitting_plans(
     entry: OpenModel,
     where: Gpu,
@@ -117,6 +147,7 @@ def fitting_plans(
     *,
     zero: Sequence[int] = (1,),
     micro_batches: Sequence[int] = _MICRO_BATCHES,
+    **stated: Any,
 ) -> tuple[pd.DataFrame, Run]:
     """All plans that fit into the memory of a GPU, which need not be one of the catalogue's.
 
@@ -127,6 +158,8 @@ def fitting_plans(
         plans without stages do.
     micro_batches
         Sequences of a forward pass.
+    stated
+        Other columns of a table of runs, each with one value; None says nothing.
 
     Returns
     -------
@@ -163,6 +196,7 @@ def fitting_plans(
         stack=stack,
         nvlink_domain=where.domain_gpus,
         **shape_columns(entry.shape),
+        **stated,
     )
     run = on_device(read_runs(table), where)
     table["memory_bytes"] = fullest_bytes(run)

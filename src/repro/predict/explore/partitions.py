@@ -23,7 +23,12 @@ from repro.catalog.partitions import (
 )
 from repro.catalog.volumes import FULL_ELEMENT_BYTES, training_flops
 from repro.predict.network.machine import Machine
-from repro.predict.network.transfers import all_reduce_s, half_all_reduce_s, ring_latency_s
+from repro.predict.network.transfers import (
+    all_reduce_s,
+    congestion,
+    half_all_reduce_s,
+    ring_latency_s,
+)
 from repro.predict.parameters import Parameters
 from repro.predict.step.iteration import optimizer_s, predict_phases
 from repro.predict.step.kernels import Kernels
@@ -209,9 +214,9 @@ def _exchange_s(
         groups = min(call.stride, level.vertex_gpus)
         if below == call.ranks:
             continue
-        rate = level.bytes_per_s
+        rate: Array | float = level.bytes_per_s
         if level is machine.levels[-1] and not level.measured:
-            rate = rate * nodes**-parameters.congestion_exponent
+            rate = rate * congestion(nodes, parameters)
         out = groups * below * (call.ranks - below) / call.ranks * size_bytes
         slowest = np.maximum(slowest, out / rate)
     return slowest

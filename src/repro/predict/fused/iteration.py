@@ -74,8 +74,8 @@ def predict_phases(run: Run, parameters: FusedParameters) -> Phases:
     ends = np.where(alone, logits + embedding, np.maximum(logits - room, 0.0))
     stage = layers * layer + messages
     # With gradients of weights put off, T_F + T_B - T_W of T_F + T_B + T_W are left (Qi et al.,
-    # Zero Bubble Pipeline Parallelism, 2024, ZB-H1); T_B and T_W are half a backward pass each.
-    put_off = run.zero_bubble * layers * backward
+    # Zero Bubble Pipeline Parallelism, 2024, ZB-H1); T_W is half of the backward pass's products.
+    put_off = run.zero_bubble * layers * one.products[1]
     bubble = np.where(alone, 0.0, (run.pp - 1) / run.vpp * (stage - put_off))
     replicas = _replicas_s(run, parameters, layers * forward, layers * backward)
     gpu = one.gpu + one.tensor + one.context + one.experts

@@ -38,8 +38,16 @@ _USUAL: Mapping[str, Any] = {
     "recompute": "none",
     "overlap": _UNKNOWN,
 }
+# Tokens of the busiest rank of experts, over the mean, where nobody says: the capacity that it was
+# given (Fedus et al., Switch Transformers, 2022, section 2.2).
+UNEVEN = 1.25
 # What else could be where a table is blank.
-_OTHERWISE: Mapping[str, Any] = {"overlap": "none", "recompute": "full", "micro_batch": 2}
+_OTHERWISE: Mapping[str, Any] = {
+    "overlap": "none",
+    "recompute": "full",
+    "micro_batch": 2,
+    "expert_imbalance": UNEVEN,
+}
 
 
 @dataclass(frozen=True)

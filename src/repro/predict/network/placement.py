@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from repro.predict.network.machine import Machine
-from repro.predict.network.transfers import placed_ring_latency_s
+from repro.predict.network.transfers import congestion, placed_ring_latency_s
 from repro.predict.parameters import Parameters
 from repro.predict.workload import Array
 
@@ -66,12 +66,12 @@ def placed_all_reduce_s(
     rate: Array = np.array(np.inf)
     for level in machine.levels:
         if flows := _most_flows(hops, level.vertex_gpus):
-            share = level.bytes_per_s / flows
+            share: Array | float = level.bytes_per_s / flows
             # As for rings that fill nodes (`ring_bytes_per_s`).
             if level is not machine.levels[-1]:
                 share = share * ranks / (ranks + parameters.ring_ramp)
             elif not level.measured:
-                share = share * nodes**-parameters.congestion_exponent
+                share = share * congestion(nodes, parameters)
             rate = np.minimum(rate, share)
     latency = placed_ring_latency_s(np.array(ranks / nodes), np.array(nodes), machine, parameters)
     return 2 * (ranks - 1) / ranks * size_bytes / rate + latency

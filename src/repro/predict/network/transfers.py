@@ -13,32 +13,59 @@ from repro.predict.workload import Array
 
 
 def ring_bytes_per_s(
-    ranks: Array, stride: Array, machine: Machine, parameters: Parameters
+    ranks: Array,
+    stride: Array,
+    machine: Machine,
+    parameters: Parameters,
+    beside: Array | None = None,
 ) -> Array:
-    """Bus bandwidth of a ring of `ranks` ranks, `stride` apart, while all such groups are busy."""
+    """Bus bandwidth of a ring of `ranks` ranks, `stride` apart, while all such groups are busy:
+    `beside` each other; None: as many as there are GPUs between two ranks."""
+    span = _span(ranks, stride, beside)
     ramp = ranks / (ranks + parameters.ring_ramp)
     rate = np.full(np.broadcast(ranks, stride).shape, np.inf)
     for number, level in enumerate(machine.levels):
-        groups = np.minimum(stride, level.vertex_gpus)
+        groups = np.minimum(stride if beside is None else beside, level.vertex_gpus)
         share = level.bytes_per_s / groups
         if level is machine.levels[-1]:
             if not level.measured:
-                nodes = np.maximum(ranks / np.maximum(level.vertex_gpus / stride, 1), 1)
-                share = share * nodes**-parameters.congestion_exponent
+                nodes = ranks / np.maximum(level.vertex_gpus / stride, 1)
+                share = share * congestion(nodes, parameters)
             if machine.ring_sharing:
                 members = np.clip(level.vertex_gpus / stride, 1, ranks)
                 contended = members**-parameters.ring_sharing_exponent
                 share = share * np.where(stride > 1, contended, 1.0)
         else:
             share = share * ramp
-        crossed = (ranks > 1) & ((number == 0) | (stride * ranks > level.vertex_gpus))
+        crossed = (ranks > 1) & ((number == 0) | (span > level.vertex_gpus))
         rate = np.minimum(rate, np.where(crossed, share, np.inf))
     return rate
 
 
-def ring_latency_s(ranks: Array, stride: Array, machine: Machine, parameters: Parameters) -> Array:
+def congestion(nodes: Array | float, parameters: Parameters) -> Array:
+    """What rings over so many nodes get of what two nodes, whose ports meet nobody else's, do."""
+    part: Array = np.maximum(nodes / 2, 1) ** -parameters.congestion_exponent
+    return part
+
+
+def _span(ranks: Array, stride: Array, beside: Array | None) -> Array:
+    """GPUs from the first to the last of groups that are beside each other."""
+    span: Array = ranks * stride if beside is None else (ranks - 1) * stride + beside
+    return span
+
+
+def ring_latency_s(
+    ranks: Array,
+    stride: Array,
+    machine: Machine,
+    parameters: Parameters,
+    beside: Array | None = None,
+) -> Array:
     """What a collective costs beside its transfer; `placed_ring_latency_s` says how."""
     per_node = np.maximum(machine.gpus_per_node / stride, 1)
+    if beside is not None:
+        within = _span(ranks, stride, beside) <= machine.gpus_per_node
+        per_node = np.where(within, ranks, per_node)
     inside = np.minimum(ranks, per_node)
     nodes = np.maximum(ranks / per_node, 1)
     latency = placed_ring_latency_s(inside, nodes, machine, parameters)
@@ -60,19 +87,29 @@ def placed_ring_latency_s(
 
 
 def all_reduce_s(
-    size_bytes: Array, ranks: Array, stride: Array, machine: Machine, parameters: Parameters
+    size_bytes: Array,
+    ranks: Array,
+    stride: Array,
+    machine: Machine,
+    parameters: Parameters,
+    beside: Array | None = None,
 ) -> Array:
     """Ring all-reduce of S bytes: 2 (n-1)/n S over the bus bandwidth, and latency."""
-    return half_all_reduce_s(2 * size_bytes, ranks, stride, machine, parameters)
+    return half_all_reduce_s(2 * size_bytes, ranks, stride, machine, parameters, beside)
 
 
 def half_all_reduce_s(
-    size_bytes: Array, ranks: Array, stride: Array, machine: Machine, parameters: Parameters
+    size_bytes: Array,
+    ranks: Array,
+    stride: Array,
+    machine: Machine,
+    parameters: Parameters,
+    beside: Array | None = None,
 ) -> Array:
     """Ring reduce-scatter or all-gather of S bytes in all: (n-1)/n S over the bus bandwidth."""
     moved = (ranks - 1) / ranks * size_bytes
-    transfer = moved / ring_bytes_per_s(ranks, stride, machine, parameters)
-    return transfer + ring_latency_s(ranks, stride, machine, parameters)
+    transfer = moved / ring_bytes_per_s(ranks, stride, machine, parameters, beside)
+    return transfer + ring_latency_s(ranks, stride, machine, parameters, beside)
 
 
 def data_parallel_s(

@@ -84,6 +84,8 @@ class CollectiveCosts(Entry):
         Of the links' rate, where all GPUs take part.
     few_loss
         What fewer ranks lose: rate over 1 + few_loss x (8 / ranks - 1).
+    switch_efficiency
+        Of the links' rate, where switches add up (NVLink SHARP); 0 where they do not.
     """
 
     launch_s: NonNegativeFloat
@@ -92,6 +94,7 @@ class CollectiveCosts(Entry):
     startup_bytes: PositiveFloat
     efficiency: PositiveFloat
     few_loss: NonNegativeFloat
+    switch_efficiency: NonNegativeFloat = 0.0
 
 
 @dataclass(frozen=True)
@@ -188,10 +191,20 @@ def decoding_s(
 def collective_s(
     link_bytes: Array, steps: Array, ranks: Array, rates: Rates, costs: CollectiveCosts
 ) -> Array:
-    """A collective of `ranks` GPUs of a node that puts `link_bytes` on each one's links."""
+    """A collective of `ranks` GPUs of a node that puts `link_bytes` on each one's links, as a ring.
+
+    NCCL takes what is faster. Where switches add up, each of n ranks gives its buffer once and
+    sends its n-th of the sum once, which the switch copies to all: n + 1 parts instead of a ring's
+    2 (n - 1).
+    """
     rate = rates.link_bytes_per_s * costs.efficiency / (1 + costs.few_loss * (8 / ranks - 1))
+    transfer = link_bytes / rate
+    if costs.switch_efficiency:
+        switched = (ranks + 1) / (2 * (ranks - 1)) * link_bytes
+        reach = rates.link_bytes_per_s * costs.switch_efficiency
+        transfer = np.minimum(transfer, switched / reach)
     startup = costs.startup_s * link_bytes / (link_bytes + costs.startup_bytes)
-    seconds: Array = costs.launch_s + costs.hop_s * steps + startup + link_bytes / rate
+    seconds: Array = costs.launch_s + costs.hop_s * steps + startup + transfer
     return seconds
 
 

@@ -158,9 +158,10 @@ def _parameter_gather_s(w: Workload, machine: Machine, parameters: Parameters) -
 def _embedding_sync_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
     """The all-reduce between the first and the last stage, which both have the word embeddings."""
     table = 2 * w.vocabulary_size * w.hidden_size / w.tensor_parallel
-    apart = w.tensor_parallel * w.data_parallel * np.maximum(w.pipeline_parallel - 1, 1)
+    stage = w.tensor_parallel * w.data_parallel
+    apart = stage * np.maximum(w.pipeline_parallel - 1, 1)
     two = np.full_like(apart, 2.0)
-    sync = all_reduce_s(table, two, apart, machine, parameters)
+    sync = all_reduce_s(table, two, apart, machine, parameters, beside=stage)
     return np.where(w.pipeline_parallel > 1, sync, 0.0)
 
 
