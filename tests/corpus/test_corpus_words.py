@@ -43,7 +43,7 @@ def test_words_are_encoded_as_in_their_text(corpus: Corpus, family: Family) -> N
     tokenizer = LocalTokenizer(corpus.tokenizer(family))
     encode = text_encoder(tokenizer, np.uint16)
 
-    @settings(max_examples=1500, deadline=None)
+    @settings(max_examples=200, deadline=None)
     @given(st.one_of(st.text(), st.lists(st.sampled_from(_PARTS)).map("".join)))
     def check(text: str) -> None:
         assert np.frombuffer(encode(text), np.uint16).tolist() == tokenizer.tokenize(text)
@@ -58,8 +58,10 @@ def test_words_are_encoded_as_in_their_text(corpus: Corpus, family: Family) -> N
 def test_every_character_is_encoded_as_in_its_text(corpus: Corpus, family: Family) -> None:
     tokenizer = LocalTokenizer(corpus.tokenizer(family))
     encode = text_encoder(tokenizer, np.uint16)
-    some = [chr(n) for n in range(sys.maxunicode) if unicodedata.category(chr(n))[0] in "ZCM"]
-    for character in (c for c in some if not "\ud800" <= c <= "\udfff" and ord(c) < 0xE0000):
+    # Separators, marks, controls and formats: what a pre-tokenizer may take for a blank or join.
+    kinds = {"Zs", "Zl", "Zp", "Cc", "Cf", "Mn", "Mc", "Me"}
+    every = map(chr, range(sys.maxunicode))
+    for character in (c for c in every if unicodedata.category(c) in kinds):
         text = f"a{character} b {character}c\n{character}d {character} e{character}\nf"
         assert np.frombuffer(encode(text), np.uint16).tolist() == tokenizer.tokenize(text)
 

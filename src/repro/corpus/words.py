@@ -1,18 +1,33 @@
 """Token ids of texts, word by word: most words have been met before, and are looked up."""
 
 from collections.abc import Callable
-from functools import lru_cache
 
 import numpy as np
 
 from repro.corpus.tokenizer import LocalTokenizer
 
 _MOST_WORDS = 1 << 19
-"""Whose ids are kept, the latest used ones: about 100 MB."""
+"""Whose ids are kept before all are forgotten: about 100 MB."""
 
 
 class _Untidy(Exception):
     """White space other than one blank or line end between two words."""
+
+
+class _Words(dict[str, bytes]):
+    """Ids of words, worked out when a word is first asked for."""
+
+    def __init__(self, encode: Callable[[str], bytes]) -> None:
+        super().__init__()
+        self._encode = encode
+
+    def __missing__(self, word: str) -> bytes:
+        if not word or word[0].isspace() or word[-1].isspace():
+            raise _Untidy
+        if len(self) == _MOST_WORDS:
+            self.clear()
+        ids = self[word] = self._encode(word)
+        return ids
 
 
 def text_encoder(tokenizer: LocalTokenizer, dtype: type[np.generic]) -> Callable[[str], bytes]:
@@ -42,19 +57,13 @@ def text_encoder(tokenizer: LocalTokenizer, dtype: type[np.generic]) -> Callable
     if before_word is None:
         return encode
 
-    @lru_cache(_MOST_WORDS)
-    def first(word: str) -> bytes:
-        return encode(_tidy(word))
-
-    @lru_cache(_MOST_WORDS)
-    def later(word: str) -> bytes:
-        return encode(before_word + _tidy(word))
-
+    first = _Words(encode)
+    later = _Words(lambda word: encode(before_word + word)) if before_word else first
     line_end = encode("\n")
 
     def line(text: str) -> bytes:
         begin, *rest = text.split(" ")
-        return b"".join([first(begin), *map(later, rest)])
+        return b"".join([first[begin], *map(later.__getitem__, rest)])
 
     def by_words(text: str) -> bytes:
         try:
@@ -63,9 +72,3 @@ def text_encoder(tokenizer: LocalTokenizer, dtype: type[np.generic]) -> Callable
             return encode(text)
 
     return by_words
-
-
-def _tidy(word: str) -> str:
-    if not word or word[0].isspace() or word[-1].isspace():
-        raise _Untidy
-    return word

@@ -32,6 +32,7 @@ _HIDDEN |= {"[": _LEFT, "]": _RIGHT, "<": _LESS}
 _MEANT = {_GONE: "", _SHOWN: "", _BREAK: "\n", _DROPPED: "", _ADDRESSED: ""}
 _MEANT |= {mark: character for character, mark in _HIDDEN.items()}
 _HIDE = str.maketrans(_HIDDEN)
+_MARK = re.compile(f"[{re.escape(''.join(_MEANT))}]")
 _NOTHING = _GONE + _SHOWN + _DROPPED + _ADDRESSED
 
 _COMMENT = re.compile(r"<!--.*?(-->|\Z)", re.DOTALL)
@@ -235,6 +236,8 @@ def _meant(text: str) -> str:
 
 def unmarked(text: str) -> str:
     """Put in the place of marks what they stand for."""
+    if not _MARK.search(text):
+        return text
     for mark, meaning in _MEANT.items():
         text = text.replace(mark, meaning)
     return text

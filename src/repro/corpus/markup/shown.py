@@ -33,6 +33,7 @@ _EMPTY_BRACKETS = [
 ]
 _BRACKET_START = re.compile(r"\([^\S\n]*+[,;:](?:[,;:]|[^\S\n])*")
 _SPACE_BEFORE_STOP = re.compile(r" (?=[,.;:!?)](?:\s|$))")
+_BLANKS = re.compile(r"[^\S\n]{2,}|[^\S\n ]")
 _HAS_WORD = re.compile(r"\w")
 
 
@@ -76,5 +77,6 @@ def tidy(text: str) -> str:
     for empty in _EMPTY_BRACKETS:
         text = empty.sub("", text)
     text = _BRACKET_START.sub("(", text)
-    lines = [" ".join(line.split()).lstrip("*#:; ") for line in text.split("\n")]
+    text = _BLANKS.sub(" ", text)
+    lines = [line.strip().lstrip("*#:; ") for line in text.split("\n")]
     return _SPACE_BEFORE_STOP.sub("", "\n".join(line for line in lines if _HAS_WORD.search(line)))
