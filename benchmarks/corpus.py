@@ -1,6 +1,7 @@
 """How fast a dump becomes a dataset: against the usual way, and against what limits it.
 
-The excerpt's pages, repeated, are a multistream dump. In each round, on the same cores, one after
+The excerpt's pages, repeated, are a multistream dump; words that it has once only are others in
+each repetition, for a text that goes on has new ones. In each round, on the same cores, one after
 another: our extraction and tokenization; the usual way, which is wikiextractor, then one
 `Tokenizer.encode` a sentence in a pool of processes and Megatron's builder, as Megatron-LM's
 `preprocess_data.py` does it; and the limit, which is bzip2 alone and `encode_batch` alone on our
@@ -15,13 +16,16 @@ wikiextractor (AGPL) is no dependency: `pip install --target FOLDER --no-deps wi
 import argparse
 import bz2
 import json
+import math
 import multiprocessing
 import os
+import re
 import resource
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -38,7 +42,8 @@ from repro.corpus.streams import stream_groups
 from repro.corpus.tokenizer import LocalTokenizer
 from repro.paths import ENWIKI
 
-_PAGES_PER_STREAM = 100
+_WORD = re.compile(rb"\b([a-z]{4,})\b")
+_VOWELS, _CONSONANTS = b"aeiou", b"bcdfghjklmnpqrstvwxz"
 _BATCH = 1000
 _FULL_DUMP_GB = 20.4
 _CORES = (2, 16, 56)
@@ -47,25 +52,27 @@ _WIKIEXTRACTOR = "from wikiextractor.WikiExtractor import main; main()"
 
 def _replicate(excerpt: Path, dump: Path, megabytes: float) -> int:
     """Write the excerpt's pages again and again; give the size of the XML in bytes."""
-    head, *pages = bz2.decompress(excerpt.read_bytes()).split(b"  <page>\n")
-    pages[-1], end, _ = pages[-1].partition(b"</mediawiki>")
-    pages = [b"  <page>\n" + page for page in pages]
-    size = len(head)
-    number = 0
+    head, begin, rest = bz2.decompress(excerpt.read_bytes()).partition(b"  <page>\n")
+    pages, end, _ = (begin + rest).rpartition(b"</mediawiki>")
+    words = _WORD.split(pages)
+    met = Counter(words[1::2])
+    rare = {n: words[n] for n in range(1, len(words), 2) if met[words[n]] == 1}
+    repetitions = math.ceil(megabytes * 1e6 / len(pages))
     with dump.open("wb") as file:
         file.write(bz2.compress(head))
-        stream = b""
-        while size < megabytes * 1e6:
-            page = pages[number % len(pages)]
-            stream += page
-            size += len(page)
-            number += 1
-            if number % _PAGES_PER_STREAM == 0:
-                file.write(bz2.compress(stream))
-                stream = b""
-        file.write(bz2.compress(stream) if stream else b"")
+        for number in range(repetitions):
+            vowels, consonants = _rotated(_VOWELS, number), _rotated(_CONSONANTS, number // 5)
+            letters = bytes.maketrans(_VOWELS + _CONSONANTS, vowels + consonants)
+            for n, word in rare.items():
+                words[n] = word.translate(letters)
+            file.write(bz2.compress(b"".join(words)))
         file.write(bz2.compress(end + b"\n"))
-    return size
+    return repetitions * len(pages)
+
+
+def _rotated(letters: bytes, by: int) -> bytes:
+    by %= len(letters)
+    return letters[by:] + letters[:by]
 
 
 def _usual_extraction(wikiextractor: Path, dump: Path, output: Path, cores: int) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,35 @@ def test_killed_at_any_point_it_goes_on(
             break
         assert not output.exists()
     assert any(kept)
+    assert extract(dump, output) == manifest
+    assert output.read_bytes() == whole.read_bytes()
+    assert not list(tmp_path.glob("*.parts-*"))
+
+
+def extract_until(name: str, dump: Path, output: Path) -> None:
+    original = os.replace
+
+    def killing(source: Path, target: Path) -> None:
+        if Path(target).name == name:
+            os.kill(os.getpid(), signal.SIGKILL)
+        original(source, target)
+
+    os.replace = killing
+    extract(dump, output)
+
+
+@pytest.mark.parametrize(
+    "name", ["000001.jsonl", "000001.json", "joined.jsonl", "articles.jsonl", "articles.json"]
+)
+def test_killed_at_any_rename_it_goes_on(make_dump: MakeDump, tmp_path: Path, name: str) -> None:
+    dump = make_dump(many(40), pages_per_stream=4)
+    whole, output = tmp_path / "whole.jsonl", tmp_path / "articles.jsonl"
+    manifest = extract(dump, whole)
+    process = get_context("fork").Process(target=extract_until, args=(name, dump, output))
+    process.start()
+    process.join()
+    assert process.exitcode == (1 if name.startswith("0") else -signal.SIGKILL)
+    assert output.exists() == (name == "articles.json")
     assert extract(dump, output) == manifest
     assert output.read_bytes() == whole.read_bytes()
     assert not list(tmp_path.glob("*.parts-*"))
@@ -348,12 +378,12 @@ def test_no_more_items_are_in_flight_than_the_bound() -> None:
             yield number
 
     with process_pool(2) as pool:
-        for number in map_in_order(pool, abs, counted(), chunk_items=8, chunks_in_flight=4):
+        for number in map_in_order(pool, abs, counted(), in_flight=32):
             highest = max(highest, read - done)
             assert number == done
             done += 1
     assert done == read == 1000
-    assert highest == 8 * 4
+    assert highest == 32
 
 
 def test_results_keep_their_order_whatever_takes_longest() -> None:
@@ -362,8 +392,7 @@ def test_results_keep_their_order_whatever_takes_longest() -> None:
         return number
 
     with ThreadPoolExecutor(4) as pool:
-        bounds = {"chunk_items": 1, "chunks_in_flight": 4}
-        assert list(map_in_order(pool, slow_start, range(50), **bounds)) == list(range(50))
+        assert list(map_in_order(pool, slow_start, range(50), in_flight=4)) == list(range(50))
 
 
 @pytest.mark.parametrize("line", ["{", '{"id": 1}', "[]", '{"id": 1, "title": "", "txt": ""}'])

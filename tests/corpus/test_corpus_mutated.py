@@ -1,13 +1,26 @@
-"""Mutated pages are read or dropped with a reason; nothing else comes out, and all of them end."""
+"""Mutated pages are read or dropped with a reason; nothing else comes out, and all of them end.
 
+A million of them, half of the pages pieces of the excerpt's, from a seed that was not tried yet:
+
+    python tests/corpus/test_corpus_mutated.py 1000000 SEED
+"""
+
+import bz2
 import random
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 
 import pytest
 from synthetic_corpus import FakePage
+from tqdm import tqdm
 
 from repro.corpus.markup.parsed import UnreadableMarkup
 from repro.corpus.markup.plain import plain_text
 from repro.corpus.pages import Page, cut_pages, read_pages
+from repro.paths import ENWIKI
 
 _MARKUP = (
     "'''A''' is {{lang|el|[[b|c]]}}.<ref name=x>{{cite|t=[http://e.org d]}}</ref>\n{| class=w\n|-\n"
@@ -32,13 +45,12 @@ _PARTS = [
 ]
 
 
-def mutate(seed: int, count: int) -> dict[str, int]:
+def mutate(seed: int, count: int, markups: Sequence[str] = (_MARKUP,)) -> Counter[str]:
     """Read `count` mutated pages; give how many ended how."""
     source = random.Random(seed)
-    page = FakePage(1, _MARKUP).xml().encode()
-    ended: dict[str, int] = {}
+    ended: Counter[str] = Counter()
     for _ in range(count):
-        xml = bytearray(page)
+        xml = bytearray(FakePage(1, source.choice(markups)).xml().encode())
         for _ in range(source.randint(1, 6)):
             at = source.randrange(len(xml))
             xml[at : at + source.choice([0, 0, 1, 30])] = source.choice(_PARTS)
@@ -52,7 +64,7 @@ def mutate(seed: int, count: int) -> dict[str, int]:
                         how = "unreadable markup"
                 else:
                     how = found.reason
-                ended[how] = ended.get(how, 0) + 1
+                ended[how] += 1
     return ended
 
 
@@ -61,3 +73,26 @@ def test_mutated_pages_are_read_or_dropped(seed: int) -> None:
     ended = mutate(seed, 1000)
     assert set(ended) <= {"read", "invalid XML", "other namespace", "redirect", "unreadable markup"}
     assert min(ended["read"], ended["invalid XML"]) > 20
+
+
+def excerpts(seed: int, each: int = 10, characters: int = 500) -> list[str]:
+    """Cut pieces of the excerpt's articles, and take the page above as many times."""
+    source = random.Random(seed)
+    pieces = []
+    for cut in cut_pages([bz2.decompress((ENWIKI / "dump.xml.bz2").read_bytes())]):
+        for page in read_pages(cut):
+            if isinstance(page, Page):
+                starts = source.choices(range(len(page.markup)), k=each)
+                pieces += [page.markup[at : at + characters] for at in starts]
+    return pieces + [_MARKUP] * len(pieces)
+
+
+if __name__ == "__main__":
+    pages, seed, batch = int(sys.argv[1]), int(sys.argv[2]), 1000
+    seeds = range(seed, seed + pages // batch)
+    total: Counter[str] = Counter()
+    with ProcessPoolExecutor() as pool:
+        made = pool.map(mutate, seeds, repeat(batch), repeat(excerpts(seed)))
+        for ended in tqdm(made, total=len(seeds), unit="batch"):
+            total += ended
+    print(f"{pages} mutated pages from seed {seed}:", dict(total))

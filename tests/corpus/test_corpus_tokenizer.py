@@ -10,6 +10,7 @@ import pytest
 from synthetic_corpus import Corpus, prose
 from tokenizers import Tokenizer
 
+from repro.corpus import vocabulary
 from repro.corpus.config import FAMILIES, Family
 from repro.corpus.records import Article, to_line
 from repro.corpus.tokenizer import LocalTokenizer
@@ -104,6 +105,19 @@ def test_a_tokenizer_can_be_sent_to_a_worker(corpus: Corpus, family: Family) -> 
     texts = [prose(7), prose(8)]
     assert copy.tokenize_batch(texts) == tokenizer.tokenize_batch(texts)
     assert copy.unique_identifiers == tokenizer.unique_identifiers
+
+
+def test_of_a_large_corpus_a_sample_is_learned_from(
+    articles_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vocabulary, "LARGEST_SAMPLE_BYTES", articles_file.stat().st_size // 2 + 1)
+    train_tokenizer("gpt", articles_file, tmp_path / "sampled", vocabulary_size=300)
+    monkeypatch.undo()
+    half = tmp_path / "half.jsonl"
+    lines = articles_file.read_text(encoding="utf-8").splitlines(keepends=True)
+    half.write_text("".join(lines[::2]), encoding="utf-8")
+    train_tokenizer("gpt", half, tmp_path / "trained", vocabulary_size=300)
+    assert (tmp_path / "sampled").read_bytes() == (tmp_path / "trained").read_bytes()
 
 
 def test_a_corpus_too_small_for_the_vocabulary_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from itertools import islice
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -44,8 +43,7 @@ def map_in_order(
     function: Callable[[Item], Result],
     items: Iterable[Item],
     *,
-    chunk_items: int,
-    chunks_in_flight: int,
+    in_flight: int,
 ) -> Iterator[Result]:
     """Apply `function` to a stream of items, yielding the results in the items' order.
 
@@ -57,30 +55,21 @@ def map_in_order(
         Applied to one item.
     items
         Read only as far ahead as the bound allows.
-    chunk_items
-        Items sent to a worker at once, to save round trips.
-    chunks_in_flight
-        Chunks that may be waiting, at work or finished but not yet yielded. At most
-        `chunk_items * chunks_in_flight` items have been read and not yet been followed by a
-        result.
+    in_flight
+        Items that may be waiting, at work or finished but not yet yielded.
 
     Yields
     ------
     Result
         One result for each item.
     """
-    stream = iter(items)
-    pending: deque[Future[list[Result]]] = deque()
-    while chunk := list(islice(stream, chunk_items)):
-        pending.append(pool.submit(_apply, function, chunk))
-        if len(pending) == chunks_in_flight:
-            yield from pending.popleft().result()
+    pending: deque[Future[Result]] = deque()
+    for item in items:
+        pending.append(pool.submit(function, item))
+        if len(pending) == in_flight:
+            yield pending.popleft().result()
     while pending:
-        yield from pending.popleft().result()
-
-
-def _apply(function: Callable[[Item], Result], chunk: list[Item]) -> list[Result]:
-    return [function(item) for item in chunk]
+        yield pending.popleft().result()
 
 
 def _begin_worker() -> None:

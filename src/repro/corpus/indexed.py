@@ -3,10 +3,9 @@
 import os
 import struct
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from importlib.metadata import version
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,11 @@ from repro.corpus.shards import (
     total,
 )
 from repro.corpus.tokenizer import LocalTokenizer
+from repro.corpus.words import text_encoder
 
 SHARD_BYTES = 4 << 20
 """Of the file of articles."""
 
-_BATCH_ARTICLES = 64
 _CONTINUATION = "##"
 _VERSION = 1
 
@@ -126,31 +125,50 @@ def write_indexed(
 
 
 @cache
-def _tokenizer(path: Path) -> LocalTokenizer:
+def _encoder(family: Family, tokenizer: Path) -> tuple[Callable[[str], list[bytes]], int]:
+    """What makes a document's sequences of its text, and the bytes of a token.
+
+    It is kept, for words that one shard has met are then known to the next.
+    """
     # Every core has a process of its own, which needs no threads.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    return LocalTokenizer(path)
+    local = LocalTokenizer(tokenizer)
+    dtype = DType.optimal_dtype(local.vocab_size)
+    token_bytes: int = DType.size(dtype)
+    encode = text_encoder(local, dtype)
+    end = np.array([local.eod], dtype).tobytes()
+
+    def whole(text: str) -> list[bytes]:
+        return [encode(text) + end]
+
+    def sentences(text: str) -> list[bytes]:
+        pieces: list[bytes] = []
+        for ids in map(encode, split_sentences(text)):
+            if len(ids) > LONGEST_SENTENCE * token_bytes:
+                pieces += _cut_long(np.frombuffer(ids, dtype), local.inv_vocab)
+            elif ids:
+                pieces.append(ids)
+        return pieces
+
+    return whole if family == "gpt" else sentences, token_bytes
 
 
 def _encode(
     family: Family, articles: Path, tokenizer: Path, bounds: tuple[int, int], part: Path
 ) -> Tally:
     """Make a shard: its tokens, the length of every sequence, the sequences of every document."""
-    local = _tokenizer(tokenizer)
-    dtype = DType.optimal_dtype(local.vocab_size)
-    encode = _whole_documents if family == "gpt" else _sentences
+    encode, token_bytes = _encoder(family, tokenizer)
     counts: Counter[str] = Counter()
     lengths: list[int] = []
     sequences: list[int] = []
-    texts = (article.text for article in articles_between(articles, *bounds))
     with replacing(_file(part, ".bin")) as temporary, temporary.open("wb") as file:
-        while batch := list(islice(texts, _BATCH_ARTICLES)):
-            for document in encode(local, batch):
-                tokens = [token for sequence in document for token in sequence]
-                file.write(np.array(tokens, dtype=dtype).tobytes())
-                lengths += map(len, document)
-                sequences.append(len(document))
-                counts[f"documents_of_tokens.{length_class(len(tokens))}"] += 1
+        for article in articles_between(articles, *bounds):
+            document = encode(article.text)
+            file.writelines(document)
+            tokens = [len(sequence) // token_bytes for sequence in document]
+            lengths += tokens
+            sequences.append(len(tokens))
+            counts[f"documents_of_tokens.{length_class(sum(tokens))}"] += 1
         counts["bin_bytes"] = file.tell()
     _save(part, ".lengths", np.array(lengths, dtype=np.int32))
     _save(part, ".sequences", np.array(sequences, dtype=np.int64))
@@ -192,31 +210,14 @@ def _write_index(path: Path, parts: Sequence[Path], counts: Counter[str], dtype:
             end += sequences.sum()
 
 
-def _whole_documents(tokenizer: LocalTokenizer, texts: list[str]) -> Iterator[list[list[int]]]:
-    for ids in tokenizer.tokenize_batch(texts):
-        yield [[*ids, tokenizer.eod]]
-
-
-def _sentences(tokenizer: LocalTokenizer, texts: list[str]) -> Iterator[list[list[int]]]:
-    documents = [split_sentences(text) for text in texts]
-    encoded = iter(tokenizer.tokenize_batch([s for document in documents for s in document]))
-    for document in documents:
-        yield [
-            piece
-            for ids in islice(encoded, len(document))
-            if ids
-            for piece in _cut_long(ids, tokenizer.inv_vocab)
-        ]
-
-
-def _cut_long(ids: list[int], inv_vocab: dict[int, str]) -> Iterator[list[int]]:
+def _cut_long(tokens: np.ndarray[Any, Any], inv_vocab: dict[int, str]) -> Iterator[bytes]:
     """Cut a sentence that Megatron would refuse, between words where there are words."""
     start = 0
-    while len(ids) - start > LONGEST_SENTENCE:
+    while len(tokens) - start > LONGEST_SENTENCE:
         end = start + LONGEST_SENTENCE
-        while end > start and inv_vocab[ids[end]].startswith(_CONTINUATION):
+        while end > start and inv_vocab[int(tokens[end])].startswith(_CONTINUATION):
             end -= 1
         end = end if end > start else start + LONGEST_SENTENCE
-        yield ids[start:end]
+        yield tokens[start:end].tobytes()
         start = end
-    yield ids[start:]
+    yield tokens[start:].tobytes()

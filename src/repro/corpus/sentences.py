@@ -56,6 +56,5 @@ def _is_abbreviation(before: str, stop: str) -> bool:
     """Tell whether a stop belongs to the word before it: "Dr. Who", "J. S. Bach", "U.S. Army"."""
     if not stop.startswith(".") or len(stop.rstrip()) > 1:
         return False
-    words = before.split()
-    word = words[-1].lstrip(_OPENING) if words else ""
+    word = (before.rsplit(None, 1) or [""])[-1].lstrip(_OPENING)
     return word.lower() in _ABBREVIATIONS or _INITIAL.fullmatch(word) is not None

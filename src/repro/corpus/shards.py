@@ -121,13 +121,8 @@ def run_shards(
 
     with bar, process_pool(workers) as pool:
         try:
-            for size in map_in_order(
-                pool,
-                partial(_do, work),
-                missing(),
-                chunk_items=1,
-                chunks_in_flight=_IN_FLIGHT_PER_WORKER * workers,
-            ):
+            in_flight = _IN_FLIGHT_PER_WORKER * workers
+            for size in map_in_order(pool, partial(_do, work), missing(), in_flight=in_flight):
                 bar.update(size)
         except BrokenProcessPool:
             raise ReproError(

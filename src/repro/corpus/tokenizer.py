@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from pathlib import Path
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
 from repro.errors import ReproError
 
@@ -46,6 +46,9 @@ class LocalTokenizer:
         Id of the token that ends a document.
     additional_special_tokens_ids
         Ids of T5's sentinels in order; empty for the others.
+    before_word
+        What belongs to a word that follows another, where each can be encoded alone: a blank for
+        GPT, nothing for BERT; None where they cannot.
     unique_identifiers
         What Megatron hashes into the names of its caches: the content, not the path.
 
@@ -84,6 +87,7 @@ class LocalTokenizer:
         self.additional_special_tokens_ids = [
             vocabulary[name] for name in SENTINELS if name in vocabulary
         ]
+        self.before_word = _before_word(self._tokenizer)
         self.unique_identifiers = OrderedDict({"class": type(self).__name__, "sha256": self.sha256})
 
     def __getattr__(self, name: str) -> int:
@@ -94,6 +98,11 @@ class LocalTokenizer:
 
     def __reduce__(self) -> tuple[type["LocalTokenizer"], tuple[Path]]:
         return type(self), (self.path,)
+
+    def tokenize(self, text: str) -> list[int]:
+        """Encode one text; the token ids, without special ones."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
 
     def tokenize_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode many texts, on all cores.
@@ -110,3 +119,13 @@ class LocalTokenizer:
         """
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
+
+
+def _before_word(tokenizer: Tokenizer) -> str | None:
+    match tokenizer.normalizer, tokenizer.pre_tokenizer:
+        case None, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True):
+            return " "
+        case normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer():
+            return ""
+        case _:
+            return None

@@ -6,15 +6,19 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from repro.atomic import replacing
 from repro.catalog.models import Family
-from repro.corpus.records import read_articles
+from repro.corpus.records import read_articles, size_of
 from repro.corpus.tokenizer import END_OF_TEXT, SENTINELS, WORDPIECE_SPECIALS
 from repro.errors import ReproError
+
+LARGEST_SAMPLE_BYTES = 1 << 30
+"""Of articles: more than the most frequent tokens need, and minutes to learn from."""
 
 _CONTINUATION = "##"
 # The library's own limit for BERT, and for small vocabularies the share that leaves room for words.
@@ -44,7 +48,8 @@ def train_tokenizer(
     """Train a family's tokenizer on the corpus; the same corpus gives the same bytes.
 
     GPT gets byte-level BPE, which loses nothing. BERT and T5 get lower-case WordPiece, for
-    Megatron's masking reads words off the `##` prefix.
+    Megatron's masking reads words off the `##` prefix. Of a corpus larger than
+    `LARGEST_SAMPLE_BYTES` every second article is read, or every third, and so on.
 
     Parameters
     ----------
@@ -153,4 +158,5 @@ def _can_continue(character: str) -> bool:
 
 
 def _texts(articles: Path, purpose: str) -> Iterator[str]:
-    return (article.text for article in read_articles(articles, purpose))
+    every = 1 + size_of(articles) // LARGEST_SAMPLE_BYTES
+    return (article.text for article in islice(read_articles(articles, purpose), 0, None, every))

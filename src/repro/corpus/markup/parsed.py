@@ -26,10 +26,21 @@ def parsed_text(markup: str) -> str:
     UnreadableMarkup
         The parser's own word for a page that it cannot handle.
     """
+    return tidy(parsed(markup))
+
+
+def parsed(markup: str) -> str:
+    """Give what any markup shows, before it is tidied.
+
+    Raises
+    ------
+    UnreadableMarkup
+        The parser's own word for a page that it cannot handle.
+    """
     try:
         # Style tags ('' and ''') are most of the parser's back-tracking, and easier to drop later.
         code = mwparserfromhell.parse(markup, skip_style_tags=True)
-        return tidy("".join(_without_sections(code)))
+        return "".join(_without_sections(code))
     except (ParserError, RecursionError) as error:
         raise UnreadableMarkup(str(error)) from None
 

@@ -2,8 +2,9 @@
 
 import re
 
-from repro.corpus.markup.parsed import UnreadableMarkup, parsed_text
-from repro.corpus.markup.scanned import scanned_text
+from repro.corpus.markup.parsed import UnreadableMarkup, parsed
+from repro.corpus.markup.scanned import reduced, scanned_text, unmarked
+from repro.corpus.markup.shown import tidy
 
 # For all that is begun and never closed the parser reads on to the end of the page: two seconds for
 # this product of what is open and characters.
@@ -24,7 +25,7 @@ def plain_text(markup: str) -> str:
     Parameters
     ----------
     markup
-        The source of one page.
+        The source of one page; no XML holds control characters, and this takes some for its own.
 
     Returns
     -------
@@ -39,9 +40,11 @@ def plain_text(markup: str) -> str:
     text = scanned_text(markup)
     if text is not None:
         return text
-    if _left_open(markup) * len(markup) > _MOST_READING:
+    # What is well formed is most of a page, and no work for the parser.
+    rest = reduced(markup)
+    if _left_open(rest) * len(rest) > _MOST_READING:
         raise UnreadableMarkup("too much is begun and not closed")
-    return parsed_text(markup)
+    return tidy(unmarked(parsed(rest)))
 
 
 def _left_open(markup: str) -> int:

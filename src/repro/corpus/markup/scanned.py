@@ -7,6 +7,7 @@ one's is otherwise.
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 from repro.corpus.markup.shown import (
     DROPPED_LINK,
@@ -31,8 +32,8 @@ _HIDDEN |= {"[": _LEFT, "]": _RIGHT, "<": _LESS}
 _MEANT = {_GONE: "", _SHOWN: "", _BREAK: "\n", _DROPPED: "", _ADDRESSED: ""}
 _MEANT |= {mark: character for character, mark in _HIDDEN.items()}
 _HIDE = str.maketrans(_HIDDEN)
+_MARK = re.compile(f"[{re.escape(''.join(_MEANT))}]")
 _NOTHING = _GONE + _SHOWN + _DROPPED + _ADDRESSED
-_MARK = re.compile("[\x01-\x08\x0e-\x1f]")
 
 _COMMENT = re.compile(r"<!--.*?(-->|\Z)", re.DOTALL)
 # Their contents are no markup; `section` and `nowiki` show theirs.
@@ -71,21 +72,19 @@ _EXTERNAL = re.compile(
     r"\[(?:(?:https?|ftp):)?//[^\n\[\]<>\" '\x02-\x08]++(?:'(?!')[^\n\[\]<>\" '\x02-\x08]*+)*"
     r" ?([^\[\]\n\x05\x06\x08]*+)\]"
 )
+_TITLE = r"[^\[\]{}<>\n|:\x01-\x08]++"
 _SIMPLE_LINK = re.compile(
-    r"\[\[(?<!\[\[\[)(?:([^\[\]{}<>\n|:\x01-\x08]++)"
-    r"|[^\[\]{}<>\n|:\x01-\x08]++\|([^\[\]\n\x01-\x04]++))\]\]"
+    rf"\[\[(?<!\[\[\[)(?:{_TITLE}\||(?={_TITLE}\]\]))([^\[\]\n\x01-\x04]++)\]\]"
 )
 _LINK = re.compile(r"\[\[(?<!\[\[\[)([^\[\]{}<>\n|\x02-\x08]*+)(?:\|([^\[\]]*+))?\]\]")
 _BRACKETS = re.compile(r"\[(?<!\[\[)(?![\[/])([^\[\]\n]*+)\](?!\])")
-# An address in the text, which the parser drops; the second kind needs no slashes.
+# An address in the text, which the parser drops, but for [//; the second kind needs no slashes.
 _ADDRESS = re.compile(
-    r"\[//|:(?://|(?:(?<=news:)|(?<=bitcoin:)|(?<=geo:)|(?<=magnet:)|(?<=mailto:)|(?<=sip:)|(?<=sips:)"
+    r":(?://|(?:(?<=news:)|(?<=bitcoin:)|(?<=geo:)|(?<=magnet:)|(?<=mailto:)|(?<=sip:)|(?<=sips:)"
     r"|(?<=sms:)|(?<=tel:)|(?<=urn:)|(?<=xmpp:))(?=[^\s\[\]]))",
     re.IGNORECASE,
 )
-_MARK_OR_ENTITY = re.compile(
-    r"[\x01-\x08\x0e-\x1f]|&(#0*+[0-9]{1,7}|#[xX]0*+[0-9a-fA-F]{1,6}|[A-Za-z0-9]{2,8});"
-)
+_ENTITY = re.compile(r"&(#0*+[0-9]{1,7}|#[xX]0*+[0-9a-fA-F]{1,6}|[A-Za-z0-9]{2,8});")
 
 
 class _NotTaken(Exception):
@@ -100,40 +99,47 @@ def scanned_text(markup: str) -> str | None:
     str or None
         None if the page is not taken.
     """
-    if _MARK.search(markup):
-        return None
     try:
         text = _without_sections(
             _RULE.sub("\n" + _BREAK, _without_tags(_without_templates(markup)))
         )
         text = _links(_TERM.sub(_term, text))
+        return None if _has_address(text) else tidy(_meant(text))
     except _NotTaken:
         return None
-    return None if _ADDRESS.search(text) else tidy(_meant(text))
 
 
-def _inside_out(
-    pattern: re.Pattern[str], replacement: str | Callable[[re.Match[str]], str], text: str
-) -> str:
+def _inside_out(step: Callable[[str], str], begin: str, text: str) -> str:
+    """Take away what is innermost, again and again, while something begins."""
     for _ in range(_DEEPEST):
         before = text
-        text = pattern.sub(replacement, text)
+        if begin in text:
+            text = step(text)
         if text == before:
             break
     return text
 
 
 def _without_templates(markup: str) -> str:
-    """Take away comments, what is no markup, templates and tables; begin with a line's end."""
-    text = _COMMENT.sub(lambda found: _GONE if found[1] else "<!", "\n" + markup)
-    text = _inside_out(_TEMPLATE, _GONE, _RAW.sub(_raw, text))
-    if "{{" in text or "}}" in text:
-        raise _NotTaken
-    if "{|" in text:
-        text = _inside_out(_TABLE, "\n" + _GONE, text)
-    if "{|" in text or "\n|}" in text:
+    text = reduced(markup)
+    if any(left in text for left in ("{{", "}}", "{|", "\n|}")):
         raise _NotTaken
     return text
+
+
+def reduced(markup: str) -> str:
+    """Take away comments, what is no markup, templates and tables, where they are well formed.
+
+    Returns
+    -------
+    str
+        The rest after a line's end, with marks for `unmarked`.
+    """
+    text = _COMMENT.sub(lambda found: _GONE if found[1] else found[0], "\n" + markup)
+    text = _inside_out(partial(_TEMPLATE.sub, _GONE), "{{", _RAW.sub(_raw, text))
+    if "{{" in text or "}}" in text:
+        return text
+    return _inside_out(partial(_TABLE.sub, "\n" + _GONE), "{|", text)
 
 
 def _raw(found: re.Match[str]) -> str:
@@ -148,7 +154,7 @@ def _without_tags(text: str) -> str:
     if "<" in text:
         text = _NO_TAG.sub(_LESS, text)
         text = _BREAKING.sub(_BREAK, _REFERENCE.sub(_DROPPED, text))
-        text = _inside_out(_PAIR, _pair, _EMPTY_TAG.sub(_DROPPED, text))
+        text = _inside_out(partial(_PAIR.sub, _pair), "<", _EMPTY_TAG.sub(_DROPPED, text))
         if "<" in text:
             raise _NotTaken
     return text
@@ -182,7 +188,7 @@ def _without_sections(text: str) -> str:
 
 def _term(found: re.Match[str]) -> str:
     markers, line = found.groups()
-    if _ADDRESS.search(line):
+    if _has_address(line):
         raise _NotTaken
     if end := _TERM_END.match(line):
         line = end[1] + line[end.end() :]
@@ -192,24 +198,20 @@ def _term(found: re.Match[str]) -> str:
 
 
 def _links(text: str) -> str:
-    text = _inside_out_links(text)
+    text = _inside_out(_innermost_links, "[", text)
     if "[[" in text:
         # Brackets inside a link's text keep it from being innermost.
-        text = _inside_out_links(_BRACKETS.sub(rf"{_LEFT}\1{_RIGHT}", text))
+        text = _inside_out(_innermost_links, "[", _BRACKETS.sub(rf"{_LEFT}\1{_RIGHT}", text))
     if "[[" in text or "]]" in text:
         raise _NotTaken
     return text
 
 
-def _inside_out_links(text: str) -> str:
-    for _ in range(_DEEPEST):
-        before = text
-        text = _EXTERNAL.sub(rf"{_ADDRESSED}\1{_ADDRESSED}", text)
-        text = _SIMPLE_LINK.sub(rf"{_SHOWN}\1\2{_SHOWN}", text)
-        text = _LINK.sub(_link, text)
-        if text == before:
-            break
-    return text
+def _innermost_links(text: str) -> str:
+    # One group each, what is shown: split, text alternates with it.
+    text = _ADDRESSED.join(_EXTERNAL.split(text))
+    text = _SHOWN.join(_SIMPLE_LINK.split(text))
+    return _LINK.sub(_link, text)
 
 
 def _link(found: re.Match[str]) -> str:
@@ -224,11 +226,25 @@ def _link(found: re.Match[str]) -> str:
     return _SHOWN + shown + _SHOWN
 
 
+def _has_address(text: str) -> bool:
+    return "[//" in text or _ADDRESS.search(text) is not None
+
+
 def _meant(text: str) -> str:
-    return _MARK_OR_ENTITY.sub(_meaning, text)
+    return unmarked(_ENTITY.sub(_entity, text))
 
 
-def _meaning(found: re.Match[str]) -> str:
-    if found[1]:
-        return entity(found[1]) or found[0]
-    return _MEANT[found[0]]
+def unmarked(text: str) -> str:
+    """Put in the place of marks what they stand for."""
+    if not _MARK.search(text):
+        return text
+    for mark, meaning in _MEANT.items():
+        text = text.replace(mark, meaning)
+    return text
+
+
+def _entity(found: re.Match[str]) -> str:
+    shown = entity(found[1]) or found[0]
+    if shown in _MEANT:
+        raise _NotTaken
+    return shown

@@ -27,9 +27,13 @@ _DROPPED_SECTIONS = frozenset(
 _QUOTES = re.compile("''+")
 _MAGIC_WORD = re.compile("__[A-Z]+__")
 # What a dropped template leaves behind: "Aristotle ( ; , 384 BC)" and "Lincoln ()".
-_EMPTY_BRACKETS = re.compile(r"\((?<!\S\()(?:[,;:]|[^\S\n])*\)|\[(?<!\S\[)[^\S\n]*+\]")
+_EMPTY_BRACKETS = [
+    re.compile(r"\((?<!\S\()(?:[,;:]|[^\S\n])*\)"),
+    re.compile(r"\[(?<!\S\[)[^\S\n]*+\]"),
+]
 _BRACKET_START = re.compile(r"\([^\S\n]*+[,;:](?:[,;:]|[^\S\n])*")
-_SPACE_BEFORE_STOP = re.compile(r" +(?=[,.;:!?)](?:\s|$))")
+_SPACE_BEFORE_STOP = re.compile(r" (?=[,.;:!?)](?:\s|$))")
+_BLANKS = re.compile(r"[^\S\n]{2,}|[^\S\n ]")
 _HAS_WORD = re.compile(r"\w")
 
 
@@ -70,6 +74,9 @@ def tidy(text: str) -> str:
         The lines with a word in them.
     """
     text = _MAGIC_WORD.sub("", _QUOTES.sub("", text))
-    text = _BRACKET_START.sub("(", _EMPTY_BRACKETS.sub("", text))
-    lines = [" ".join(line.split()).lstrip("*#:; ") for line in text.split("\n")]
+    for empty in _EMPTY_BRACKETS:
+        text = empty.sub("", text)
+    text = _BRACKET_START.sub("(", text)
+    text = _BLANKS.sub(" ", text)
+    lines = [line.strip().lstrip("*#:; ") for line in text.split("\n")]
     return _SPACE_BEFORE_STOP.sub("", "\n".join(line for line in lines if _HAS_WORD.search(line)))
