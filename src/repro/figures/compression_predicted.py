@@ -26,7 +26,7 @@ _PARTS = {
     "parameters": "#56B4E9",
     "coding": "#000000",
 }
-_STEPS = ("#56B4E9", "#0072B2", "#D55E00", "#009E73")
+_CURVES = ("#56B4E9", "#0072B2", "#D55E00", "#009E73")
 _APART = 0.15
 
 
@@ -80,13 +80,13 @@ def parts_by_scheme(predicted: pd.DataFrame) -> hv.Layout:
 
 def gain_by_setting(sweep: pd.DataFrame, along: str) -> hv.Layout:
     """How often each gain comes out over everything that the abstract leaves open: a panel for
-    naive and for hybrid, a step for each value of one field; vertical lines are published."""
+    naive and for hybrid, a curve for each value of one field; vertical lines are published."""
     stated, drawn = compression_gains_percent(), []
     for scheme in _SCHEMES:
         marks: list[hv.Element] = []
-        for (value, rows), colour in zip(sweep.groupby(along), _STEPS, strict=False):
-            gains = np.sort(rows[scheme])
-            share = 100 * np.arange(1, len(gains) + 1) / len(gains)
+        for (value, rows), colour in zip(sweep.groupby(along), _CURVES, strict=False):
+            share = np.linspace(0, 100, 101)
+            gains = np.percentile(rows[scheme], share)
             label = f"{along.replace('_', ' ')} {value:g}"
             marks.append(hv.Curve((gains, share), "gain", "share", label=label).opts(color=colour))
         marks += [hv.VLine(value).opts(color="black", **dashed()) for value in stated[scheme]]
