@@ -20,6 +20,6 @@ test: .venv/installed
 .venv/installed: pyproject.toml constraints.txt
 	@echo "installing into .venv: it takes 2 GB of disk, and 6 GB where torch brings CUDA's libraries"
 	$(LOCK) sh -c "$(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet \
-	  --constraint constraints.txt --editable '.[test]'"
+	  --constraint constraints.txt --editable '.[test,compression]'"
 	test -e .git || $(BIN)/dvc config --local core.no_scm true
 	touch $@

@@ -18,10 +18,9 @@ def _pins() -> dict[str, Version]:
 
 def _requirements() -> list[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return [
-        Requirement(line)
-        for line in project["dependencies"] + project["optional-dependencies"]["test"]
-    ]
+    extras = project["optional-dependencies"]
+    named = project["dependencies"] + extras["test"] + extras["compression"]
+    return [Requirement(line) for line in named]
 
 
 def test_every_dependency_is_pinned_within_its_range() -> None:
@@ -34,7 +33,7 @@ def test_conda_users_get_the_same_versions() -> None:
     environment = yaml.safe_load((ROOT / "environment.yml").read_text())
     (pip,) = [entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict)]
     assert "--constraint constraints.txt" in pip
-    assert "--editable .[test]" in pip
+    assert "--editable .[test,compression]" in pip
     named = [Requirement(line) for line in pip if not line.startswith("--")]
     assert {requirement.name for requirement in named} == {
         "jupyterlab",

@@ -13,6 +13,7 @@ from repro.train.pacing import (
     pause,
     resume,
 )
+from repro.train.phases import create_timers, encoding
 
 pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("cuda_means_cpu")]
 
@@ -111,3 +112,22 @@ def test_what_interrupts_a_pass_is_none_of_it() -> None:
     resume(forward)
     forward.stop()
     assert lacked_so_far_s(timers) < 0.05, "an interruption counts as being late"
+
+
+def test_messages_are_encoded_at_the_pace_and_out_of_what_they_interrupt() -> None:
+    timers = create_timers(0.5)
+    # As a warm-up leaves them.
+    hold_passes(timers, [0.1, 0.0, 0.0])
+    sync, forward = timers("gradient-sync"), timers("forward-compute", log_level=2)
+    sync.start()
+    forward.start()
+    begun_s = time.monotonic()
+    with encoding(timers):
+        used = _compute(0.02)
+    coded_s = time.monotonic() - begun_s
+    forward.stop()
+    sync.stop()
+    assert coded_s >= timers("encode").elapsed() >= 0.99 * used / 0.5
+    # Held for 0.1 s, which encoding is no part of, in the sync as in the pass.
+    assert forward.elapsed() >= 0.099
+    assert sync.elapsed() <= time.monotonic() - begun_s - 0.95 * used / 0.5

@@ -7,7 +7,8 @@ Measured and predicted iterations are divided alike.
 # gradient sync, in a pipeline with its drain, and of the parameter all-gather; "other" is what no
 # timer claims. Receiving, sending and the sync of the embeddings that several stages hold take no
 # time without a pipeline, all-to-alls none without experts on several ranks, and the parameter
-# all-gather none without the distributed optimizer.
+# all-gather none without the distributed optimizer. Tensor all-reduces are told from computing, and
+# messages encoded and decoded, in runs with a choice of compression only.
 PHASES = (
     "forward compute",
     "backward compute",
@@ -16,6 +17,9 @@ PHASES = (
     "send",
     "forward all-to-all",
     "backward all-to-all",
+    "tensor all-reduce",
+    "encode",
+    "decode",
     "straggler wait",
     "embedding sync",
     "gradient sync",

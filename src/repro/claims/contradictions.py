@@ -45,6 +45,9 @@ _RATIOS: tuple[tuple[str, str, Ratio, str, str, str], ...] = (
     ("iteration TCP / RDMA, strong", "C033", _iteration_ratio, _SPEED_UP, "C005", "C003"),
 )
 
+# Compression: gains of TFLOPS and of samples per second.
+_GAINS = (("naive", "C146", "C147"), ("hybrid", "C148", "C149"))
+
 
 def contradictions() -> list[Contradiction]:
     """Every check, computed from the published values."""
@@ -101,5 +104,16 @@ def contradictions() -> list[Contradiction]:
             values["C122"] / 1e3 * 7 / (8 * values["C127"] / 1e3),
             "the report's own formula: 700 MB x 7 / (8 x 62 ms)",
             ("C126", "C122", "C127"),
+        ),
+        *(
+            Contradiction(
+                f"{scheme} compression, gain of samples per second",
+                "%",
+                values[samples],
+                values[tflops],
+                "a sample has as many operations with compression as without: both gains are one",
+                (samples, tflops),
+            )
+            for scheme, tflops, samples in _GAINS
         ),
     ]

@@ -11,6 +11,7 @@ from repro.catalog.experiments import EXPERIMENTS, experiment
 from repro.catalog.protocols import read_protocols
 from repro.catalog.selection import select
 from repro.claims.communication import COMMUNICATION, agreement
+from repro.claims.compression import COMPRESSION, LOSSES
 from repro.claims.definitions import Quantity, Statement
 from repro.claims.hardware import HARDWARE, OfHardware
 from repro.claims.inference import INFERENCE
@@ -21,6 +22,7 @@ from repro.claims.quantities import ASSUMPTIONS, MEMORY_INPUTS, NOT_ON_TESTBED, 
 from repro.observe.precision import CONFIDENCE
 from repro.predict.explore.experiments import draw_experiment, predict_experiment
 from repro.predict.workload import Array
+from repro.results.compression import has_losses, loss_table
 from repro.results.metrics import Sample, draw_sample, estimate, support
 from repro.results.store import has_runs, why_not_run
 
@@ -37,11 +39,18 @@ _PREDICTIONS: Mapping[str, Predicted | OfHardware] = {
     **INFERENCE,
     **COMMUNICATION,
     **PARTITIONS,
+    **COMPRESSION,
 }
 # The log of communication, among the datasets that claims are judged on, and what it is asked.
 _LOG, _LOGGED = "communication", "C154"
+# Losses of training with compressed messages.
+_COMPRESSED = "compression"
 # Studies that are no experiments, and the claims that they bring.
-_STUDIES = {_LOG: (*COMMUNICATION, _LOGGED), "hierarchical_zero": tuple(PARTITIONS)}
+_STUDIES = {
+    _LOG: (*COMMUNICATION, _LOGGED),
+    "hierarchical_zero": tuple(PARTITIONS),
+    _COMPRESSED: (*COMPRESSION, *LOSSES),
+}
 
 
 @dataclass(frozen=True)
@@ -156,6 +165,8 @@ def _judge_all(claims: list[Claim], results: Mapping[str, xr.Dataset]) -> list[J
             on_testbed, on_nodes = (
                 _of_log(results.get(_LOG), source) for source in ("testbed", "cluster")
             )
+        if claim.id in LOSSES:
+            on_testbed = _of_losses(claim.id, results.get(_COMPRESSED))
         judgements.append(_judgement(claim, at_full_scale, on_testbed, on_nodes))
     return judgements
 
@@ -175,6 +186,19 @@ def _of_log(results: xr.Dataset | None, source: str) -> Finding:
     agree = agreement(results.sel(source=[source]))["agree"]
     said = f"every call of {agree.sum()} of {len(agree)} layouts"
     return Finding(None, None, "reproduced" if agree.all() else "not reproduced", said)
+
+
+def _of_losses(claim: str, results: xr.Dataset | None) -> Finding:
+    """What losses of training with compressed messages say, if every scheme of it was trained."""
+    if results is None or not has_losses(results):
+        why = "" if results is None else why_not_run(results)
+        return Finding(None, None, "not run", why or f"{_COMPRESSED} was not run")
+    test, losses = LOSSES[claim], loss_table(results)
+    if absent := sorted(set(test.schemes) - set(losses.index)):
+        why = f"{_COMPRESSED} was run without scheme {', '.join(absent)}"
+        return Finding(None, None, "not run", why)
+    holds: Verdict = "same direction" if test.on_average(losses) else "not reproduced"
+    return Finding(None, None, "reproduced" if test.surely(losses) else holds, test.said(losses))
 
 
 def predicted_sample(name: str) -> Sample:

@@ -3,11 +3,12 @@
 import json
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import xarray as xr
 
 from repro.catalog.communication_study import CommunicationStudy, read_communication_study
+from repro.catalog.experiments import Swept
 from repro.catalog.layouts import Layout, read_plan
 from repro.catalog.reading import choose
 from repro.catalog.selection import SOURCES, select
@@ -86,36 +87,67 @@ def _has_batch(case: Case[Any], study: CommunicationStudy) -> bool:
 def _logged(case: Case[Any], name: str, study: CommunicationStudy) -> Case[Any]:
     """A case in another layout, with a log."""
     layout, run = read_plan(name), case.order.run
-    if layout.ranks != study.gpus:
-        raise ReproError(f"layout {name}: takes {layout.ranks} GPUs, gpus is {study.gpus}")
+    return laid_out(
+        case,
+        name,
+        {"layout": name},
+        # The replicas are fewer, and share the same batch.
+        microbatches=run.microbatches * layout.replica_ranks,
+        warmup=study.warmup,
+        iterations=study.iterations,
+    )
+
+
+def laid_out(case: Case[Any], plan: str, named: dict[str, str], **changes: Any) -> Case[Any]:
+    """A case in the layout of a plan, with a log of what it communicates.
+
+    Parameters
+    ----------
+    named
+        Of its dataset, one more dimension with one value.
+    **changes
+        Of its `TrainingRun`.
+
+    Raises
+    ------
+    ReproError
+        The layout takes another number of GPUs.
+    """
+    layout = read_plan(plan)
+    if layout.ranks != case.order.ranks:
+        raise ReproError(
+            f"layout {plan}: takes {layout.ranks} GPUs, the case has {case.order.ranks}"
+        )
     order = replace(
         case.order,
         run=replace(
-            run,
+            case.order.run,
             tensor_parallel=layout.tensor_parallel,
             sequence_parallel=layout.sequence_parallel,
             pipeline_parallel=layout.pipeline_parallel,
             distributed_optimizer=layout.zero == 1,
-            # The replicas are fewer, and share the same batch.
-            microbatches=run.microbatches * layout.replica_ranks,
-            warmup=study.warmup,
-            iterations=study.iterations,
             most_iterations=None,
             log_communication=True,
+            **changes,
         ),
     )
+    (value,) = named.values()
     return replace(
         case,
-        label=f"{case.label}, {name}",
+        label=f"{case.label}, {value}",
         order=order,
-        inputs={**case.inputs, "order": asdict(order), "layout": name},
-        dataset=partial(_by_layout, case, name),
+        inputs={**case.inputs, "order": asdict(order), **named},
+        dataset=partial(_named, case, named),
         series=None,
     )
 
 
-def _by_layout(case: Case[Any], name: str, outcome: Outcome | OutOfMemory) -> xr.Dataset:
-    return case.dataset(outcome).squeeze("micro_batch_size", drop=True).expand_dims(layout=[name])
+def _named(case: Case[Any], named: dict[str, str], outcome: Outcome | OutOfMemory) -> xr.Dataset:
+    dataset = case.dataset(outcome)
+    swept = [name for name in get_args(Swept) if name in dataset.dims]
+    return dataset.squeeze(swept, drop=True).expand_dims(
+        {name: [value] for name, value in named.items()}
+    )
 
 
 def asked_layouts(results: xr.Dataset) -> dict[str, tuple[dict[str, Any], Layout]]:

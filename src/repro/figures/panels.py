@@ -160,6 +160,11 @@ def options(*, matplotlib: dict[str, object], bokeh: dict[str, object]) -> dict[
     return matplotlib if hv.Store.current_backend == "matplotlib" else bokeh
 
 
+def dashed() -> dict[str, object]:
+    """Options of a line that is dashed."""
+    return options(matplotlib={"linestyle": "--"}, bokeh={"line_dash": "dashed"})
+
+
 def panel_size() -> dict[str, object]:
     """Options for a panel's size; a legend stands beside it."""
     return options(

@@ -11,6 +11,7 @@ from repro.figures.panels import (
     HEIGHT,
     WIDTH,
     bars,
+    dashed,
     not_run_here,
     options,
     panel_size,
@@ -158,7 +159,7 @@ def gain_by_choice(sweep: pd.DataFrame) -> hv.Overlay:
         label = f"{ratio:g} times the rate"
         curve = hv.Curve((gains, share), "gain", "share", label=label)
         curves.append(curve.opts(color=colour))
-    stated = hv.VLine(partition_gain()).opts(color="black", **_dashed())
+    stated = hv.VLine(partition_gain()).opts(color="black", **dashed())
     return hv.Overlay([*curves, stated]).opts(
         title="gain of three levels over ZeRO++ (predicted)",
         xlabel="times the throughput",
@@ -220,10 +221,6 @@ def _labels() -> dict[str, str]:
 
 def _colours() -> dict[str, str]:
     return dict(zip(_labels(), _COLOURS, strict=False))
-
-
-def _dashed() -> dict[str, object]:
-    return options(matplotlib={"linestyle": "--"}, bokeh={"line_dash": "dashed"})
 
 
 def _small() -> dict[str, object]:

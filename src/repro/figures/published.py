@@ -27,6 +27,8 @@ _GPT350M_SHARE = {8: "C131"}
 _PIPELINE_FLOORS = {64: "C109", 128: "C110"}
 _LARGEST_BATCH = "C112"
 _PARTITION_GAIN = "C142"
+# Percent of TFLOPS and of samples per second, which of a fixed model are one thing.
+_COMPRESSION_GAINS = {"naive": ("C146", "C147"), "hybrid": ("C148", "C149")}
 
 
 def nic_ranges_gbps(experiment: str) -> dict[str, tuple[float, float]]:
@@ -67,6 +69,12 @@ def batch_statements(pipeline: bool) -> dict[int, str]:
 def partition_gain() -> float:
     """How many times ZeRO++'s throughput three levels are said to have."""
     return _values()[_PARTITION_GAIN]
+
+
+def compression_gains_percent() -> dict[str, tuple[float, ...]]:
+    """By scheme, how much faster compression is said to make training, twice."""
+    values = _values()
+    return {name: tuple(map(values.__getitem__, ids)) for name, ids in _COMPRESSION_GAINS.items()}
 
 
 def published_busbw(cluster: str, collective: str, gpus: int) -> list[tuple[int, float]]:

@@ -1,12 +1,15 @@
 """Send and receive between pipeline stages as Megatron-Core does, and note when."""
 
 import time
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
 from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator, _p2p_ops
 
+from repro.catalog.encoded_volumes import encoded_bytes
 from repro.observe.messages import Direction, MessageEnd
+from repro.train.compression.coder import Coder
 
 # What a call of the 1F1B schedule posts, in the order in which it is posted, and its timer. The
 # message that goes forward comes first at both ends, as in Megatron-Core: NCCL carries the messages
@@ -39,11 +42,15 @@ class RecordingCommunicator(P2PCommunicator):  # type: ignore[misc]
     """Megatron-Core's communicator of a stage, with a log of its messages.
 
     It posts all requests of a call, then waits for the receives and then for the sends, so that
-    the end of a receive is that of its message.
+    the end of a receive is that of its message. With a `coder`, messages are encoded before the
+    first is posted, and decoded when all have arrived.
     """
 
-    def __init__(self, pp_group: torch.distributed.ProcessGroup, config: Any) -> None:
+    def __init__(
+        self, pp_group: torch.distributed.ProcessGroup, config: Any, coder: Coder | None = None
+    ) -> None:
         super().__init__(pp_group, config)
+        self._coder = coder
         self._calls = 0
         self._log: list[tuple[str, int, Direction, int, int, bool, float, float]] = []
 
@@ -66,9 +73,9 @@ class RecordingCommunicator(P2PCommunicator):  # type: ignore[misc]
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
         tensors = {
             "recv_prev": self._buffer(tensor_shape) if recv_prev else None,
-            "send_next": tensor_send_next,
+            "send_next": self._encoded(tensor_send_next),
             "recv_next": self._buffer(tensor_shape) if recv_next else None,
-            "send_prev": tensor_send_prev,
+            "send_prev": self._encoded(tensor_send_prev),
         }
         posted = [
             self._post(name, tensor) for name in _ORDER if (tensor := tensors[name]) is not None
@@ -77,15 +84,34 @@ class RecordingCommunicator(P2PCommunicator):  # type: ignore[misc]
         for message in sorted(posted, key=lambda message: message.name.startswith("send")):
             self._wait(message, timer)
         self._calls += 1
-        return tensors["recv_prev"], tensors["recv_next"], None
+        return (
+            self._decoded(tensors["recv_prev"], tensor_shape),
+            self._decoded(tensors["recv_next"], tensor_shape),
+            None,
+        )
+
+    def _coder_of(self, shape: Any) -> Coder | None:
+        coder = self._coder
+        return coder if coder and coder.takes(shape, self.config.pipeline_dtype) else None
 
     def _buffer(self, shape: Any) -> torch.Tensor:
+        device = torch.cuda.current_device()
+        if coder := self._coder_of(shape):
+            size = encoded_bytes(coder.codec, prod(shape))
+            return torch.empty(size, device=device, dtype=torch.uint8)
         return torch.empty(
-            shape,
-            requires_grad=True,
-            device=torch.cuda.current_device(),
-            dtype=self.config.pipeline_dtype,
+            shape, requires_grad=True, device=device, dtype=self.config.pipeline_dtype
         )
+
+    def _encoded(self, tensor: torch.Tensor | None) -> torch.Tensor | None:
+        coder = None if tensor is None else self._coder_of(tensor.shape)
+        return tensor if tensor is None or coder is None else coder.encode(tensor)
+
+    def _decoded(self, received: torch.Tensor | None, shape: Any) -> torch.Tensor | None:
+        coder = None if received is None else self._coder_of(shape)
+        if received is None or coder is None:
+            return received
+        return coder.decode(received, shape, self.config.pipeline_dtype).requires_grad_()
 
     def _post(self, name: str, tensor: torch.Tensor) -> _Posted:
         """Post one request, in the process group that Megatron-Core takes for it."""

@@ -19,6 +19,8 @@ from megatron.core.timers import TimerBase, Timers
 
 # What a GPU computes.
 PASSES = ("forward-compute", "backward-compute", "optimizer")
+# And of messages, in parts of every size: none is like the one before.
+CODING = ("encode", "decode")
 
 
 class Pace:
@@ -87,13 +89,13 @@ class PacedTimers(Timers):  # type: ignore[misc]
 
     def __init__(self, cores: float, log_level: int, log_option: str) -> None:
         super().__init__(log_level, log_option)
-        self.paces = {name: Pace(cores) for name in PASSES}
+        self.paces = {name: Pace(cores) for name in (*PASSES, *CODING)}
         self._paced: dict[str, _PacedTimer] = {}
 
     def __call__(self, name: str, log_level: int | None = None) -> Any:
         """The timer of a name."""
         timer = super().__call__(name, log_level)
-        if name not in PASSES:
+        if name not in self.paces:
             return timer
         return self._paced.setdefault(name, _PacedTimer(timer, self.paces[name]))
 
@@ -151,7 +153,7 @@ def lacked_so_far_s(timers: Timers) -> float:
 def pass_times_s(timers: PacedTimers) -> list[float]:
     """The median pass of each of `PASSES` since the last call; NaN without any."""
     found = []
-    for pace in timers.paces.values():
+    for pace in (timers.paces[name] for name in PASSES):
         found.append(float(np.median(pace.taken_s)) if pace.taken_s else math.nan)
         pace.taken_s.clear()
     return found
@@ -159,5 +161,5 @@ def pass_times_s(timers: PacedTimers) -> list[float]:
 
 def hold_passes(timers: PacedTimers, times_s: Sequence[float]) -> None:
     """From now on let each of `PASSES` take that long, on this rank."""
-    for pace, time_s in zip(timers.paces.values(), times_s, strict=True):
-        pace.hold_s = time_s
+    for name, time_s in zip(PASSES, times_s, strict=True):
+        timers.paces[name].hold_s = time_s

@@ -12,7 +12,7 @@ from megatron.core.timers import Timers
 
 from repro.catalog.phases import MESSAGE_PHASES, P2P_TIMERS, PHASES
 from repro.train.exchange import all_to_all_timer
-from repro.train.pacing import PASSES, PacedTimers, pause, resume
+from repro.train.pacing import CODING, PASSES, PacedTimers, pause, resume
 
 # Megatron-Core's schedule starts and stops the timers of computing and of messages, given the
 # `Timers` in its configuration, and its gradient sync that of the data-parallel part; the training
@@ -23,6 +23,8 @@ _LOOP = {
     "optimizer": "optimizer",
     "forward all-to-all": all_to_all_timer("forward"),
     "backward all-to-all": all_to_all_timer("backward"),
+    "tensor all-reduce": "tensor-all-reduce",
+    **{name: name for name in CODING},
 }
 _GRADIENT_SYNC = "gradient-sync"
 _ALL_GATHER = "parameter-all-gather"
@@ -168,3 +170,31 @@ def gathering_parameters(timers: Timers) -> AbstractContextManager[None]:
 def syncing_gradients(timers: Timers) -> AbstractContextManager[None]:
     """What is inside is the gradient sync's, out of the pass in which it is."""
     return _out_of_pass(timers, _GRADIENT_SYNC)
+
+
+def tensor_all_reduce(timers: Timers) -> AbstractContextManager[None]:
+    """What is inside is a tensor-parallel all-reduce, out of the pass in which it is."""
+    return _out_of_pass(timers, _LOOP["tensor all-reduce"])
+
+
+@contextmanager
+def _out_of_everything(timers: Timers, name: str) -> Iterator[None]:
+    """Time computing that interrupts passes, collectives and messages."""
+    running = [one for one, timer in timers._timers.items() if timer._started]
+    for one in running:
+        pause(timers(one))
+    timers(name).start()
+    yield
+    timers(name).stop()
+    for one in running:
+        resume(timers(one))
+
+
+def encoding(timers: Timers) -> AbstractContextManager[None]:
+    """What is inside encodes a message, out of whatever it is a part of."""
+    return _out_of_everything(timers, "encode")
+
+
+def decoding(timers: Timers) -> AbstractContextManager[None]:
+    """What is inside decodes a message, likewise."""
+    return _out_of_everything(timers, "decode")

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
+from repro.catalog.codecs import Compression
 from repro.catalog.models import Family
 from repro.catalog.nodes import Attention, Precision
 from repro.catalog.partitions import Partition
@@ -72,6 +74,10 @@ class TrainingRun:
     partition
         The groups that weights, gradients and optimizer states are spread over; None: every replica
         has all of them, but for what `distributed_optimizer` says.
+    compression
+        What messages are encoded with, by parallel direction; None: as they are.
+    learning_rate
+        Of Adam, the same in every step.
     """
 
     family: Family
@@ -97,6 +103,8 @@ class TrainingRun:
     half_interval: float = 0.02
     log_communication: bool = False
     partition: Partition | None = None
+    compression: Compression | None = None
+    learning_rate: float = 1e-4
 
 
 @dataclass(frozen=True)
@@ -196,3 +204,18 @@ def retimed(record: RankRecord, clock: Callable[[float], float]) -> RankRecord:
             for one in record.transfers
         ),
     )
+
+
+class Spectrum(NamedTuple):
+    """How much there is in one matrix in one step (`repro.train.spectra`).
+
+    `kind` is gradient or activation, and `layer` a name. `rank_share` is the effective rank over
+    the most that it could be, `entropy_bits` the Shannon entropy of a number as an integer of 8
+    bits.
+    """
+
+    kind: str
+    layer: str
+    step: int
+    rank_share: float
+    entropy_bits: float

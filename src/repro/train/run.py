@@ -134,17 +134,18 @@ def forward_backward(
     It is NaN on stages that do not compute it: all but the last.
     """
     run = state.run
-    losses = get_forward_backward_func()(
-        forward_step_func=forward_step(run.family, run.attention),
-        data_iterator=data,
-        model=[state.model],
-        num_microbatches=microbatches,
-        seq_length=run.shape.sequence_length,
-        micro_batch_size=run.micro_batch_size,
-        decoder_seq_length=run.shape.decoder_sequence_length,
-        forward_only=forward_only,
-        **_between_stages(state),
-    )
+    with state.compressor.at_work() if state.compressor else nullcontext():
+        losses = get_forward_backward_func()(
+            forward_step_func=forward_step(run.family, run.attention),
+            data_iterator=data,
+            model=[state.model],
+            num_microbatches=microbatches,
+            seq_length=run.shape.sequence_length,
+            micro_batch_size=run.micro_batch_size,
+            decoder_seq_length=run.shape.decoder_sequence_length,
+            forward_only=forward_only,
+            **_between_stages(state),
+        )
     return sum(float(entry["loss"]) for entry in losses) / len(losses) if losses else math.nan
 
 

@@ -25,6 +25,7 @@ from repro.corpus.datasets import build_datasets
 from repro.errors import ReproError
 from repro.observe.communication import CommunicationLog
 from repro.train.communicator import RecordingCommunicator
+from repro.train.compression.directions import Compressor, check_compression
 from repro.train.exchange import time_exchanges
 from repro.train.models import DTYPES, build_model, transformer_config
 from repro.train.partition.fully_shard import check_partition, partitioned
@@ -38,7 +39,6 @@ from repro.train.phases import (
 from repro.train.records import TrainingRun
 from repro.train.steps import Batch
 
-LEARNING_RATE = 1e-4
 GRADIENT_CLIP = 1.0
 # Megatron-LM's distance between the seeds of two stages.
 _SEEDS_PER_STAGE = 100
@@ -53,7 +53,7 @@ class Training:
 
     `model` is `module` in Megatron-Core's data parallelism, or itself where a partition spreads it.
     `communicator` moves and logs the messages of a pipeline; None without one. `log` notes what is
-    communicated; None where nobody asked for it.
+    communicated, and `compressor` encodes it; None where nobody asked for it.
     """
 
     run: TrainingRun
@@ -64,6 +64,7 @@ class Training:
     timers: Timers
     communicator: RecordingCommunicator | None
     log: CommunicationLog | None
+    compressor: Compressor | None
     training: Iterator[Batch]
     validation: Iterator[Batch]
 
@@ -107,6 +108,7 @@ def set_up(run: TrainingRun, scratch: Path, cores: float | None = None) -> Train
             f"checkpoints of t5 pipelines are not supported: set save_every to 0"
         )
     check_partition(run, torch.distributed.get_world_size())
+    check_compression(run)
     replica = parallel_state.get_data_parallel_rank()
     replicas = parallel_state.get_data_parallel_world_size()
     gpu = torch.cuda.is_available()
@@ -116,6 +118,7 @@ def set_up(run: TrainingRun, scratch: Path, cores: float | None = None) -> Train
     # Without a GPU there is no CUDA generator to keep; the inference tracker keeps none.
     model_parallel_cuda_manual_seed(seed, inference_rng_tracker=not gpu, force_reset_rng=True)
     timers = create_timers(cores)
+    compressor = Compressor(run.compression, timers) if run.compression else None
     config = transformer_config(run, timers)
     module = build_model(run.family, run.shape, config, run.attention).to(device)
     if run.precision != "fp32":
@@ -126,14 +129,18 @@ def set_up(run: TrainingRun, scratch: Path, cores: float | None = None) -> Train
         model, optimizer = _replicated(run, config, module, timers)
     else:
         model = module
-        optimizer = partitioned(module, run.partition, timers, LEARNING_RATE, GRADIENT_CLIP)
+        weights = compressor.weights if compressor else None
+        optimizer = partitioned(
+            module, run.partition, timers, run.learning_rate, GRADIENT_CLIP, weights
+        )
         config.finalize_model_grads_func = timed_gradient_sync(
             timers, lambda *_, **__: optimizer.synchronise()
         )
     communicator = None
     if run.pipeline_parallel > 1:
         stages = parallel_state.get_pipeline_model_parallel_group()
-        communicator = RecordingCommunicator(stages, config)
+        coder = compressor.pipeline if compressor else None
+        communicator = RecordingCommunicator(stages, config, coder)
     log = None
     if run.log_communication:
         log = CommunicationLog(partial(running_phase, timers, run.pipeline_parallel > 1))
@@ -158,6 +165,7 @@ def set_up(run: TrainingRun, scratch: Path, cores: float | None = None) -> Train
         timers,
         communicator,
         log,
+        compressor,
         _batches(training, run.micro_batch_size, replica, replicas, device),
         _batches(validation, run.micro_batch_size, replica, replicas, device),
     )
@@ -181,7 +189,7 @@ def _replicated(
     optimizer = get_megatron_optimizer(
         OptimizerConfig(
             optimizer="adam",
-            lr=LEARNING_RATE,
+            lr=run.learning_rate,
             fp16=run.precision == "fp16",
             bf16=run.precision == "bf16",
             params_dtype=DTYPES[run.precision],

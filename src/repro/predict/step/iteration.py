@@ -1,9 +1,11 @@
 """The time of one training iteration, phase by phase."""
 
 from dataclasses import dataclass, fields
+from typing import Literal
 
 import numpy as np
 
+from repro.predict.network.encoding import NOTHING_ENCODED, PLAIN, Encoding, Encodings
 from repro.predict.network.machine import Machine
 from repro.predict.network.transfers import (
     all_reduce_s,
@@ -57,13 +59,21 @@ class Phases:
         return sum((getattr(self, field.name) for field in fields(self)), start=np.zeros(()))
 
 
-def predict_phases(w: Workload, machine: Machine, parameters: Parameters) -> Phases:
+def predict_phases(
+    w: Workload,
+    machine: Machine,
+    parameters: Parameters,
+    encodings: Encodings = NOTHING_ENCODED,
+) -> Phases:
     """Predict every phase of an iteration.
 
     Parameters
     ----------
     w : Workload
         Flat (one-dimensional fields of one length).
+    encodings : Encodings
+        How values travel, with what coding takes counted as communication; embeddings are not
+        encoded.
 
     Returns
     -------
@@ -71,8 +81,8 @@ def predict_phases(w: Workload, machine: Machine, parameters: Parameters) -> Pha
         Arrays of the workload's length, in seconds.
     """
     kernels = Kernels(machine.gpu, parameters)
-    layers = _stage_passes(w, machine, kernels)
-    head_forward, head_backward = head_passes(w, machine, kernels)
+    layers = _stage_passes(w, machine, kernels, encodings.tensor)
+    head_forward, head_backward = head_passes(w, machine, kernels, encodings.tensor)
     every = layers.forward + layers.backward + layers.recompute
     middle = _total(every) + parameters.host_micro_batch_s
     embedding = embedding_s(w.micro_batch_size * w.sequence_length, w.hidden_size, kernels)
@@ -83,7 +93,7 @@ def predict_phases(w: Workload, machine: Machine, parameters: Parameters) -> Pha
         first=middle + embedding,
         middle=middle,
         last=middle + _total(head_forward) + _total(head_backward) + own,
-        receive=_receive_s(w, machine, parameters),
+        receive=_receive_s(w, machine, parameters, encodings),
     )
     bubble, m = bubble_s(w, stages), w.micro_batches
     busy = m * (stages.last + stages.receive) + bubble
@@ -96,8 +106,8 @@ def predict_phases(w: Workload, machine: Machine, parameters: Parameters) -> Pha
         forward_receive=m * stages.receive,
         pipeline_bubble=bubble,
         straggler_wait=parameters.straggler_fraction * np.log(w.gpus) * busy,
-        gradient_sync=_exposed_sync_s(w, layers, machine, parameters),
-        parameter_all_gather=_parameter_gather_s(w, machine, parameters),
+        gradient_sync=_exposed_sync_s(w, layers, machine, parameters, encodings.gradients),
+        parameter_all_gather=_parameter_gather_s(w, machine, parameters, encodings.parameters),
         embedding_sync=_embedding_sync_s(w, machine, parameters),
         optimizer=optimizer_s(
             stage_parameters(w), _stage_layers(w), w.distributed_optimizer, w.data_parallel, kernels
@@ -135,11 +145,15 @@ def bubble_s(w: Workload, stages: Stages) -> Array:
 
 
 def _exposed_sync_s(
-    w: Workload, layers: LayerPasses, machine: Machine, parameters: Parameters
+    w: Workload,
+    layers: LayerPasses,
+    machine: Machine,
+    parameters: Parameters,
+    encoding: Encoding,
 ) -> Array:
     """What of the gradient sync is not hidden. With overlap, all but the last layer's gradients
     can travel while the backward pass of the last micro batch goes on."""
-    wire = gradient_wire_s(w, machine, parameters)
+    wire = gradient_wire_s(w, machine, parameters, encoding)
     last_layer = w.virtual_stages / _stage_layers(w)
     cover = _total(layers.backward) * (1 - last_layer)
     overlapped = np.maximum(wire - cover, wire * last_layer)
@@ -147,11 +161,18 @@ def _exposed_sync_s(
     return np.where(w.data_parallel > 1, exposed, 0.0)
 
 
-def _parameter_gather_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
+def _parameter_gather_s(
+    w: Workload, machine: Machine, parameters: Parameters, encoding: Encoding
+) -> Array:
     """A sharded optimizer's half-precision parameters, gathered by all data-parallel ranks."""
     size = 2 * stage_parameters(w)
     links = (w.data_parallel, w.tensor_parallel, machine, parameters)
-    gather = data_parallel_s("all_gather", size, *links)
+    gather = encoding.time_s(
+        "all_gather",
+        size,
+        w.data_parallel,
+        lambda kept: data_parallel_s("all_gather", kept, *links),
+    )
     return np.where((w.distributed_optimizer > 0) & (w.data_parallel > 1), gather, 0.0)
 
 
@@ -174,16 +195,20 @@ def optimizer_s(
     return traffic + kernels.parameters.host_optimizer_layer_s * layers
 
 
-def gradient_wire_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
+def gradient_wire_s(
+    w: Workload, machine: Machine, parameters: Parameters, encoding: Encoding = PLAIN
+) -> Array:
     """How long gradients are on the wire, hidden or not: a reduce-scatter where the optimizer is
     sharded, otherwise an all-reduce."""
     size = stage_parameters(w) * w.gradient_bytes
     links = (w.data_parallel, w.tensor_parallel, machine, parameters)
-    return np.where(
-        w.distributed_optimizer > 0,
-        data_parallel_s("reduce_scatter", size, *links),
-        data_parallel_s("all_reduce", size, *links),
-    )
+
+    def sync(operation: Literal["reduce_scatter", "all_reduce"]) -> Array:
+        return encoding.time_s(
+            operation, size, w.data_parallel, lambda kept: data_parallel_s(operation, kept, *links)
+        )
+
+    return np.where(w.distributed_optimizer > 0, sync("reduce_scatter"), sync("all_reduce"))
 
 
 def _stage_layers(w: Workload) -> Array:
@@ -191,20 +216,24 @@ def _stage_layers(w: Workload) -> Array:
     return w.layers * (2 if w.family == "t5" else 1) / w.pipeline_parallel
 
 
-def _stage_passes(w: Workload, machine: Machine, kernels: Kernels) -> LayerPasses:
+def _stage_passes(
+    w: Workload, machine: Machine, kernels: Kernels, encoding: Encoding
+) -> LayerPasses:
     """One micro batch through the layers of one stage."""
     count = w.layers / w.pipeline_parallel
-    one = layer_passes(w, machine, kernels)
+    one = layer_passes(w, machine, kernels, encoding=encoding)
     stage = [one.forward.times(count), one.backward.times(count), one.recompute.times(count)]
     if w.family == "t5":
         # Stages are taken to have encoder and decoder layers in proportion.
-        other = layer_passes(w, machine, kernels, decoder=True)
+        other = layer_passes(w, machine, kernels, decoder=True, encoding=encoding)
         more = (other.forward, other.backward, other.recompute)
         stage = [have + add.times(count) for have, add in zip(stage, more, strict=True)]
     return LayerPasses(*stage)
 
 
-def _receive_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
+def _receive_s(
+    w: Workload, machine: Machine, parameters: Parameters, encodings: Encodings
+) -> Array:
     """Each chunk waits for one message on its way up and one on its way down.
 
     That is a micro batch's activations to the next stage: each tensor-parallel rank sends its part
@@ -212,8 +241,15 @@ def _receive_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
     """
     t = w.tensor_parallel
     size = 2 * w.tokens * w.hidden_size
-    sent = message_s(size / t, t * w.data_parallel, machine)
-    gather = half_all_reduce_s(size, t, np.ones_like(t), machine, parameters)
+    sent = encodings.pipeline.time_s(
+        "message", size / t, t, lambda kept: message_s(kept, t * w.data_parallel, machine)
+    )
+    gather = encodings.tensor.time_s(
+        "all_gather",
+        size,
+        t,
+        lambda kept: half_all_reduce_s(kept, t, np.ones_like(t), machine, parameters),
+    )
     hop = parameters.hop_s + sent + np.where(w.sequence_parallel > 0, 0.0, gather)
     return np.where(w.pipeline_parallel > 1, 2 * w.virtual_stages * hop, 0.0)
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from repro.predict.network.encoding import PLAIN, Encoding
 from repro.predict.network.machine import Machine
 from repro.predict.network.transfers import all_reduce_s, half_all_reduce_s
 from repro.predict.step.kernels import Kernels
@@ -64,7 +65,11 @@ class LayerPasses:
 
 
 def layer_passes(
-    w: Workload, machine: Machine, kernels: Kernels, decoder: bool = False
+    w: Workload,
+    machine: Machine,
+    kernels: Kernels,
+    decoder: bool = False,
+    encoding: Encoding = PLAIN,
 ) -> LayerPasses:
     """The passes of one layer.
 
@@ -72,6 +77,8 @@ def layer_passes(
     ----------
     decoder : bool
         A decoder layer of an encoder-decoder model: its own sequence, and cross-attention.
+    encoding : Encoding
+        Of what tensor parallelism communicates.
     """
     t, b, h = w.tensor_parallel, w.micro_batch_size, w.hidden_size
     s = w.decoder_sequence_length if decoder else w.sequence_length
@@ -111,12 +118,12 @@ def layer_passes(
     # all-gather and a reduce-scatter of the same volume, and in the backward pass one more
     # all-gather of each product's split input (Korthikanti et al., 2023, section 4.2.2).
     size, neighbours = 2 * tokens * h, np.ones_like(t)
-    collectives = (1 + attentions) * all_reduce_s(size, t, neighbours, machine, p)
-    gathers = np.where(
-        w.sequence_parallel > 0,
-        (1 + attentions) * half_all_reduce_s(size, t, neighbours, machine, p),
-        0.0,
+    links = (t, neighbours, machine, p)
+    collectives = (1 + attentions) * encoding.time_s(
+        "all_reduce", size, t, lambda kept: all_reduce_s(kept, *links)
     )
+    gather = encoding.time_s("all_gather", size, t, lambda kept: half_all_reduce_s(kept, *links))
+    gathers = np.where(w.sequence_parallel > 0, (1 + attentions) * gather, 0.0)
 
     parallel = t > 1
     unfused = np.mod(w.attention_heads * b / t, _SOFTMAX_BATCH) != 0
@@ -163,8 +170,10 @@ def embedding_s(tokens: Array, hidden_size: Array, kernels: Kernels) -> Array:
     return kernels.traffic_s(_EMBEDDING_BYTES * tokens * hidden_size)
 
 
-def head_passes(w: Workload, machine: Machine, kernels: Kernels) -> tuple[Pass, Pass]:
-    """Logits and loss of one micro batch: forward and backward."""
+def head_passes(
+    w: Workload, machine: Machine, kernels: Kernels, encoding: Encoding = PLAIN
+) -> tuple[Pass, Pass]:
+    """Logits and loss of one micro batch, both ways; numbers per token are not encoded."""
     t, h, p = w.tensor_parallel, w.hidden_size, kernels.parameters
     logits = w.tokens * w.vocabulary_size / t
     efficiency = np.where(t > 1, p.logits_gemm_efficiency, p.logits_gemm_efficiency_alone)
@@ -173,7 +182,12 @@ def head_passes(w: Workload, machine: Machine, kernels: Kernels) -> tuple[Pass, 
     dense = kernels.gemm_s(w.tokens, h, h) if w.family == "bert" else np.zeros_like(h)
     # Three reductions of one number per token: its largest logit, its target's, the sum.
     latency = 3 * all_reduce_s(4 * w.tokens, t, np.ones_like(t), machine, p)
-    gathered = all_reduce_s(2 * w.tokens * h, t, np.ones_like(t), machine, p)
+    gathered = encoding.time_s(
+        "all_reduce",
+        2 * w.tokens * h,
+        t,
+        lambda kept: all_reduce_s(kept, t, np.ones_like(t), machine, p),
+    )
     return (
         Pass(product + dense + kernels.traffic_s(_LOSS_FORWARD * logits), latency),
         Pass(2 * product + 2 * dense + kernels.traffic_s(_LOSS_BACKWARD * logits), gathered),

@@ -13,6 +13,7 @@ from megatron.core.timers import Timers
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 
 from repro.catalog.partitions import Partition, hops
+from repro.train.compression.coder import Coder
 from repro.train.partition.groups import Groups
 from repro.train.partition.quantised import from_integers, to_integers
 from repro.train.phases import gathering_parameters, syncing_gradients
@@ -20,15 +21,19 @@ from repro.train.phases import gathering_parameters, syncing_gradients
 
 @dataclass(frozen=True)
 class Collectives:
-    """A partition's collectives on this rank."""
+    """A partition's collectives on this rank; `weights` encodes what is gathered for a pass."""
 
     partition: Partition
     groups: Groups
     timers: Timers
+    weights: Coder | None = None
 
     def gather(self, whole: torch.Tensor, part: torch.Tensor, group: dist.ProcessGroup) -> None:
         """Give every rank all `part`s of weights, one after another in `whole`."""
         with gathering_parameters(self.timers):
+            if self.weights is not None:
+                self._gather_encoded(whole, part, group, self.weights)
+                return
             if not self.partition.int8_weights:
                 dist.all_gather_into_tensor(whole, part, group=group)
                 return
@@ -36,6 +41,15 @@ class Collectives:
             packed = own.new_empty(group.size(), own.shape[1])
             dist.all_gather_into_tensor(packed, own, group=group)
             whole.view(len(packed), -1).copy_(from_integers(packed, part.numel(), bits=8))
+
+    def _gather_encoded(
+        self, whole: torch.Tensor, part: torch.Tensor, group: dist.ProcessGroup, coder: Coder
+    ) -> None:
+        own = coder.encode(part)
+        encoded = own.new_empty(group.size(), len(own))
+        dist.all_gather_into_tensor(encoded, own, group=group)
+        for found, one in zip(whole.view(len(encoded), -1), encoded, strict=True):
+            found.copy_(coder.decode(one, found.shape, found.dtype))
 
     def gather_updated(self, part: torch.Tensor, ranks: int, stride: int) -> torch.Tensor:
         """All parts of a group's stepped weights, never as integers: errors would stay."""

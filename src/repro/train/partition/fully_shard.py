@@ -15,6 +15,7 @@ from torch.distributed.fsdp import fully_shard
 
 from repro.catalog.partitions import Partition, Unit, pieces
 from repro.errors import ReproError
+from repro.train.compression.coder import Coder
 from repro.train.partition.collectives import Collectives, FsdpAllGather, FsdpReduceScatter
 from repro.train.partition.groups import join_partition
 from repro.train.partition.optimizer import PartitionedOptimizer
@@ -55,9 +56,13 @@ def partitioned(
     timers: Timers,
     learning_rate: float,
     gradient_clip: float,
+    coder: Coder | None = None,
 ) -> PartitionedOptimizer:
-    """Spread a model that every rank has, in place; its optimizer, which has the other states."""
-    collectives = Collectives(partition, join_partition(partition), timers)
+    """Spread a model that every rank has, in place; its optimizer, which has the other states.
+
+    `coder` encodes weights that are gathered for a pass.
+    """
+    collectives = Collectives(partition, join_partition(partition), timers, coder)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     mesh = DeviceMesh.from_group(collectives.groups[partition.weights, 1], device)
     layers = [one for one in module.modules() if isinstance(one, TransformerLayer)]

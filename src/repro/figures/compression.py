@@ -1,0 +1,180 @@
+"""Compressed messages, measured: iterations by phase, bytes, and losses against steps and time."""
+
+import holoviews as hv
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from repro.catalog.compression_study import read_compression_study
+from repro.figures.panels import (
+    bars,
+    not_run_here,
+    panel_size,
+    panels,
+    protocol_labels,
+)
+from repro.observe.precision import half_width
+from repro.results.compression import NONE, has_losses, loss_table, time_table
+from repro.results.store import has_runs
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart.
+_COLOURS = ("#000000", "#56B4E9", "#0072B2", "#E69F00", "#D55E00", "#009E73", "#CC79A7")
+_PHASES = {
+    "computing": ("forward compute", "backward compute", "optimizer"),
+    "stage messages": ("forward receive", "backward receive", "send"),
+    "tensor all-reduce": ("tensor all-reduce",),
+    "gradient sync": ("gradient sync", "embedding sync"),
+    "encode": ("encode",),
+    "decode": ("decode",),
+    "waiting and other": ("straggler wait", "other"),
+}
+_PHASE_COLOURS = dict(
+    zip(
+        _PHASES,
+        ("#0072B2", "#009E73", "#56B4E9", "#D55E00", "#CC79A7", "#F2A6D0", "#999999"),
+        strict=True,
+    )
+)
+
+
+def measured_times(results: xr.Dataset) -> hv.Layout:
+    """Iterations of the testbed by phase, a bar per scheme with its 95 % interval, a panel per
+    protocol."""
+    if not has_runs(results):
+        return not_run_here(results)
+    table, labels = time_table(results), protocol_labels(results)
+    return panels(
+        [
+            bars(
+                pd.DataFrame(
+                    {
+                        name: rows.reindex(columns=list(phases), fill_value=0.0).sum(axis=1)
+                        for name, phases in _PHASES.items()
+                    }
+                ).rename(index=_labels()),
+                _PHASE_COLOURS,
+                title=f"{labels[str(protocol)]} (measured)",
+                ylabel="iteration, s on the testbed",
+                legend=True,
+                interval=[rows.low, rows.high],
+            )
+            for protocol, rows in _by_protocol(table)
+        ]
+    )
+
+
+def loss_curves(results: xr.Dataset) -> hv.Layout:
+    """Validation loss above that of the same seed without compression, by steps, and at the end
+    beside the spread of seeds; bands and lines are 95 % intervals of the mean over seeds."""
+    if not has_losses(results):
+        return not_run_here(results)
+    above = results["validation_loss"] - results["validation_loss"].sel(scheme=NONE, drop=True)
+    drawn: list[hv.Element] = []
+    table = loss_table(results)
+    for name in table.index.drop(NONE):
+        own = above.sel(scheme=name).transpose("seed", "validated_step")
+        mean = own.mean("seed").values
+        half = np.array([half_width(values.tolist()) for values in own.values.T])
+        at, colour = own["validated_step"].values, _colours()[name]
+        band = hv.Area((at, mean - half, mean + half), vdims=["low", "high"])
+        drawn.append(band.opts(color=colour, alpha=0.15))
+        drawn.append(_curve(at, mean, "step", _labels()[name], colour))
+    by_step = hv.Overlay(drawn).opts(
+        title="validation loss above no compression (measured)",
+        xlabel="step",
+        ylabel="nats a token",
+        show_legend=True,
+        legend_position="right",
+        **panel_size(),
+    )
+    spread = float(table.loc[NONE, "spread"])
+    at_end = bars(
+        table.rename(index=_labels())[["above_none"]],
+        {"above_none": "#0072B2"},
+        title=f"at the end; seeds without compression spread by {spread:.3f}",
+        ylabel="nats a token above no compression",
+        legend=False,
+        interval=[table.low, table.high],
+    ).opts(ylim=(None, None))
+    return panels([by_step, at_end.opts(axiswise=True)])
+
+
+def loss_over_time(results: xr.Dataset) -> hv.Layout:
+    """Validation loss, the mean over seeds, against the time that its steps take on the testbed, a
+    panel per protocol."""
+    if not (has_runs(results) and has_losses(results)):
+        return not_run_here(results)
+    losses, labels = results["validation_loss"].mean("seed"), protocol_labels(results)
+    drawn = []
+    for protocol, rows in _by_protocol(time_table(results)):
+        curves = [
+            _curve(
+                losses["validated_step"].values * iteration_s,
+                losses.sel(scheme=name).values,
+                "time",
+                _labels()[str(name)],
+                _colours()[str(name)],
+            )
+            for name, iteration_s in rows.iteration_s.items()
+        ]
+        drawn.append(
+            hv.Overlay(curves).opts(
+                title=f"{labels[str(protocol)]} (measured)",
+                xlabel="s on the testbed",
+                ylabel="validation loss, nats a token",
+                show_legend=True,
+                legend_position="right",
+                axiswise=True,
+                **panel_size(),
+            )
+        )
+    return panels(drawn)
+
+
+def spectra_by_step(results: xr.Dataset) -> hv.Layout:
+    """Effective rank, of the most that a matrix could have, and entropy of gradients and of what
+    layers hand on, by step; bands are from the smallest to the largest matrix."""
+    if not has_losses(results):
+        return not_run_here(results)
+    drawn = []
+    for name, label in (
+        ("rank_share", "effective rank, of the most"),
+        ("entropy_bits", "entropy as integers of 8 bits, bits"),
+    ):
+        marks: list[hv.Element] = []
+        for (kind, own), colour in zip(
+            results[name].groupby("kind"), ("#D55E00", "#0072B2"), strict=True
+        ):
+            at, over = own["observed_step"].values, own.transpose("observed_step", "matrix").values
+            band = hv.Area((at, over.min(1), over.max(1)), vdims=["low", "high"])
+            marks.append(band.opts(color=colour, alpha=0.15))
+            marks.append(_curve(at, over.mean(1), "step", str(kind), colour))
+        drawn.append(
+            hv.Overlay(marks).opts(
+                title=f"{label} (measured)",
+                xlabel="step",
+                ylabel=label,
+                show_legend=True,
+                legend_position="right",
+                axiswise=True,
+                **panel_size(),
+            )
+        )
+    return panels(drawn)
+
+
+def _by_protocol(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    names = table.index.get_level_values("protocol").unique()
+    return [(str(name), table.xs(name, level="protocol")) for name in names]
+
+
+def _curve(at: np.ndarray, values: np.ndarray, along: str, label: str, colour: str) -> hv.Curve:
+    return hv.Curve((at, values), along, "loss", label=label).opts(color=colour)
+
+
+def _labels() -> dict[str, str]:
+    return {name: one.label for name, one in read_compression_study().schemes.items()}
+
+
+def _colours() -> dict[str, str]:
+    return dict(zip(_labels(), _COLOURS, strict=False))

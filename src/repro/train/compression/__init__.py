@@ -1,0 +1,1 @@
+"""Messages of training encoded: codecs, the ring that carries them, and where training passes."""

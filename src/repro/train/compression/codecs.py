@@ -1,0 +1,28 @@
+"""The codec that a description names."""
+
+from repro.catalog.codecs import Codec
+from repro.train.compression.casts import Fp8, Integers
+from repro.train.compression.interface import Coding
+from repro.train.compression.lossless import ShuffledZstd
+from repro.train.compression.top_k import TopK
+from repro.train.compression.zfp import ZfpAccuracy, ZfpRate
+
+
+def coding_of(codec: Codec) -> Coding:
+    """What encodes and decodes.
+
+    Raises
+    ------
+    ReproError
+        Its library is not installed.
+    """
+    # A description has the setting of its kind.
+    if codec.kind == "zfp-rate" and codec.bits is not None:
+        return ZfpRate(codec.bits)
+    if codec.kind == "zfp-accuracy" and codec.tolerance is not None:
+        return ZfpAccuracy(codec.tolerance)
+    if codec.kind == "integers":
+        return Integers(8 if codec.bits == 8 else 4)
+    if codec.kind == "top-k" and codec.share is not None:
+        return TopK(codec.share)
+    return Fp8() if codec.kind == "fp8" else ShuffledZstd()

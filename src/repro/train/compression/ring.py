@@ -1,0 +1,84 @@
+"""All-reduce on a ring whose messages are encoded.
+
+As in other rings each rank hands a part of the sum on, adds its own, and hands that on. Here what
+it hands on is encoded, and what it gets is decoded before its own part is added: of n ranks, n - 1
+partial sums have been encoded when a part is whole. That is encoded once more, and travels as it
+is. So a number is off by no more than the sum of n bounds, of ever larger sums; and all ranks have
+the same, because all decode the same bytes.
+
+A hop's encoding, message and decoding follow each other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+
+from repro.catalog.codecs import Codec
+from repro.catalog.encoded_volumes import encoded_bytes, is_fixed
+from repro.train.compression.coder import Coder
+
+
+@dataclass
+class EncodedRing:
+    """Sums with one codec; with `feeds_back` what encoding lost of a tensor is added when it is
+    summed next. Tensors are known by where they lie and how many numbers they have: the gradients
+    of one parameter may lie at the beginning of those of all."""
+
+    coder: Coder
+    feeds_back: bool = False
+    _lost: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
+
+    def all_reduce(self, tensor: torch.Tensor, group: dist.ProcessGroup) -> None:
+        """Sum a contiguous tensor over a group, in place."""
+        key = tensor.data_ptr(), tensor.numel()
+        if self.feeds_back and key not in self._lost:
+            self._lost[key] = torch.zeros_like(tensor, dtype=torch.float32).view(-1)
+        _all_reduce(tensor, group, self.coder, self._lost.get(key))
+
+
+@torch.no_grad()
+def _all_reduce(
+    tensor: torch.Tensor, group: dist.ProcessGroup, coder: Coder, lost: torch.Tensor | None
+) -> None:
+    """A rank encodes each part once in a call, whole for the one with its number."""
+    rank, ranks = group.rank(), group.size()
+    parts = tensor.view(-1).tensor_split(ranks)
+    missed: Sequence[torch.Tensor | None] = (
+        [None] * ranks if lost is None else lost.tensor_split(ranks)
+    )
+    total = parts[(rank - 1) % ranks]
+    for step in range(ranks - 1):
+        given, own = (rank - step - 1) % ranks, parts[(rank - step - 2) % ranks]
+        got = _hop(coder.encode(total, missed[given]), own.numel(), group, coder.codec)
+        total = coder.decode(got, own.shape, own.dtype) + own
+    encoded = coder.encode(total, missed[rank])
+    for step in range(ranks):
+        part = parts[(rank - step) % ranks]
+        part.copy_(coder.decode(encoded, part.shape, part.dtype))
+        if step < ranks - 1:
+            following = parts[(rank - step - 1) % ranks].numel()
+            encoded = _hop(encoded, following, group, coder.codec)
+
+
+def _hop(
+    encoded: torch.Tensor, elements: int, group: dist.ProcessGroup, codec: Codec
+) -> torch.Tensor:
+    """Send to the next rank, and return what the one before has encoded of so many elements."""
+    size = encoded_bytes(codec, elements)
+    if not is_fixed(codec):
+        own = torch.tensor([len(encoded)], device=encoded.device)
+        size = int(_exchange(own, torch.empty_like(own), group))
+    return _exchange(encoded, encoded.new_empty(size), group)
+
+
+def _exchange(given: torch.Tensor, got: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    rank, ranks = group.rank(), group.size()
+    both = [
+        dist.P2POp(dist.isend, given, group=group, group_peer=(rank + 1) % ranks),
+        dist.P2POp(dist.irecv, got, group=group, group_peer=(rank - 1) % ranks),
+    ]
+    for request in dist.batch_isend_irecv(both):
+        request.wait()
+    return got

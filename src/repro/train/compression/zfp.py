@@ -1,0 +1,82 @@
+"""ZFP (Lindstrom, TVCG 2014) of numbers in a row: blocks of four with a common exponent.
+
+A block's bit planes are coded from the highest on. Of p planes, the inverse transform, whose rows
+add up to 15/4, leaves no number off by more than 20/2^p of the block's largest.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from repro.catalog.encoded_volumes import ZFP_BLOCK, ZFP_OVERHEAD_BITS
+from repro.train.compression.interface import Coding, library
+
+# Numbers are aligned to their block's exponent as integers of 31 bits, and transforms round.
+_ALIGNED = 2.0**-24
+# Of smaller numbers alone the scale of a block would be infinite: they are zeros here.
+_SMALLEST = 2.0**-96
+
+
+@dataclass(frozen=True)
+class _Zfp(Coding):
+    """Headerless streams, behind which a byte says whether all numbers are finite: ZFP cannot carry
+    others."""
+
+    zfpy: Any = field(
+        default_factory=partial(library, "zfpy", "zfp"), repr=False, compare=False, kw_only=True
+    )
+
+    def _mode(self) -> dict[str, float]:
+        raise NotImplementedError
+
+    def _encode(self, flat: torch.Tensor) -> torch.Tensor:
+        finite = bool(flat.isfinite().all())
+        numbers = flat.where(flat.abs() >= _SMALLEST, 0.0) if finite else torch.zeros_like(flat)
+        stream = self.zfpy.compress_numpy(numbers.cpu().numpy(), write_header=False, **self._mode())
+        coded = torch.frombuffer(bytearray(stream + bytes([finite])), dtype=torch.uint8)
+        return coded.to(flat.device)
+
+    def _decode(self, encoded: torch.Tensor, elements: int) -> torch.Tensor:
+        coded = encoded.cpu().numpy()
+        if not coded[-1]:
+            return torch.full((elements,), torch.nan, device=encoded.device)
+        numbers = self.zfpy._decompress(
+            coded[:-1].tobytes(), self.zfpy.type_float, (elements,), **self._mode()
+        )
+        return torch.from_numpy(numbers).to(encoded.device)
+
+
+@dataclass(frozen=True)
+class ZfpRate(_Zfp):
+    """So many `bits` a number, whatever that does to it."""
+
+    bits: float
+
+    def _mode(self) -> dict[str, float]:
+        return {"rate": self.bits}
+
+    def error_bound(self, values: torch.Tensor) -> torch.Tensor:
+        planes = max(0, int((ZFP_BLOCK * self.bits - ZFP_OVERHEAD_BITS) // ZFP_BLOCK))
+        return _largest(values) * (20 * 2.0**-planes + _ALIGNED) + _SMALLEST
+
+
+@dataclass(frozen=True)
+class ZfpAccuracy(_Zfp):
+    """As few bits as leave no number off by more than `tolerance`."""
+
+    tolerance: float
+
+    def _mode(self) -> dict[str, float]:
+        return {"tolerance": self.tolerance}
+
+    def error_bound(self, values: torch.Tensor) -> torch.Tensor:
+        return self.tolerance + _largest(values) * _ALIGNED + _SMALLEST
+
+
+def _largest(values: torch.Tensor) -> torch.Tensor:
+    """The largest magnitude of each number's block."""
+    blocks = functional.pad(values.abs(), (0, -len(values) % ZFP_BLOCK)).view(-1, ZFP_BLOCK)
+    return blocks.amax(1).repeat_interleave(ZFP_BLOCK)[: len(values)]

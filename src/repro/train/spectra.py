@@ -1,0 +1,75 @@
+"""How much there is in what training sends: ranks and entropies of gradients and activations."""
+
+import socket
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from megatron.core.transformer.transformer_layer import TransformerLayer
+
+from repro.catalog.partitions import BLOCK
+from repro.train.groups import join_groups, leave_groups
+from repro.train.partition.quantised import to_integers
+from repro.train.records import Spectrum, TrainingRun
+from repro.train.run import device_scope, iterate
+from repro.train.training import set_up
+
+
+def effective_rank(matrix: torch.Tensor) -> float:
+    """The exponential of the entropy of singular values over their sum (Roy and Vetterli, EUSIPCO
+    2007): as many as there are if all are equal."""
+    values = torch.linalg.svdvals(matrix.float())
+    return float(torch.special.entr(values / values.sum()).sum().exp())
+
+
+def entropy_bits(values: torch.Tensor) -> float:
+    """Of integers of 8 bits with a scale for each block: 8 if all are as frequent."""
+    integers = to_integers(values.reshape(1, -1), bits=8)[0, : values.numel()]
+    shares = integers.int().bincount() / values.numel()
+    return float(torch.special.entr(shares).sum() / torch.log(torch.tensor(2.0)))
+
+
+def watch_spectra(run: TrainingRun, every: int, scratch: Path) -> list[Spectrum]:
+    """Train a run on this process alone, and look at its matrices every so many steps.
+
+    Gradients are those of weights of at least as many numbers as a block has, activations what
+    layers hand on, tokens by hidden size.
+    """
+    torch.set_num_threads(1)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with device_scope():
+        join_groups(0, 1, "127.0.0.1", port)
+        found = list(_spectra(run, every, scratch))
+        leave_groups()
+    return found
+
+
+def _spectra(run: TrainingRun, every: int, scratch: Path) -> Iterator[Spectrum]:
+    state = set_up(run, scratch)
+    handed_on: dict[str, torch.Tensor] = {}
+    for name, layer in state.module.named_modules():
+        if isinstance(layer, TransformerLayer):
+            layer.register_forward_hook(partial(_keep, handed_on, name))
+    for step in range(run.iterations + 1):
+        iterate(state, iter([next(state.training) for _ in range(run.microbatches)]))
+        if step % every:
+            continue
+        gradients = {
+            name: weight.main_grad
+            for name, weight in state.module.named_parameters()
+            if weight.dim() == 2 and weight.numel() >= BLOCK
+        }
+        for kind, matrices in (("gradient", gradients), ("activation", handed_on)):
+            for name, matrix in matrices.items():
+                share = effective_rank(matrix) / min(matrix.shape)
+                yield Spectrum(kind, name, step, share, entropy_bits(matrix))
+
+
+def _keep(handed_on: dict[str, torch.Tensor], name: str, *call: Any) -> None:
+    """A layer's forward hook: what it hands on stands first in its output."""
+    hidden = call[-1][0].detach()
+    handed_on[name] = hidden.reshape(-1, hidden.shape[-1])
