@@ -14,6 +14,7 @@ from repro.claims.communication import COMMUNICATION, agreement
 from repro.claims.definitions import Quantity, Statement
 from repro.claims.hardware import HARDWARE, OfHardware
 from repro.claims.inference import INFERENCE
+from repro.claims.operators import OPERATORS, yardstick
 from repro.claims.partitions import PARTITIONS
 from repro.claims.predictions import PREDICTIONS, Predicted
 from repro.claims.published import Claim, read_claims
@@ -41,7 +42,12 @@ _PREDICTIONS: Mapping[str, Predicted | OfHardware] = {
 # The log of communication, among the datasets that claims are judged on, and what it is asked.
 _LOG, _LOGGED = "communication", "C154"
 # Studies that are no experiments, and the claims that they bring.
-_STUDIES = {_LOG: (*COMMUNICATION, _LOGGED), "hierarchical_zero": tuple(PARTITIONS)}
+_RETIMED = "operators"
+_STUDIES = {
+    _LOG: (*COMMUNICATION, _LOGGED),
+    _RETIMED: tuple(OPERATORS),
+    "hierarchical_zero": tuple(PARTITIONS),
+}
 
 
 @dataclass(frozen=True)
@@ -156,6 +162,8 @@ def _judge_all(claims: list[Claim], results: Mapping[str, xr.Dataset]) -> list[J
             on_testbed, on_nodes = (
                 _of_log(results.get(_LOG), source) for source in ("testbed", "cluster")
             )
+        if claim.id in OPERATORS:
+            on_testbed = _of_iterations(claim, results.get(_RETIMED))
         judgements.append(_judgement(claim, at_full_scale, on_testbed, on_nodes))
     return judgements
 
@@ -175,6 +183,17 @@ def _of_log(results: xr.Dataset | None, source: str) -> Finding:
     agree = agreement(results.sel(source=[source]))["agree"]
     said = f"every call of {agree.sum()} of {len(agree)} layouts"
     return Finding(None, None, "reproduced" if agree.all() else "not reproduced", said)
+
+
+def _of_iterations(claim: Claim, results: xr.Dataset | None) -> Finding:
+    """How iterations that were timed again from operators compare with a paper's."""
+    if results is None or not has_runs(results):
+        why = "" if results is None else why_not_run(results)
+        return Finding(None, None, "not run", why or f"{_RETIMED} was not run")
+    found = yardstick(claim.id, results)
+    assert claim.value is not None
+    verdict: Verdict = "reproduced" if found.reaches(claim.value) else "not reproduced"
+    return Finding(found.value, found.interval, verdict, found.said)
 
 
 def predicted_sample(name: str) -> Sample:

@@ -85,8 +85,9 @@ def read_experiments() -> dict[str, xr.Dataset]:
 
 
 def read_evidence() -> dict[str, xr.Dataset]:
-    """All that claims are judged on: every experiment's dataset, and the log of communication."""
-    return read_experiments() | {"communication": read_result("communication")}
+    """All that claims are judged on: every experiment's dataset, the log of communication, and
+    iterations timed again from operators."""
+    return read_experiments() | {name: read_result(name) for name in ("communication", "operators")}
 
 
 def read_result(name: str) -> xr.Dataset:
