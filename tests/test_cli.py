@@ -24,6 +24,7 @@ def _repro(*arguments: str) -> "subprocess.CompletedProcess[str]":
         (("corpus", "dataset", "rnn"), "rnn"),
         (("claims", "--experiment", "fusion"), "fusion"),
         (("traffic", "gpt3-13b", "--plan", "tp=3"), "attention_heads 40"),
+        (("retime", "missing.json"), "missing.json: no such file"),
     ],
 )
 def test_bad_input_is_one_line(arguments: tuple[str, ...], message: str) -> None:

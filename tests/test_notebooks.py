@@ -36,6 +36,7 @@ def test_the_papers_sections_have_their_notebooks() -> None:
         "hardware_generations",
         "memory",
         "inference",
+        "operators",
         "open_models",
     }
 

@@ -166,6 +166,35 @@ def decoding(
 
 
 @app.command()
+def operators(
+    profile: Annotated[str, typer.Option(help="Of params/operator_study.yaml.")] = "default",
+) -> None:
+    """Measure operators of this machine's CPU, and iterations to be timed again from them."""
+    from repro.experiments.operators import measure_operators
+    from repro.predict.operators.retimed import iterations
+    from repro.results.store import write_dataset
+
+    measured = measure_operators(profile)
+    write_dataset(measured, RESULTS / "operators.nc")
+    typer.echo(iterations(measured).round(4).to_string(index=False))
+
+
+@app.command()
+def retime(
+    trace: Annotated[Path, typer.Argument(help="Of torch's profiler, with record_shapes=True.")],
+    ranks: Annotated[int, typer.Option(help="Of the process group.")] = 1,
+) -> None:
+    """Print the operators of a TRACE with what this machine's microbenchmarks let expect."""
+    from repro.logs.operator_trace import read_operator_file
+    from repro.predict.operators.retimed import retimed_trace
+    from repro.results.store import read_dataset
+
+    rows = read_operator_file(trace, ranks)
+    found = retimed_trace(rows, read_dataset(RESULTS / "operators.nc"))
+    typer.echo(found.round(3).to_string(index=False))
+
+
+@app.command()
 def resolve(
     profile: Annotated[str, typer.Option(help="Of every experiment.")] = "default",
 ) -> None:

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch.nn import functional
 
+from repro.catalog.decoding import Probes
 from repro.catalog.open_models import DecoderShape
-from repro.train.decoding import Decoder, Linear, random_matrix, step_times_s
+from repro.train.decoding import Decoder, Linear, Probe, random_matrix, step_times_s
 
 _SHAPE = DecoderShape(
     layers=2, hidden=64, ffn=128, heads=4, kv_heads=2, head_dim=16, gated_mlp=True, seq=64, vocab=96
@@ -62,3 +63,12 @@ def test_ranks_parts_sum_up_to_the_whole() -> None:
         gate, up = layer.up(rows).chunk(2, dim=-1)
         parts.append(layer.down(gate * up).float())
     assert torch.allclose(sum(parts), expected, atol=0.05 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("weights", ["bf16", "int8"])
+def test_a_probe_has_every_size(weights: str) -> None:
+    probes = Probes(shape=_SHAPE, batches=(1, 3), contexts=(8, 16, 40))
+    found = Probe(probes, 64, weights).measure()  # type: ignore[arg-type]
+    assert len(found.weight_byte_s) == len(found.reduce_s) == 2
+    assert [len(row) for row in found.attention_s] == [3, 3]
+    assert min(found.weight_byte_s) > 0 and max(found.reduce_s) == 0

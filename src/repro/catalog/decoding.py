@@ -13,14 +13,31 @@ Weights = Literal["bf16", "int8"]
 
 
 @dataclass(frozen=True)
-class Rates:
-    """What one rank was measured to reach while all ranks worked: bytes of weights per second that
-    one row is multiplied with, FLOP/s of a product of many rows, seconds of an all-reduce of one
-    sequence's hidden state (0 where a rank is alone)."""
+class Probed:
+    """What one rank was measured to take while all ranks worked, at the sizes of `Probes`.
 
-    bytes_per_s: float
-    flops: float
-    reduce_s: float
+    Attributes
+    ----------
+    weight_byte_s
+        Seconds of products over the bytes of their weights, by batch.
+    attention_s
+        Seconds of one layer's attention to its cache, by batch and context.
+    reduce_s
+        Seconds of an all-reduce of the hidden states, by batch; 0 where a rank is alone.
+    """
+
+    weight_byte_s: tuple[float, ...]
+    attention_s: tuple[tuple[float, ...], ...]
+    reduce_s: tuple[float, ...]
+
+
+class Probes(Entry):
+    """Sizes near those of the decoder, at which a rank is measured before: the layers of another
+    `shape`, batches and contexts."""
+
+    shape: DecoderShape
+    batches: tuple[PositiveInt, ...]
+    contexts: tuple[PositiveInt, ...]
 
 
 class DecodingProfile(Entry):
@@ -33,9 +50,11 @@ class DecodingProfile(Entry):
 
 
 class Decoding(Entry):
-    """The decoder, precisions of its weights, tensor-parallel ranks, and profiles by name."""
+    """The decoder, what is measured before, precisions of weights, tensor-parallel ranks, and
+    profiles by name."""
 
     shape: DecoderShape
+    probes: Probes
     weights: tuple[Weights, ...]
     ranks: tuple[PositiveInt, ...]
     profiles: dict[str, DecodingProfile]

@@ -10,7 +10,9 @@ from repro.catalog.clusters import cluster
 from repro.catalog.communication import Calls, step_communication
 from repro.catalog.communication_study import read_communication_study
 from repro.catalog.models import Shape
+from repro.claims.findings import Finding
 from repro.claims.predictions import Predicted
+from repro.claims.published import Claim
 from repro.experiments.communication import asked_layouts
 from repro.predict.explore.communication_study import study_layout, throughput, volumes
 from repro.predict.explore.traffic import gpt_shape
@@ -124,3 +126,13 @@ COMMUNICATION = {
     "C152": Predicted(_messages_are_latency_bound, cluster="dgx-a100", assumption=_PLAN),
     "C153": Predicted(_sequences_go_with_both, cluster="dgx-a100", assumption=_PLAN),
 }
+
+
+def _every_call_agrees(_: Claim, results: xr.Dataset) -> Finding:
+    """Whether the log and the closed forms agree in every call."""
+    agree = agreement(results)["agree"]
+    said = f"every call of {agree.sum()} of {len(agree)} layouts"
+    return Finding(None, None, "reproduced" if agree.all() else "not reproduced", said)
+
+
+LOGGED = {"C154": _every_call_agrees}

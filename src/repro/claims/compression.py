@@ -5,9 +5,13 @@ from dataclasses import dataclass
 from functools import partial
 
 import pandas as pd
+import xarray as xr
 
+from repro.claims.findings import Finding, Verdict, unanswered
 from repro.claims.predictions import Predicted
+from repro.claims.published import Claim
 from repro.predict.explore.compressed_training import HYBRID, NAIVE, base_gain_pct
+from repro.results.compression import has_losses, loss_table
 
 _OPEN = (
     "GPT-NeoX-20B's published plan (tensor 2, pipeline 4, ZeRO-1, 1,536 sequences, fp16) and "
@@ -49,7 +53,7 @@ class Trained:
         return f"validation loss above none: {numbers}, {int(rows.seeds.min())} seeds"
 
 
-LOSSES: dict[str, Trained] = {
+_TRAINED: dict[str, Trained] = {
     # Naive is above none, and hybrid is not.
     "C150": Trained(
         (_EVERYTHING, _GRADIENTS),
@@ -62,3 +66,17 @@ LOSSES: dict[str, Trained] = {
         lambda t: bool(t.above_none[_GRADIENTS] < t.above_none[_REST]),
     ),
 }
+
+
+def _judged(claim: Claim, results: xr.Dataset) -> Finding:
+    """What the losses say, if every scheme that the claim is about was trained."""
+    if not has_losses(results):
+        return unanswered("nothing was trained for its loss")
+    test, losses = _TRAINED[claim.id], loss_table(results)
+    if absent := sorted(set(test.schemes) - set(losses.index)):
+        return unanswered(f"compression was run without scheme {', '.join(absent)}")
+    holds: Verdict = "same direction" if test.on_average(losses) else "not reproduced"
+    return Finding(None, None, "reproduced" if test.surely(losses) else holds, test.said(losses))
+
+
+LOSSES = dict.fromkeys(_TRAINED, _judged)

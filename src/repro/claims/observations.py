@@ -154,7 +154,11 @@ OBSERVATIONS = (
         "C160 C161",
         "neither sockets nor precision are stated; four sockets in bf16 and two in int8 come near",
     ),
-    _about("other papers' errors", "C162-C164"),
+    _about(
+        "other papers' errors",
+        "C162-C164",
+        "yardsticks of GPUs; here a CPU's operators and iterations (notebooks/operators.ipynb)",
+    ),
 )
 
 

@@ -5,9 +5,10 @@ from typing import get_args
 
 from repro.catalog.experiments import EXPERIMENTS
 from repro.catalog.reading import choose
+from repro.claims.findings import Verdict
 from repro.claims.published import read_claims
 from repro.claims.quantities import TESTS
-from repro.claims.verdicts import DOCUMENTS, Judgement, Verdict
+from repro.claims.verdicts import DOCUMENTS, Judgement
 
 
 def select_claims(source: str) -> set[str]:

@@ -10,11 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from repro.claims.contradictions import contradictions
+from repro.claims.findings import Verdict
 from repro.claims.observations import OBSERVATIONS, observation_of
 from repro.claims.published import read_sources
 from repro.claims.quantities import TESTS
 from repro.claims.table import found, frame, published_text
-from repro.claims.verdicts import Judgement, Verdict
+from repro.claims.verdicts import Judgement
 
 _COLOURS: dict[Verdict, str] = {
     "reproduced": "green",

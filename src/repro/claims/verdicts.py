@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import xarray as xr
@@ -10,23 +9,22 @@ import xarray as xr
 from repro.catalog.experiments import EXPERIMENTS, experiment
 from repro.catalog.protocols import read_protocols
 from repro.catalog.selection import select
-from repro.claims.communication import COMMUNICATION, agreement
-from repro.claims.compression import COMPRESSION, LOSSES
+from repro.claims.communication import COMMUNICATION, LOGGED
+from repro.claims.compression import COMPRESSION
 from repro.claims.definitions import Quantity, Statement
+from repro.claims.findings import Finding, Verdict, unanswered
 from repro.claims.hardware import HARDWARE, OfHardware
 from repro.claims.inference import INFERENCE
 from repro.claims.partitions import PARTITIONS
 from repro.claims.predictions import PREDICTIONS, Predicted
 from repro.claims.published import Claim, read_claims
 from repro.claims.quantities import ASSUMPTIONS, MEMORY_INPUTS, NOT_ON_TESTBED, TESTS
+from repro.claims.studies import brought_by, study_findings
 from repro.observe.precision import CONFIDENCE
 from repro.predict.explore.experiments import draw_experiment, predict_experiment
 from repro.predict.workload import Array
-from repro.results.compression import has_losses, loss_table
 from repro.results.metrics import Sample, draw_sample, estimate, support
-from repro.results.store import has_runs, why_not_run
-
-Verdict = Literal["reproduced", "same direction", "not reproduced", "not run", "input"]
+from repro.results.store import why_not_run
 
 # A number counts as reproduced within this much of the published one, or if its interval holds it.
 TOLERANCE = 0.10
@@ -41,31 +39,6 @@ _PREDICTIONS: Mapping[str, Predicted | OfHardware] = {
     **PARTITIONS,
     **COMPRESSION,
 }
-# The log of communication, among the datasets that claims are judged on, and what it is asked.
-_LOG, _LOGGED = "communication", "C154"
-# Losses of training with compressed messages.
-_COMPRESSED = "compression"
-# Studies that are no experiments, and the claims that they bring.
-_STUDIES = {
-    _LOG: (*COMMUNICATION, _LOGGED),
-    "hierarchical_zero": tuple(PARTITIONS),
-    _COMPRESSED: (*COMPRESSION, *LOSSES),
-}
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What one source has for a claim.
-
-    `value` is in the claim's unit; for an order or a trend, it is the share of resamples (of the
-    testbed's iterations, of the model's uncertain parameters) in which it holds. `reason` says why
-    a claim was not run or is an input.
-    """
-
-    value: float | None
-    interval: tuple[float, float] | None
-    verdict: Verdict
-    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,7 +88,7 @@ def judge_claims(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
         claim
         for claim in read_claims()
         if (claim.id in TESTS and TESTS[claim.id].experiment in results)
-        or any(claim.id in _STUDIES[name] for name in _STUDIES if name in results)
+        or any(claim.id in brought_by(name) for name in results)
     ]
     return _judge_all(wanted, results)
 
@@ -160,45 +133,18 @@ def _judge_all(claims: list[Claim], results: Mapping[str, xr.Dataset]) -> list[J
             )
         if prediction := _PREDICTIONS.get(claim.id):
             at_full_scale = evaluate_prediction(claim, prediction, *evaluated[prediction])
-        if claim.id == _LOGGED:
+        if claim.id in LOGGED:
             at_full_scale = _CLOSED_FORMS
-            on_testbed, on_nodes = (
-                _of_log(results.get(_LOG), source) for source in ("testbed", "cluster")
-            )
-        if claim.id in LOSSES:
-            on_testbed = _of_losses(claim.id, results.get(_COMPRESSED))
+        if finding := study_findings(claim, results, "testbed"):
+            on_testbed = finding
+            on_nodes = study_findings(claim, results, "cluster") or _UNTESTED
         judgements.append(_judgement(claim, at_full_scale, on_testbed, on_nodes))
     return judgements
 
 
-_SILENT = Finding(None, None, "not run", "the model says nothing about it")
-_UNTESTED = Finding(None, None, "not run", "no experiment answers it")
+_SILENT = unanswered("the model says nothing about it")
+_UNTESTED = unanswered("no experiment answers it")
 _CLOSED_FORMS = Finding(None, None, "input", "closed forms are what the log is compared with")
-
-
-def _of_log(results: xr.Dataset | None, source: str) -> Finding:
-    """Whether the log of a source and the closed forms agree in every call."""
-    if results is None or not has_runs(results):
-        why = "" if results is None else why_not_run(results)
-        return Finding(None, None, "not run", why or f"{_LOG} was not run")
-    if source not in results["source"].values:
-        return Finding(None, None, "not run", f"{_LOG} was not run on source {source}")
-    agree = agreement(results.sel(source=[source]))["agree"]
-    said = f"every call of {agree.sum()} of {len(agree)} layouts"
-    return Finding(None, None, "reproduced" if agree.all() else "not reproduced", said)
-
-
-def _of_losses(claim: str, results: xr.Dataset | None) -> Finding:
-    """What losses of training with compressed messages say, if every scheme of it was trained."""
-    if results is None or not has_losses(results):
-        why = "" if results is None else why_not_run(results)
-        return Finding(None, None, "not run", why or f"{_COMPRESSED} was not run")
-    test, losses = LOSSES[claim], loss_table(results)
-    if absent := sorted(set(test.schemes) - set(losses.index)):
-        why = f"{_COMPRESSED} was run without scheme {', '.join(absent)}"
-        return Finding(None, None, "not run", why)
-    holds: Verdict = "same direction" if test.on_average(losses) else "not reproduced"
-    return Finding(None, None, "reproduced" if test.surely(losses) else holds, test.said(losses))
 
 
 def predicted_sample(name: str) -> Sample:

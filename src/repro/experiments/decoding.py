@@ -1,26 +1,26 @@
-"""Time per output token of a decoder on this machine's CPU, beside two numbers measured before."""
+"""Time per output token of a decoder on this machine's CPU, beside what was measured before."""
 
-import multiprocessing
-import socket
-from dataclasses import asdict
-from multiprocessing.connection import Connection
+from collections.abc import Iterator
+from dataclasses import fields
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 from tqdm import tqdm
 
-from repro.catalog.decoding import DecodingProfile, Rates, Weights, read_decoding
-from repro.errors import ReproError
+from repro.catalog.decoding import DecodingProfile, Probed, Weights, read_decoding
+from repro.experiments.own_ranks import run_ranks
 from repro.observe.environment import provenance
-from repro.predict.serving.host import Host, output_token_s
+from repro.predict.operators.retimed import Curve
+from repro.predict.serving.host import Measured, measured_token_s
 
 _DIMS = ("weights", "ranks", "batch", "context")
 _BYTES = {"bf16": 2.0, "int8": 1.0}
-_NUMBERS = {
-    "bytes_per_s": ("rate at which one row reads weights", "B/s"),
-    "flops": ("rate of a product of many rows", "FLOP/s"),
-    "reduce_s": ("all-reduce of a hidden state", "s"),
+# What is measured before, over which of its sizes.
+_PROBED = {
+    "weight_byte_s": ("products over the bytes of their weights", "s/B", ("probe_batch",)),
+    "attention_s": ("a layer's attention to its cache", "s", ("probe_batch", "probe_context")),
+    "reduce_s": ("all-reduce of the hidden states", "s", ("probe_batch",)),
 }
 
 
@@ -31,8 +31,9 @@ def measure_decoding(profile_name: str) -> xr.Dataset:
     -------
     Dataset
         `output_token_s` (weights, ranks, batch, context, repeat), medians over a repeat's tokens
-        and the slower rank, and `bytes_per_s`, `flops` and `reduce_s` (weights, ranks, repeat),
-        which are measured before each repeat.
+        and the slower rank; and what is measured before each repeat, of the slowest rank:
+        `weight_byte_s` and `reduce_s` (weights, ranks, probe_batch, repeat) and `attention_s`
+        (weights, ranks, probe_batch, probe_context, repeat).
 
     Raises
     ------
@@ -43,20 +44,28 @@ def measure_decoding(profile_name: str) -> xr.Dataset:
     profile = entry.profile(profile_name)
     shape = (len(entry.weights), len(entry.ranks), len(profile.batches), len(profile.contexts))
     times = np.full((*shape, profile.repeats), np.nan)
-    numbers = {name: np.full((*shape[:2], profile.repeats), np.nan) for name in _NUMBERS}
+    sizes = {"probe_batch": entry.probes.batches, "probe_context": entry.probes.contexts}
+    probed = {
+        name: np.full((*shape[:2], *(len(sizes[dim]) for dim in dims), profile.repeats), np.nan)
+        for name, (_, _, dims) in _PROBED.items()
+    }
     cells = [(w, r) for w in range(shape[0]) for r in range(shape[1])]
     for w, r in tqdm(cells, desc="decoding", unit="set of ranks"):
-        for repeat, (rates, found) in enumerate(_run(entry.weights[w], entry.ranks[r], profile)):
+        for repeat, (before, found) in enumerate(_run(entry.weights[w], entry.ranks[r], profile)):
             times[w, r, :, :, repeat] = found
-            for name, value in asdict(rates).items():
-                numbers[name][w, r, repeat] = value
+            for name, values in before.items():
+                probed[name][w, r, ..., repeat] = values
     units = {"units": "s", "long_name": "time per output token"}
     return xr.Dataset(
         {
             "output_token_s": ((*_DIMS, "repeat"), times, units),
             **{
-                name: ((*_DIMS[:2], "repeat"), value, _attributes(name))
-                for name, value in numbers.items()
+                name: (
+                    (*_DIMS[:2], *dims, "repeat"),
+                    probed[name],
+                    {"long_name": long_name, "units": units},
+                )
+                for name, (long_name, units, dims) in _PROBED.items()
             },
         },
         coords={
@@ -64,6 +73,7 @@ def measure_decoding(profile_name: str) -> xr.Dataset:
             "ranks": list(entry.ranks),
             "batch": list(profile.batches),
             "context": list(profile.contexts),
+            **{dim: list(values) for dim, values in sizes.items()},
         },
         attrs={
             "title": "A decoder with a cache on this machine's CPU",
@@ -74,13 +84,8 @@ def measure_decoding(profile_name: str) -> xr.Dataset:
     )
 
 
-def _attributes(name: str) -> dict[str, str]:
-    long_name, units = _NUMBERS[name]
-    return {"long_name": long_name, "units": units}
-
-
 def decoding_table(measured: xr.Dataset) -> pd.DataFrame:
-    """Medians beside what the numbers that were measured before predict.
+    """Medians beside what is predicted from what was measured before.
 
     Returns
     -------
@@ -90,16 +95,16 @@ def decoding_table(measured: xr.Dataset) -> pd.DataFrame:
     entry = read_decoding()
     middle = measured.median("repeat")
     table = middle.output_token_s.rename("measured_s").to_dataframe().reset_index()
-    hosts = {
-        (w, r): Host(*(float(middle[name].sel(weights=w, ranks=r)) for name in _NUMBERS))
+    known = {
+        (w, r): _measured(middle.sel(weights=w, ranks=r))
         for w in middle.weights.values
         for r in middle.ranks.values
     }
     predicted = [
         float(
-            output_token_s(
+            measured_token_s(
                 entry.shape,
-                hosts[row.weights, row.ranks],
+                known[row.weights, row.ranks],
                 row.batch,
                 row.context,
                 _BYTES[row.weights],
@@ -117,63 +122,52 @@ def decoding_table(measured: xr.Dataset) -> pd.DataFrame:
     return beside
 
 
-def _run(weights: Weights, ranks: int, profile: DecodingProfile) -> list[tuple[Rates, np.ndarray]]:
+def _measured(probed: xr.Dataset) -> Measured:
+    """What one rank takes, between the sizes that were measured."""
+
+    def curve(name: str) -> Curve:
+        axes = tuple(probed[dim].values.astype(float) for dim in _PROBED[name][2])
+        return Curve(axes, np.log(probed[name].values))
+
+    alone = int(probed.ranks) == 1
+    return Measured(
+        curve("weight_byte_s"), curve("attention_s"), None if alone else curve("reduce_s")
+    )
+
+
+def _run(
+    weights: Weights, ranks: int, profile: DecodingProfile
+) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
     """What ranks of processes of their own measure, the slowest of them in each case."""
-    context = multiprocessing.get_context("spawn")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-    pipes, processes = [], []
-    for rank in range(ranks):
-        here, there = context.Pipe()
-        arguments = (rank, ranks, port, weights, profile, there)
-        processes.append(context.Process(target=_rank, args=arguments, daemon=True))
-        processes[-1].start()
-        there.close()
-        pipes.append(here)
-    try:
-        answers = [pipe.recv() for pipe in pipes]
-    except EOFError:
-        raise ReproError(
-            f"decoding with {ranks} ranks: one of them ended; see its words above"
-        ) from None
-    finally:
-        for process in processes:
-            process.terminate()
-            process.join()
-    merged = []
+    answers = run_ranks("decoding", ranks, _rank, weights, profile)
     for of_repeat in zip(*answers, strict=True):
-        rates = [one for one, _ in of_repeat]
-        slowest = Rates(
-            min(one.bytes_per_s for one in rates),
-            min(one.flops for one in rates),
-            max(one.reduce_s for one in rates),
-        )
-        merged.append((slowest, np.max([times for _, times in of_repeat], axis=0)))
-    return merged
+        before = {
+            field.name: np.max([getattr(probed, field.name) for probed, _ in of_repeat], axis=0)
+            for field in fields(Probed)
+        }
+        yield before, np.max([times for _, times in of_repeat], axis=0)
 
 
 def _rank(
-    rank: int, ranks: int, port: int, weights: Weights, profile: DecodingProfile, answer: Connection
-) -> None:
-    """One rank's process: its model once, then numbers and all configurations in turns."""
-    import torch
+    rank: int, ranks: int, port: int, weights: Weights, profile: DecodingProfile
+) -> list[tuple[Probed, np.ndarray]]:
+    """One rank's process: its model once, then probes and all configurations in turns."""
     import torch.distributed as dist
 
     from repro.train.decoding import Decoder, Probe, step_times_s
 
-    torch.set_num_threads(1)
     if ranks > 1:
         address = f"tcp://127.0.0.1:{port}"
         dist.init_process_group("gloo", init_method=address, rank=rank, world_size=ranks)
-    shape = read_decoding().shape
-    decoder, probe = Decoder(shape, weights, rank, ranks), Probe(weights, shape.hidden, ranks)
+    entry = read_decoding()
+    decoder = Decoder(entry.shape, weights, rank, ranks)
+    probe = Probe(entry.probes, entry.shape.hidden, weights, rank, ranks)
     found = []
     for _ in range(profile.repeats):
-        rates = probe.measure()
+        probed = probe.measure()
         times = [
             [np.median(step_times_s(decoder, b, c, profile.tokens)) for c in profile.contexts]
             for b in profile.batches
         ]
-        found.append((rates, np.array(times)))
-    answer.send(found)
+        found.append((probed, np.array(times)))
+    return found

@@ -64,7 +64,7 @@ def read_log(path: Path, collective: str | None = None, ranks: int | None = None
     if ranks is not None and ranks < 1:
         raise ReproError(f"ranks is {ranks}; wanted is 1 or more")
     try:
-        text = _text(path)
+        text = read_text(path)
         tool = _tool(text)
         rows, skipped = _READERS[tool](text, collective, ranks)
         if not rows:
@@ -77,7 +77,8 @@ def read_log(path: Path, collective: str | None = None, ranks: int | None = None
     return frame
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """A file's text, also of one packed by gzip; errors do not name it."""
     try:
         content = Path(path).read_bytes()
     except FileNotFoundError:

@@ -14,6 +14,9 @@ from repro.catalog.reading import choose
 from repro.errors import ReproError
 from repro.paths import RESULTS
 
+# What is measured beside experiments and says something of claims.
+_STUDIES = ("communication", "hierarchical_zero", "compression", "operators")
+
 
 def write_dataset(dataset: xr.Dataset, path: Path) -> None:
     """Write a dataset as compressed netCDF4, replacing the file at once when it is complete.
@@ -85,11 +88,8 @@ def read_experiments() -> dict[str, xr.Dataset]:
 
 
 def read_evidence() -> dict[str, xr.Dataset]:
-    """All that claims are judged on: every experiment's dataset, the log of communication, and
-    losses of training with compressed messages."""
-    return read_experiments() | {
-        name: read_result(name) for name in ("communication", "compression")
-    }
+    """All that claims are judged on: every experiment's dataset, and every study's."""
+    return read_experiments() | {name: read_result(name) for name in _STUDIES}
 
 
 def read_result(name: str) -> xr.Dataset:

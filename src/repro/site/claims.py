@@ -12,6 +12,7 @@ from itables.javascript import generate_init_offline_itables_html
 
 from repro.claims.contradictions import Contradiction, contradictions
 from repro.claims.judged import CLAIMS, read_judgements
+from repro.claims.operators import OPERATORS
 from repro.claims.predictions import PREDICTIONS
 from repro.claims.published import read_sources
 from repro.claims.quantities import TESTS
@@ -169,9 +170,9 @@ def _formula(claim: str) -> str:
     """What is computed for a claim, in symbols and words."""
     if claim in TESTS:
         return TESTS[claim].formula
-    if claim not in PREDICTIONS:
+    if claim not in PREDICTIONS and claim not in OPERATORS:
         return "nothing here computes it"
-    compute = PREDICTIONS[claim].compute
+    compute = PREDICTIONS[claim].compute if claim in PREDICTIONS else OPERATORS[claim]
     function = compute.func if isinstance(compute, partial) else compute
     return (inspect.getdoc(function) or function.__name__.strip("_").replace("_", " ")).split("\n")[
         0

@@ -18,6 +18,7 @@ from repro.catalog.gpus import Gpu
 from repro.catalog.models import Model
 from repro.catalog.nodes import Nodes
 from repro.catalog.open_models import OpenModel
+from repro.catalog.operator_study import OperatorStudy
 from repro.catalog.partition_study import PartitionStudy
 from repro.catalog.protocols import Protocol, Variant
 from repro.catalog.published_memory import PublishedMemory
@@ -58,6 +59,7 @@ _FILES: dict[str, tuple[type[Entry], ...]] = {
     "fused.yaml": (FusedCalibration,),
     "serving_fit.yaml": (ServingFit,),
     "decoding.yaml": (Decoding,),
+    "operator_study.yaml": (OperatorStudy,),
 }
 _ATTRIBUTES = re.compile(r"\n*Attributes\n-+\n(.*)", re.DOTALL)
 _UNIONS = (Union, types.UnionType)

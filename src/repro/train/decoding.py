@@ -12,11 +12,11 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as functional
 
-from repro.catalog.decoding import Rates, Weights
+from repro.catalog.decoding import Probed, Probes, Weights
 from repro.catalog.open_models import DecoderShape
 
-# Matrices that rates are measured with: more of them than any cache holds; rows of a large product.
-_WIDTH, _MATRICES, _ROWS, _REDUCES = 4096, 12, 512, 20
+# Bytes of caches that attention goes through, more than a processor has caches; all-reduces.
+_CACHES_BYTES, _REDUCES = 2.0e8, 20
 _BASE = 10_000.0
 
 
@@ -24,12 +24,14 @@ class Linear:
     """A product with weights in bf16, or in int8 with a scale for each row."""
 
     def __init__(self, full: torch.Tensor, weights: Weights):
+        self.inputs = full.shape[1]
         self._weight = full
         self._scale: torch.Tensor | None = None
         if weights == "int8":
             scale = full.abs().amax(dim=1) / 127
             self._weight = (full / scale[:, None]).round().to(torch.int8)
             self._scale = scale
+        self.nbytes = self._weight.nbytes
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         if self._scale is None:
@@ -160,35 +162,58 @@ def step_times_s(decoder: Decoder, batch: int, context: int, steps: int) -> Sequ
 
 
 class Probe:
-    """What a rank's predictions start from: one row times matrices larger than caches, many rows
-    times one of them, an all-reduce of `state` elements in bf16. All ranks measure at once."""
+    """What a rank's predictions start from: products with the weights of `probes`, attention to
+    caches, all-reduces of hidden states as wide as `hidden`. All ranks measure at once."""
 
-    def __init__(self, weights: Weights, state: int, ranks: int):
-        generator = torch.Generator().manual_seed(2)
-        self._matrices = [
-            Linear(random_matrix(_WIDTH, _WIDTH, generator), weights) for _ in range(_MATRICES)
+    def __init__(
+        self, probes: Probes, hidden: int, weights: Weights, rank: int = 0, ranks: int = 1
+    ) -> None:
+        shape = self._shape = probes.shape
+        self._probes, self._hidden, self._ranks = probes, hidden, ranks
+        self._kv_heads = shape.kv_heads // ranks
+        self._linears = [
+            linear
+            for layer in Decoder(shape, weights, rank, ranks)._layers
+            for linear in (layer.qkv, layer.out, layer.up, layer.down)
         ]
-        self._bytes = _MATRICES * _WIDTH**2 * {"bf16": 2, "int8": 1}[weights]
-        self._row, self._rows = (
-            torch.ones(count, _WIDTH, dtype=torch.bfloat16) for count in (1, _ROWS)
-        )
-        self._state, self._ranks = torch.ones(state, dtype=torch.bfloat16), ranks
+        self._caches = torch.full((int(_CACHES_BYTES / 2),), 0.5, dtype=torch.bfloat16)
         self.measure()
 
     @torch.inference_mode()
-    def measure(self) -> Rates:
+    def measure(self) -> Probed:
         """All of them once."""
-        read = _seconds(lambda: [one(self._row) for one in self._matrices])
-        computed = _seconds(lambda: self._matrices[0](self._rows))
-        return Rates(self._bytes / read, 2 * _ROWS * _WIDTH**2 / computed, self._reduce_s())
+        batches, contexts = self._probes.batches, self._probes.contexts
+        return Probed(
+            tuple(self._weight_byte_s(batch) for batch in batches),
+            tuple(tuple(self._attention_s(batch, one) for one in contexts) for batch in batches),
+            tuple(self._reduce_s(batch) for batch in batches),
+        )
 
-    def _reduce_s(self) -> float:
+    def _weight_byte_s(self, batch: int) -> float:
+        rows = {
+            one.inputs: torch.ones(batch, one.inputs, dtype=torch.bfloat16) for one in self._linears
+        }
+        taken = _seconds(lambda: [one(rows[one.inputs]) for one in self._linears])
+        return taken / sum(one.nbytes for one in self._linears)
+
+    def _attention_s(self, batch: int, context: int) -> float:
+        heads, width = self._kv_heads, self._shape.head_dim
+        queries = self._shape.heads // self._shape.kv_heads
+        size = 2 * batch * heads * context * width
+        # A layer's cache is not there where the layer before has read its own.
+        layers = max(1, min(self._shape.layers, len(self._caches) // size))
+        parts = self._caches[: layers * size].view(layers, 2, batch, heads, context, width)
+        asked = torch.ones(batch, heads, queries, width, dtype=torch.bfloat16)
+        attend = functional.scaled_dot_product_attention
+        return _seconds(lambda: [attend(asked, *part) for part in parts]) / layers
+
+    def _reduce_s(self, batch: int) -> float:
         if self._ranks == 1:
             return 0.0
+        states = torch.ones(batch, self._hidden, dtype=torch.bfloat16)
         # Ranks come from products that took them differently long.
         dist.barrier()
-        reduces = _seconds(lambda: [dist.all_reduce(self._state) for _ in range(_REDUCES)])
-        return reduces / _REDUCES
+        return _seconds(lambda: [dist.all_reduce(states) for _ in range(_REDUCES)]) / _REDUCES
 
 
 def _seconds(work: Callable[[], object]) -> float:

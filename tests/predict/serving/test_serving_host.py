@@ -5,7 +5,8 @@ import pytest
 
 from repro.catalog.open_models import open_model
 from repro.claims.inference import INFERENCE, xeon_token_s
-from repro.predict.serving.host import Host, output_token_s
+from repro.predict.operators.retimed import Curve
+from repro.predict.serving.host import Host, Measured, measured_token_s, output_token_s
 
 _SHAPE = open_model("llama2-7b").shape
 _WEIGHTS = _SHAPE.count(0) - _SHAPE.vocab * _SHAPE.hidden
@@ -37,3 +38,19 @@ def test_a_xeon_reads_no_faster_than_its_channels() -> None:
     value, draws = INFERENCE["C160"].evaluate()
     assert value == pytest.approx(1e3 * xeon_token_s(4, 2.0))
     assert draws.min() < value < draws.max()
+
+
+def test_measured_sizes_are_interpolated_and_shared() -> None:
+    batches, contexts = np.array([1.0, 4.0, 16.0]), np.array([64.0, 4096.0])
+    # Time goes with the root of the batch and with the context: lines in logarithms.
+    byte_s = Curve((batches,), np.log(1e-10 * batches**0.5))
+    attended = Curve((batches, contexts), np.log(1e-7 * batches[:, None] * contexts))
+    reduced = Curve((batches,), np.log(1e-4 * batches))
+    one, two = Measured(byte_s, attended), Measured(byte_s, attended, reduced)
+    batch, context = np.array([2.0, 9.0]), np.array([100.0, 1000.0])
+    products_s = 2 * _WEIGHTS * 1e-10 * batch**0.5
+    attention_s = 32 * 1e-7 * batch * context
+    alone = measured_token_s(_SHAPE, one, batch, context, 2.0)
+    assert alone == pytest.approx(products_s + attention_s, rel=1e-3)
+    both = measured_token_s(_SHAPE, two, batch, context, 2.0, ranks=2)
+    assert both == pytest.approx(products_s / 2 + attention_s + 64e-4 * batch, rel=1e-3)

@@ -1,4 +1,5 @@
-"""Time per output token on CPUs, from two numbers of a rank: rates of memory and products."""
+"""Time per output token on CPUs, from two numbers of a rank: rates of memory and products; or from
+what was measured near a decoder's sizes."""
 
 from dataclasses import dataclass
 
@@ -6,6 +7,7 @@ import numpy as np
 
 from repro.catalog.open_models import DecoderShape
 from repro.predict.operators.kernels import joint
+from repro.predict.operators.retimed import Curve
 from repro.predict.workload import Array
 
 
@@ -48,11 +50,55 @@ def output_token_s(
         In the shape to which batch and context broadcast.
     """
     b, context = np.broadcast_arrays(np.asarray(batch, float), np.asarray(context, float))
-    attention = 2 * (shape.heads + shape.kv_heads) * shape.head_dim
-    matrices = 3 if shape.gated_mlp else 2
-    weights = shape.hidden * (shape.layers * (attention + matrices * shape.ffn) + shape.vocab)
+    weights = _multiplied(shape)
     read_s = np.full(b.shape, weight_bytes * weights / host.bytes_per_s)
     products = joint(2 * b * weights / host.flops, read_s)
     cached = 2 * shape.layers * shape.kv_heads * shape.head_dim * cache_bytes * b * context
     seconds: Array = (products + cached / host.bytes_per_s) / ranks
     return seconds + 2 * shape.layers * host.reduce_s * (ranks > 1)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one rank of a decoder's kind takes, between sizes that were measured.
+
+    Attributes
+    ----------
+    weight_byte_s
+        Products over the bytes of their weights, by batch.
+    attention_s
+        One layer's attention to its cache, by batch and context.
+    reduce_s
+        An all-reduce of the hidden states, by batch; None for one rank.
+    """
+
+    weight_byte_s: Curve
+    attention_s: Curve
+    reduce_s: Curve | None = None
+
+
+def measured_token_s(
+    shape: DecoderShape,
+    rank: Measured,
+    batch: Array | float,
+    context: Array | float,
+    weight_bytes: float,
+    ranks: int = 1,
+) -> Array:
+    """As `output_token_s`, from measurements near the decoder's sizes."""
+    sizes = np.stack(np.broadcast_arrays(np.asarray(batch, float), context), axis=-1)
+    flat = sizes.reshape(-1, 2)
+    weights = weight_bytes * _multiplied(shape) / ranks
+    seconds = weights * rank.weight_byte_s.seconds(flat[:, :1])
+    seconds = seconds + shape.layers * rank.attention_s.seconds(flat)
+    if rank.reduce_s is not None:
+        seconds = seconds + 2 * shape.layers * rank.reduce_s.seconds(flat[:, :1])
+    found: Array = seconds.reshape(sizes.shape[:-1])
+    return found
+
+
+def _multiplied(shape: DecoderShape) -> int:
+    """Weights that a token is multiplied with."""
+    attention = 2 * (shape.heads + shape.kv_heads) * shape.head_dim
+    matrices = 3 if shape.gated_mlp else 2
+    return shape.hidden * (shape.layers * (attention + matrices * shape.ffn) + shape.vocab)

@@ -1,0 +1,126 @@
+"""Operators of torch by the microbenchmark that stands for each, with the sizes that matter.
+
+Names are those of torch's profiler without `aten::` or `c10d::`. What a size is:
+
+- `product`, `batched product`: (batch,) m, n, k, apart by which operands are transposed;
+- `_softmax`, `native_layer_norm` and the like: rows, width;
+- lookups: how many, width, rows of the table; of bags first their number, then rows of one;
+- all others: elements of the largest tensor, apart by how many operands have as many.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Sizes = tuple[float, ...]
+
+PRODUCTS = ("nn", "nt", "tn")
+BY_ROWS = (
+    "_softmax",
+    "_softmax_backward_data",
+    "native_layer_norm",
+    "native_layer_norm_backward",
+)
+LOOKUPS = ("index_select", "index_add_", "embedding", "embedding_dense_backward")
+BAGS = "_embedding_bag"
+# By numbers of operands that have all elements.
+BY_ELEMENTS: Mapping[str, tuple[int, ...]] = {
+    **dict.fromkeys(("add", "add_", "sub", "mul", "mul_"), (1, 2)),
+    **dict.fromkeys(("tanh_backward", "gelu_backward", "threshold_backward"), (2,)),
+    **dict.fromkeys(("sub_", "rsub", "div", "div_", "neg", "pow", "sqrt"), (1,)),
+    **dict.fromkeys(("exp", "log", "tanh", "erf", "gelu", "relu", "sigmoid"), (1,)),
+    **dict.fromkeys(("sum", "max", "linalg_vector_norm"), (1,)),
+    **dict.fromkeys(("fill_", "zero_", "masked_fill_", "masked_fill", "cat"), (1,)),
+    "copy_": (2,),
+    "_fused_adamw_": (1,),
+}
+STRIDED_COPY = "copy_ strided"
+COLLECTIVES = {"allreduce_": "all_reduce", "alltoall_base_": "all_to_all"}
+# Others that do the same work.
+_ALIASES = {
+    "_fused_adam_": "_fused_adamw_",
+    "_embedding_bag_forward_only": BAGS,
+    "norm": "linalg_vector_norm",
+    "amax": "max",
+}
+_PRODUCTS_AT = {"mm": 0, "addmm": 1, "bmm": 0, "baddbmm": 1}
+
+
+def benchmark_of(name: str, args: Mapping[str, Any]) -> tuple[str, Sizes] | None:
+    """The microbenchmark of a call, and its sizes; None where none stands for it.
+
+    Parameters
+    ----------
+    name
+        As the profiler has it, such as `aten::mm`.
+    args
+        What the profiler notes of the call with `record_shapes`.
+    """
+    _, _, short = name.partition("::")
+    short = _ALIASES.get(short, short)
+    dims, strides = args.get("Input Dims", []), args.get("Input Strides", [])
+    if short in _PRODUCTS_AT:
+        return _product(dims, strides, _PRODUCTS_AT[short])
+    if short in BY_ROWS:
+        width = int(dims[0][-1])
+        return short, (_elements(dims[0]) // width, width)
+    if short in LOOKUPS:
+        return short, _lookup(short, dims, args.get("Concrete Inputs", []))
+    if short == BAGS:
+        (rows, width), lookups, bags = dims[0], dims[1][0], dims[2][0]
+        return short, (bags, lookups / bags, width, rows)
+    if short in BY_ELEMENTS:
+        return _by_elements(short, dims, strides)
+    return None
+
+
+def collective_bytes(args: Mapping[str, Any], element_bytes: int = 4) -> int:
+    """Bytes of the larger of what a rank hands over and gets in a call of a collective."""
+    return element_bytes * max(map(_elements, args.get("Input Dims", [[]])))
+
+
+def _product(dims: Sequence[Any], strides: Sequence[Any], first: int) -> tuple[str, Sizes] | None:
+    (*batch, m, k), (*_, n) = dims[first : first + 2]
+    layout = "".join(
+        "t" if stride[-2] == 1 and stride[-1] > 1 else "n" for stride in strides[first : first + 2]
+    )
+    name = "batched product" if batch else "product"
+    return f"{name} {layout or 'nn'}", (*batch, m, n, k)
+
+
+def _lookup(name: str, dims: Sequence[Any], given: Sequence[str]) -> Sizes:
+    if name == "embedding_dense_backward":
+        return _elements(dims[1]), int(dims[0][-1]), int(given[2])
+    rows, width = dims[0][0], _elements(dims[0][1:])
+    indices = dims[1] if name == "embedding" else dims[2]
+    return _elements(indices), width, rows
+
+
+def _by_elements(name: str, dims: Sequence[Any], strides: Sequence[Any]) -> tuple[str, Sizes]:
+    counts = [_elements(one) for one in dims]
+    largest = max(counts, default=1)
+    if name == "copy_" and any(
+        count == largest and not _is_dense(shape, stride)
+        for count, shape, stride in zip(counts, dims, strides, strict=False)
+    ):
+        return STRIDED_COPY, (largest,)
+    measured = BY_ELEMENTS[name]
+    operands = min(max(counts.count(largest), measured[0]), measured[-1])
+    return f"{name}/{operands}", (largest,)
+
+
+def _elements(dims: Any) -> int:
+    """Of a tensor, or of a list of tensors all together."""
+    if dims and isinstance(dims[0], list):
+        return sum(map(_elements, dims))
+    return math.prod(dims)
+
+
+def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether its elements are one behind the other."""
+    expected = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=False):
+        if size > 1 and stride != expected:
+            return False
+        expected *= size
+    return True

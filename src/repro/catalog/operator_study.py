@@ -1,0 +1,117 @@
+"""The study of operators and iterations (`params/operator_study.yaml`)."""
+
+from pydantic import PositiveFloat, PositiveInt
+
+from repro.catalog.dlrm import DlrmShape, Table, random_tables
+from repro.catalog.operator_calls import (
+    BAGS,
+    BY_ELEMENTS,
+    BY_ROWS,
+    LOOKUPS,
+    PRODUCTS,
+    STRIDED_COPY,
+)
+from repro.catalog.reading import Entry, choose, read_yaml
+from repro.paths import PARAMS
+
+_Range = tuple[PositiveInt, PositiveInt]
+
+
+class TableSets(Entry):
+    """Random tables: their number, their rows, and the rows that a sample sums up, from and to."""
+
+    count: _Range
+    rows: _Range
+    pooling: _Range
+
+    def draw(self, number: int) -> tuple[Table, ...]:
+        """The tables of one set; the same number gives the same."""
+        return random_tables(number, self.count, self.rows, self.pooling)
+
+
+class OperatorProfile(Entry):
+    """Sizes that operators are measured at, all combinations of those they have, and how often.
+
+    Attributes
+    ----------
+    sides
+        m, n and k of products.
+    batches, batched_sides
+        Of batched products.
+    elements
+        Of element-wise work.
+    rows, widths
+        Of operators that go by rows.
+    lookups, table_rows, embedding_widths, bags, poolings
+        Of lookups; poolings are rows that a bag sums up, on average.
+    bytes
+        Of collectives.
+    repeats
+        Of the whole.
+    iterations
+        Of each model and plan in a repeat.
+    ranks
+        Those that recommendation models run on.
+    table_sets
+        Random sets of tables on each number of ranks.
+    """
+
+    sides: tuple[PositiveInt, ...]
+    batches: tuple[PositiveInt, ...]
+    batched_sides: tuple[PositiveInt, ...]
+    elements: tuple[PositiveInt, ...]
+    rows: tuple[PositiveInt, ...]
+    widths: tuple[PositiveInt, ...]
+    lookups: tuple[PositiveInt, ...]
+    table_rows: tuple[PositiveInt, ...]
+    embedding_widths: tuple[PositiveInt, ...]
+    bags: tuple[PositiveInt, ...]
+    poolings: tuple[PositiveFloat, ...]
+    bytes: tuple[PositiveInt, ...]
+    repeats: PositiveInt
+    iterations: PositiveInt
+    ranks: tuple[PositiveInt, ...]
+    table_sets: PositiveInt
+
+    def grids(self) -> dict[str, tuple[tuple[float, ...], ...]]:
+        """The sizes of every operator of `repro.catalog.operator_calls` that one rank measures, an
+        axis for each of its sizes."""
+        products = {f"product {layout}": 3 * (self.sides,) for layout in PRODUCTS}
+        batched = {
+            f"batched product {layout}": (self.batches, *3 * (self.batched_sides,))
+            for layout in PRODUCTS
+        }
+        by_elements = [
+            f"{name}/{count}" for name, counts in BY_ELEMENTS.items() for count in counts
+        ]
+        tables = (self.embedding_widths, self.table_rows)
+        return {
+            **products,
+            **batched,
+            **dict.fromkeys(BY_ROWS, (self.rows, self.widths)),
+            **dict.fromkeys(LOOKUPS, (self.lookups, *tables)),
+            BAGS: (self.bags, self.poolings, *tables),
+            **dict.fromkeys((*by_elements, STRIDED_COPY), (self.elements,)),
+        }
+
+
+class OperatorStudy(Entry):
+    """Models of the testbed by name with their micro batch, the bytes that operands take turns in,
+    recommendation models, and profiles by name."""
+
+    models: tuple[str, ...]
+    micro_batch_size: PositiveInt
+    working_set_bytes: PositiveFloat
+    dlrm: DlrmShape
+    tables: TableSets
+    profiles: dict[str, OperatorProfile]
+
+    def profile(self, name: str) -> OperatorProfile:
+        """One by name."""
+        return choose("profile", name, self.profiles)
+
+
+def read_operator_study() -> OperatorStudy:
+    """The file."""
+    value: OperatorStudy = read_yaml(PARAMS / "operator_study.yaml", OperatorStudy)
+    return value

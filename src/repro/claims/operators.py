@@ -1,0 +1,86 @@
+"""Other papers' errors of predicted iterations (C162-C164), beside this machine's.
+
+They are yardsticks: an error as small or smaller, and a share as large or larger, reproduce them.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from scipy.stats import binomtest
+
+from repro.claims.findings import Finding, Verdict
+from repro.claims.published import Claim
+from repro.observe.precision import CONFIDENCE
+from repro.predict.operators.retimed import geometric_mean_pct, iterations, plans
+
+_RESAMPLES = 1000
+_TABLES = "dlrm"
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """A value in percent, its interval and what it is of; `least` is whether less is better."""
+
+    value: float
+    interval: tuple[float, float]
+    said: str
+    least: bool
+
+    def reaches(self, published: float) -> bool:
+        """Whether it is as good as what was published, or its interval holds that."""
+        low, high = self.interval
+        return low <= published if self.least else high >= published
+
+
+def _error(sharded: bool, found: pd.DataFrame) -> Yardstick:
+    """Geometric mean of the errors, with the interval of other cases drawn from these."""
+    own = found[(found.model == _TABLES) == sharded].error_pct
+    draw = np.random.default_rng(0)
+    means = [
+        geometric_mean_pct(own.sample(frac=1, replace=True, random_state=draw))
+        for _ in range(_RESAMPLES)
+    ]
+    low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    said = f"{len(own)} iterations on this machine's CPU; the largest error is "
+    return Yardstick(
+        geometric_mean_pct(own), (float(low), float(high)), f"{said}{own.abs().max():.1f} %", True
+    )
+
+
+def _fastest_found(found: pd.DataFrame) -> Yardstick:
+    """How often the plan predicted to be fastest was; Wilson's interval."""
+    chosen = plans(found)
+    share = binomtest(int(chosen.found.sum()), len(chosen))
+    interval = share.proportion_ci(CONFIDENCE, method="wilson")
+    said = (
+        f"{share.k} of {share.n} sets of tables; the chosen plan is at most "
+        f"{chosen.lost_pct.max():.1f} % slower than the fastest"
+    )
+    return Yardstick(100 * share.statistic, (100 * interval.low, 100 * interval.high), said, False)
+
+
+_YARDSTICKS: Mapping[str, Callable[[pd.DataFrame], Yardstick]] = {
+    "C162": partial(_error, True),
+    "C163": partial(_error, False),
+    "C164": _fastest_found,
+}
+
+
+def yardstick(claim: str, results: xr.Dataset) -> Yardstick:
+    """What this machine's measurements have for a claim of `OPERATORS`."""
+    return _YARDSTICKS[claim](iterations(results))
+
+
+def _compared(claim: Claim, results: xr.Dataset) -> Finding:
+    """How iterations that were timed again from operators compare with a paper's."""
+    found = yardstick(claim.id, results)
+    assert claim.value is not None
+    verdict: Verdict = "reproduced" if found.reaches(claim.value) else "not reproduced"
+    return Finding(found.value, found.interval, verdict, found.said)
+
+
+OPERATORS = dict.fromkeys(_YARDSTICKS, _compared)

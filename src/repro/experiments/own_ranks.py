@@ -1,0 +1,63 @@
+"""Ranks as processes of their own on this machine, each with one thread, for a single task."""
+
+import multiprocessing
+import socket
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from repro.errors import ReproError
+
+# What ranks that have answered may take to end by themselves.
+_ENDING_S = 5.0
+# Is given its rank, the number of ranks and a free port of the loopback, then what follows.
+Task = Callable[..., Any]
+
+
+def run_ranks(what: str, ranks: int, task: Task, *arguments: Any) -> list[Any]:
+    """What the task returns on each rank.
+
+    Parameters
+    ----------
+    what
+        Is said where a rank fails.
+
+    Raises
+    ------
+    ReproError
+        A rank ended without an answer.
+    """
+    context = multiprocessing.get_context("forkserver")
+    # Loading them takes each rank seconds.
+    context.set_forkserver_preload(["torch", task.__module__])
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    pipes, processes = [], []
+    for rank in range(ranks):
+        here, there = context.Pipe()
+        given = (there, task, rank, ranks, port, *arguments)
+        processes.append(context.Process(target=_rank, args=given, daemon=True))
+        processes[-1].start()
+        there.close()
+        pipes.append(here)
+    try:
+        answers = [pipe.recv() for pipe in pipes]
+        for process in processes:
+            process.join(_ENDING_S)
+        return answers
+    except EOFError:
+        raise ReproError(
+            f"{what} with {ranks} ranks: one of them ended; see its words above"
+        ) from None
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+
+
+def _rank(answer: Connection, task: Task, rank: int, ranks: int, port: int, *given: Any) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    answer.send(task(rank, ranks, port, *given))

@@ -1,0 +1,119 @@
+"""Read traces of PyTorch's profiler: operators with their shapes, between collectives.
+
+Keys are those of torch/csrc/profiler (`record_shapes=True`); the trace is one rank's.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from repro.catalog.operator_calls import COLLECTIVES, Sizes, benchmark_of, collective_bytes
+from repro.errors import ReproError
+from repro.logs.cut_json import read_json
+from repro.logs.reading import read_text
+
+# Stands for what lies between operators: Python, autograd, views.
+HOST = "host"
+
+
+@dataclass(frozen=True)
+class TracedOperator:
+    """Calls of one operator on the same sizes in the same segment.
+
+    Attributes
+    ----------
+    segment
+        Collectives among several ranks divide an iteration into segments, each of which ends with
+        one.
+    operator, sizes
+        As in `repro.catalog.operator_calls`, without sizes where no microbenchmark stands for it;
+        or `HOST`, of which there is one call for each outermost operator.
+    calls
+        How many.
+    traced_s
+        What the profiler saw of them, with its own cost.
+    """
+
+    segment: int
+    operator: str
+    sizes: Sizes
+    calls: int
+    traced_s: float
+
+
+def read_operator_trace(text: str, ranks: int = 1) -> list[TracedOperator]:
+    """All operators of a trace.
+
+    Parameters
+    ----------
+    text : str
+        The file's content.
+    ranks : int
+        Of the process group; collectives of one rank are no more than what the host does.
+
+    Raises
+    ------
+    ReproError
+        It has no operators, or no shapes.
+    """
+    events = [
+        event
+        for event in read_json(text, "traceEvents", []).get("traceEvents", [])
+        if isinstance(event, dict) and event.get("ph") == "X" and event.get("cat") == "cpu_op"
+    ]
+    if not any(event["name"].startswith("aten::") for event in events):
+        raise ReproError("has no operators; profile with torch.profiler's activity CPU")
+    if not any("Input Dims" in event.get("args", {}) for event in events):
+        raise ReproError("its operators have no shapes; profile with record_shapes=True")
+    calls: defaultdict[tuple[int, str, Sizes], list[float]] = defaultdict(list)
+    segment = 0
+    for operator, sizes, seconds in _operators(events, ranks):
+        calls[segment, operator, sizes].append(seconds)
+        segment += operator in COLLECTIVES.values()
+    return [
+        TracedOperator(*key, calls=len(seconds), traced_s=sum(seconds))
+        for key, seconds in calls.items()
+    ]
+
+
+def read_operator_file(path: Path, ranks: int = 1) -> list[TracedOperator]:
+    """`read_operator_trace` of a file, which may be packed by gzip.
+
+    Raises
+    ------
+    ReproError
+        It cannot be read, or as there.
+    """
+    try:
+        return read_operator_trace(read_text(path), ranks)
+    except ReproError as error:
+        raise ReproError(f"{path}: {error}") from None
+
+
+def _operators(events: list[dict[str, Any]], ranks: int) -> Iterator[tuple[str, Sizes, float]]:
+    """In the order of time: each outermost operator, and what in it a microbenchmark stands for."""
+    # Ends of the operators of each thread that hold, or stand for, those within them.
+    outer_until: defaultdict[Any, float] = defaultdict(float)
+    stands_until: defaultdict[Any, float] = defaultdict(float)
+    ordered = sorted(events, key=lambda event: (event["ts"], -event["dur"]))
+    for number, event in enumerate(ordered):
+        thread, start, seconds = event["tid"], event["ts"], event["dur"] * 1e-6
+        end = start + event["dur"]
+        room, _, short = event["name"].partition("::")
+        args: Mapping[str, Any] = event.get("args", {})
+        if room == "c10d" and short in COLLECTIVES and ranks > 1:
+            yield COLLECTIVES[short], (ranks, collective_bytes(args)), seconds
+        if room != "aten":
+            continue
+        if start >= outer_until[thread]:
+            outer_until[thread] = end
+            yield HOST, (), 0.0
+        if start < stands_until[thread]:
+            continue
+        if found := benchmark_of(event["name"], args):
+            stands_until[thread] = end
+            yield *found, seconds
+        elif number + 1 == len(ordered) or ordered[number + 1]["ts"] >= end:
+            yield short, (), seconds

@@ -1,0 +1,20 @@
+"""What torch's profiler sees of operators, with their shapes."""
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from torch.profiler import ProfilerActivity, profile
+
+
+def trace_of(step: Callable[[], object]) -> str:
+    """The trace of one call, as its file would be."""
+    # Kineto says on each start and stop that it does, unless asked for errors only.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        step()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        return path.read_text(encoding="utf-8", errors="replace")

@@ -1,0 +1,272 @@
+"""Iterations timed again from microbenchmarks of the operators that a trace of them has.
+
+A rank's operators run one after the other on one thread; ranks meet in collectives. The critical
+path is the slowest rank's operators of each segment between two collectives, and the collectives,
+as in Lin et al., "Towards Universal Performance Modeling for Machine Learning Training on Multi-GPU
+Platforms" (2024). What an operator takes is interpolated between sizes that were measured alone.
+What the host does between operators is the same for every outermost operator of a model, and taken
+from its smallest shape: that iteration's time less its operators', over their number.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from scipy.interpolate import RegularGridInterpolator
+
+from repro.catalog.operator_calls import COLLECTIVES
+from repro.logs.operator_trace import HOST, TracedOperator
+from repro.predict.workload import Array
+from repro.results.store import has_runs, why_not_run
+
+SMALLEST, JUDGED = "smallest", "judged"
+_COMPARED = ("measured_s", "predicted_s")
+_SIZES = ("size_0", "size_1", "size_2", "size_3")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Seconds of an operator over its sizes, which were measured in all combinations.
+
+    Logarithms are interpolated linearly between logarithms of sizes; sizes below the smallest take
+    as long as that, those above the largest what the last two make of them.
+    """
+
+    axes: tuple[Array, ...]
+    log_s: Array
+
+    def seconds(self, sizes: Array) -> Array:
+        """Of sizes (call, axis)."""
+        inside = [
+            np.log(np.maximum(column, axis[0]))
+            for axis, column in zip(self.axes, sizes.T, strict=True)
+            if len(axis) > 1
+        ]
+        interpolate = RegularGridInterpolator(
+            [np.log(axis) for axis in self.axes if len(axis) > 1],
+            self.log_s.squeeze(),
+            bounds_error=False,
+            fill_value=None,
+        )
+        seconds: Array = np.exp(interpolate(np.stack(inside, axis=-1)))
+        return seconds
+
+
+def curves(results: xr.Dataset) -> dict[str, Curve]:
+    """What was measured of each operator: medians over repeats."""
+    table = _sizes(results, "operator").assign(
+        operator=results["operator_name"].values,
+        seconds=results["operator_time_s"].median("repeat").values,
+    )
+    found = {}
+    for operator, rows in table.groupby("operator"):
+        columns = [name for name in _SIZES if rows[name].notna().all()]
+        ordered = rows.sort_values(columns)
+        axes = tuple(np.unique(ordered[name].to_numpy()) for name in columns)
+        log_s = np.log(ordered.seconds.to_numpy()).reshape([len(axis) for axis in axes])
+        found[str(operator)] = Curve(axes, log_s)
+    return found
+
+
+def calls(results: xr.Dataset) -> pd.DataFrame:
+    """Every call of the traced iterations, with `seconds` of all its calls.
+
+    Returns
+    -------
+    DataFrame
+        Rows as `repro.logs.operator_trace.TracedOperator`, by case and rank. `known` is whether a
+        microbenchmark stands for the operator; others and the host have 0 seconds here.
+    """
+    table = _sizes(results, "call").assign(
+        **{
+            name: results[f"call_{name}"].values
+            for name in ("case", "rank", "segment", "operator", "calls", "traced_s")
+        }
+    )
+    measured = curves(results)
+    return with_seconds(table, measured)
+
+
+def with_seconds(table: pd.DataFrame, measured: Mapping[str, Curve]) -> pd.DataFrame:
+    """Calls with what microbenchmarks let expect of them; `known` says of which they do."""
+    seconds = np.zeros(len(table))
+    for operator, at in table.groupby("operator").indices.items():
+        if curve := measured.get(str(operator)):
+            columns = list(_SIZES[: len(curve.axes)])
+            sizes = table.iloc[at][columns].to_numpy(dtype=float)
+            seconds[at] = curve.seconds(sizes) * table.calls.to_numpy()[at]
+    return table.assign(seconds=seconds, known=table.operator.isin(list(measured)))
+
+
+def iterations(results: xr.Dataset) -> pd.DataFrame:
+    """Measured and re-timed iterations.
+
+    Returns
+    -------
+    DataFrame
+        A row per case that is judged: `model`, `tables`, `plan`, `ranks`, `measured_s` (median over
+        repeats), `predicted_s` with its parts `host_s` and `collectives_s`, and `error_pct`.
+    """
+    every = calls(results)
+    cases = pd.DataFrame(
+        {
+            name: results[f"case_{name}"].values
+            for name in ("model", "role", "tables", "plan", "ranks")
+        }
+    ).assign(measured_s=results["iteration_time_s"].median("repeat").values)
+    launches = every[every.operator == HOST].groupby("case").calls.sum()
+    alone_s = every.groupby("case").seconds.sum()
+    launch_s: dict[str, float] = {}
+    rows = []
+    for number, case in enumerate(cases.to_dict("records")):
+        if case["role"] == SMALLEST:
+            launch_s[case["model"]] = (case["measured_s"] - alone_s[number]) / launches[number]
+    for number, case in enumerate(cases.to_dict("records")):
+        if case.pop("role") == JUDGED:
+            own = every[every.case == number]
+            rows.append(case | _path(own, launch_s[case["model"]]))
+    found = pd.DataFrame(rows)
+    found["error_pct"] = 100 * (found.predicted_s / found.measured_s - 1)
+    return found
+
+
+def _path(own: pd.DataFrame, launch_s: float) -> dict[str, float]:
+    """The critical path of one iteration."""
+    meets = own.operator.isin(COLLECTIVES.values())
+    host_s = np.where(own.operator == HOST, own.calls * launch_s, 0.0)
+    computing = own.assign(host_s=host_s, busy_s=host_s + own.seconds)[~meets]
+    by_rank = computing.groupby(["segment", "rank"])[["busy_s", "host_s"]].sum()
+    # The slowest rank's of each segment.
+    path = by_rank.loc[by_rank.groupby("segment").busy_s.idxmax()].sum()
+    # All ranks are in it until the one with most to move is done.
+    collectives_s = own[meets].groupby("segment").seconds.max().sum()
+    return {
+        "predicted_s": float(path.busy_s + collectives_s),
+        "host_s": float(path.host_s),
+        "collectives_s": float(collectives_s),
+    }
+
+
+def retimed_trace(rows: Sequence[TracedOperator], results: xr.Dataset) -> pd.DataFrame:
+    """A trace's operators, timed again from what was measured of them on another occasion.
+
+    Returns
+    -------
+    DataFrame
+        A row per operator, the longest first: `calls`, `traced_ms` (with the profiler's own time),
+        `predicted_ms`, and whether a microbenchmark stands for it (`known`).
+    """
+    table = pd.DataFrame([vars(row) for row in rows])
+    sizes = pd.DataFrame(table.pop("sizes").tolist()).reindex(columns=range(len(_SIZES)))
+    table[list(_SIZES)] = sizes.to_numpy(dtype=float)
+    timed = with_seconds(table[table.operator != HOST], curves(results))
+    found = timed.groupby(["operator", "known"]).agg(
+        calls=("calls", "sum"), traced_ms=("traced_s", "sum"), predicted_ms=("seconds", "sum")
+    )
+    found[["traced_ms", "predicted_ms"]] *= 1e3
+    return found.sort_values("traced_ms", ascending=False).reset_index()
+
+
+def plans(found: pd.DataFrame) -> pd.DataFrame:
+    """Which plan of each set of tables was fastest, and which was predicted to be.
+
+    Returns
+    -------
+    DataFrame
+        A row for each set of tables and number of ranks: `fastest`, `chosen` by the prediction,
+        whether they are the same (`found`), and how much slower the chosen one is (`lost_pct`).
+    """
+    rows = []
+    for (ranks, tables), own in found[found.plan != ""].groupby(["ranks", "tables"]):
+        fastest, chosen = (own.iloc[int(own[name].argmin())] for name in _COMPARED)
+        rows.append(
+            {
+                "ranks": ranks,
+                "tables": tables,
+                "fastest": fastest.plan,
+                "chosen": chosen.plan,
+                "found": fastest.plan == chosen.plan,
+                "lost_pct": 100 * (chosen.measured_s / fastest.measured_s - 1),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def geometric_mean_pct(errors_pct: pd.Series) -> float:
+    """Of the absolute errors."""
+    return float(np.exp(np.log(errors_pct.abs()).mean()))
+
+
+def errors_by_model(results: xr.Dataset) -> pd.DataFrame:
+    """Errors of re-timed iterations, a row per model, and one of all."""
+    if not has_runs(results):
+        return _not_run(results)
+    found = iterations(results)
+    groups = {**dict(list(found.groupby("model"))), "all": found}
+    return pd.DataFrame(
+        {
+            name: {
+                "iterations": len(own),
+                "geometric_mean_pct": geometric_mean_pct(own.error_pct),
+                "mean_pct": own.error_pct.abs().mean(),
+                "bias_pct": own.error_pct.mean(),
+                "largest_pct": own.error_pct.abs().max(),
+            }
+            for name, own in groups.items()
+        }
+    ).T.round(1)
+
+
+def iteration_table(results: xr.Dataset) -> pd.DataFrame:
+    """`iterations` in milliseconds."""
+    if not has_runs(results):
+        return _not_run(results)
+    found = iterations(results)
+    times = [name for name in found.columns if name.endswith("_s")]
+    in_ms = {name.replace("_s", "_ms"): 1e3 * found[name] for name in times}
+    return found.drop(columns=times).assign(**in_ms).round(2)
+
+
+def plan_table(results: xr.Dataset) -> pd.DataFrame:
+    """`plans` of what was measured."""
+    return plans(iterations(results)).round(1) if has_runs(results) else _not_run(results)
+
+
+def coverage(results: xr.Dataset) -> pd.DataFrame:
+    """What of the judged iterations microbenchmarks stand for.
+
+    Returns
+    -------
+    DataFrame
+        A row per model: `calls` that microbenchmarks stand for, of which `measured_themselves` have
+        the very sizes that were measured and are not interpolated; the share of the traced time
+        that all of these have (`known_pct`), and the three `others` that have most of the rest.
+    """
+    if not has_runs(results):
+        return _not_run(results)
+    sizes = ["operator", *_SIZES]
+    points = _sizes(results, "operator").assign(operator=results["operator_name"].values)
+    every = calls(results).merge(points[sizes].assign(same=True), on=sizes, how="left")
+    every["model"] = results["case_model"].values[every.case]
+    judged = every[(results["case_role"].values[every.case] == JUDGED) & (every.operator != HOST)]
+    rows = {}
+    for model, own in judged.groupby("model"):
+        known, others = own[own.known], own[~own.known]
+        longest = others.groupby("operator").traced_s.sum().nlargest(3)
+        rows[model] = {
+            "calls": known.calls.sum(),
+            "measured_themselves": known[known.same.notna()].calls.sum(),
+            "known_pct": round(100 * known.traced_s.sum() / own.traced_s.sum(), 1),
+            "others": ", ".join(map(str, longest.index)),
+        }
+    return pd.DataFrame(rows).T
+
+
+def _not_run(results: xr.Dataset) -> pd.DataFrame:
+    return pd.DataFrame({"not run": [why_not_run(results)]})
+
+
+def _sizes(results: xr.Dataset, kind: str) -> pd.DataFrame:
+    return pd.DataFrame(results[f"{kind}_size"].values, columns=list(_SIZES))

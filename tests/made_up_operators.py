@@ -1,0 +1,87 @@
+"""A made-up machine: what it measured of operators, and iterations that follow from them."""
+
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+# An addition takes 1 us and 2 ns an element; a collective 50 us and 1 ns a byte; the host 10 us for
+# each outermost operator.
+HOST_S = 1e-5
+
+
+def add_s(elements: float) -> float:
+    """Seconds of an addition."""
+    return 1e-6 + 2e-9 * elements
+
+
+def reduce_s(size: float) -> float:
+    """Seconds of an all-reduce among two ranks."""
+    return 5e-5 + 1e-9 * size
+
+
+# Elements that each rank adds up before and behind an all-reduce of so many bytes, by plan.
+PLANS = {"even": ((4e6, 4e6), 8e5), "uneven": ((7e6, 1e6), 4e5)}
+
+
+def made_up_operators(slower: float = 1.0) -> xr.Dataset:
+    """Two models and two plans; judged iterations are `slower` than their operators let expect."""
+    elements, sizes = np.geomspace(10, 1e8, 200), np.geomspace(64, 1e7, 200)
+    points = [("add/2", (size,), add_s(size)) for size in elements]
+    points += [("all_reduce", (2, size), reduce_s(size)) for size in sizes]
+    cases: list[dict[str, object]] = []
+    calls: list[dict[str, object]] = []
+
+    def case(role: str, model: str, seconds: float, plan: str = "") -> None:
+        one = {"role": role, "model": model, "plan": plan, "tables": 0}
+        ranks = 2 if plan else 1
+        cases.append({**one, "ranks": ranks, "time_s": seconds})
+
+    def call(rank: int, segment: int, operator: str, size: tuple[float, ...], times: int) -> None:
+        where = {"case": len(cases) - 1, "rank": rank, "segment": segment}
+        calls.append({**where, "operator": operator, "size": size, "calls": times, "traced_s": 1.0})
+
+    for model, number in (("small", 1e4), ("large", 1e6)):
+        for role, count, factor in (("smallest", 20.0, 1.0), ("judged", number, slower)):
+            case(role, model, factor * (30 * HOST_S + 20 * add_s(count)))
+            call(0, 0, "host", (), 30)
+            call(0, 0, "add/2", (count,), 20)
+    case("smallest", "dlrm", 5 * HOST_S + 5 * add_s(20.0))
+    call(0, 0, "host", (), 5)
+    call(0, 0, "add/2", (20.0,), 5)
+    for plan, (added, size) in PLANS.items():
+        passes = 2 * (max(map(add_s, added)) + HOST_S)
+        case("judged", "dlrm", slower * (passes + reduce_s(size)), plan)
+        for rank, segment in product((0, 1), (0, 1)):
+            call(rank, segment, "host", (), 1)
+            call(rank, segment, "add/2", (added[rank],), 1)
+            if segment == 0:
+                call(rank, segment, "all_reduce", (2, size), 1)
+    return _dataset(points, pd.DataFrame(cases), pd.DataFrame(calls))
+
+
+def _dataset(
+    points: list[tuple[str, tuple[float, ...], float]], cases: pd.DataFrame, calls: pd.DataFrame
+) -> xr.Dataset:
+    times = cases.pop("time_s").to_numpy()
+    call_sizes = _padded(list(calls.pop("size")))
+    repeats = np.array([0.9, 1.0, 1.1])
+    return xr.Dataset(
+        {
+            "operator_name": ("benchmark", [name for name, _, _ in points]),
+            "operator_size": (("benchmark", "axis"), _padded([size for _, size, _ in points])),
+            "operator_time_s": (
+                ("benchmark", "repeat"),
+                np.outer([seconds for _, _, seconds in points], repeats),
+            ),
+            "iteration_time_s": (("case", "repeat"), np.outer(times, repeats)),
+            "call_size": (("call", "axis"), call_sizes),
+            **{f"case_{name}": ("case", cases[name].to_numpy()) for name in cases},
+            **{f"call_{name}": ("call", calls[name].to_numpy()) for name in calls},
+        }
+    )
+
+
+def _padded(sizes: list[tuple[float, ...]]) -> np.ndarray:
+    return np.array([[*size, *(4 - len(size)) * [np.nan]] for size in sizes], dtype=float)

@@ -1,0 +1,97 @@
+"""Iterations timed again: sums of operators, and the slowest rank between collectives."""
+
+import numpy as np
+import pytest
+from made_up_operators import HOST_S, PLANS, add_s, made_up_operators, reduce_s
+
+from repro.logs.operator_trace import TracedOperator
+from repro.predict.operators.retimed import (
+    Curve,
+    coverage,
+    curves,
+    errors_by_model,
+    geometric_mean_pct,
+    iterations,
+    plan_table,
+    plans,
+    retimed_trace,
+)
+from repro.results.store import not_run
+
+
+def test_curves_are_exact_where_measured_and_between_powers() -> None:
+    sides = np.array([10.0, 40.0, 160.0])
+    # A power of each size is a line in logarithms.
+    log_s = np.log(1e-9 * sides[:, None] ** 2 * sides[None, :])
+    curve = Curve((sides, sides), log_s)
+    asked = np.array([[10.0, 40.0], [20.0, 100.0], [320.0, 50.0]])
+    assert curve.seconds(asked) == pytest.approx(1e-9 * asked[:, 0] ** 2 * asked[:, 1])
+    # What is smaller than the smallest takes as long as that.
+    assert curve.seconds(np.array([[2.0, 40.0]])) == pytest.approx(1e-9 * 10**2 * 40)
+
+
+def test_an_axis_of_one_size_is_no_axis() -> None:
+    curve = curves(made_up_operators())["all_reduce"]
+    assert curve.seconds(np.array([[2.0, 1e6]])) == pytest.approx(reduce_s(1e6), rel=1e-3)
+
+
+def test_iterations_are_their_operators_and_the_host() -> None:
+    found = iterations(made_up_operators()).set_index("model")
+    assert found.error_pct.abs().max() < 0.1
+    small = found.loc["small"]
+    assert small.predicted_s == pytest.approx(30 * HOST_S + 20 * add_s(1e4), rel=1e-3)
+    assert small.host_s == pytest.approx(30 * HOST_S, rel=0.01)
+
+
+def test_the_slowest_rank_of_each_segment_and_the_collectives_are_the_path() -> None:
+    found = iterations(made_up_operators()).set_index("plan")
+    (first, second), size = PLANS["uneven"]
+    assert first > second
+    computing = 2 * (add_s(first) + HOST_S)
+    assert found.loc["uneven"].collectives_s == pytest.approx(reduce_s(size), rel=1e-3)
+    assert found.loc["uneven"].predicted_s == pytest.approx(computing + reduce_s(size), rel=1e-3)
+
+
+def test_no_time_of_a_judged_iteration_is_used() -> None:
+    as_they_are, slower = (iterations(made_up_operators(by)) for by in (1.0, 1.25))
+    assert np.array_equal(as_they_are.predicted_s, slower.predicted_s)
+    assert slower.error_pct.to_numpy() == pytest.approx(-20.0, abs=0.1)
+    assert geometric_mean_pct(slower.error_pct) == pytest.approx(20.0, abs=0.1)
+    assert errors_by_model(made_up_operators(1.25)).loc["all", "bias_pct"] == -20.0
+
+
+def test_the_plan_that_is_predicted_to_be_fastest_is_looked_up() -> None:
+    (row,) = plans(iterations(made_up_operators())).itertuples()
+    assert (row.fastest, row.chosen, row.found, row.lost_pct) == ("even", "even", True, 0.0)
+    results = made_up_operators()
+    # The other one is measured to be twice as fast.
+    wrong = results["case_plan"] == "uneven"
+    results["iteration_time_s"] = results["iteration_time_s"].where(~wrong, 1e-3)
+    (row,) = plans(iterations(results)).itertuples()
+    assert (row.fastest, row.chosen, row.found) == ("uneven", "even", False)
+    assert row.lost_pct > 100
+
+
+def test_what_no_microbenchmark_stands_for_is_said() -> None:
+    rows = [
+        TracedOperator(0, "host", (), 9, 0.0),
+        TracedOperator(0, "add/2", (1000,), 4, 0.25),
+        TracedOperator(0, "unheard_of", (), 1, 0.75),
+    ]
+    found = retimed_trace(rows, made_up_operators())
+    assert list(found.operator) == ["unheard_of", "add/2"]
+    assert list(found.known) == [False, True]
+    assert list(found.predicted_ms) == pytest.approx([0.0, 4e3 * add_s(1000)], rel=1e-3)
+
+
+def test_calls_of_sizes_that_were_measured_are_counted() -> None:
+    results = made_up_operators()
+    assert coverage(results).loc["small", "measured_themselves"] == 0
+    results["operator_size"][0, 0] = 1e4
+    assert coverage(results).loc["small", "measured_themselves"] == 20
+    assert coverage(results).loc["small", "known_pct"] == 100.0
+
+
+def test_nothing_measured_says_why() -> None:
+    for table in (coverage, errors_by_model, plan_table):
+        assert "nobody tried" in table(not_run({"operators": "nobody tried"})).to_string()
