@@ -17,7 +17,7 @@ class Throughput(Entry):
 
 
 class GpuCodec(Entry):
-    """A codec by its published throughput on one GPU.
+    """A codec by its throughput on one GPU, as found in its `source`.
 
     Attributes
     ----------

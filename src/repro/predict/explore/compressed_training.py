@@ -56,7 +56,7 @@ def encoding(
     call_s: Array | float = 0.0,
     slower: Array | float = 1.0,
 ) -> Encoding:
-    """Of values at a codec's rate on a GPU, which takes `slower` times as long as published."""
+    """Of values at a codec's rate on a GPU, which takes `slower` times as long as stated."""
     encode_s, decode_s = codec.seconds_per_value(bits, device)
     return Encoding(
         kept=bits / (8 * FULL_ELEMENT_BYTES),
@@ -69,7 +69,7 @@ def encoding(
 @dataclass(frozen=True)
 class Compressed:
     """The study's model on a machine, by calibrated parameters or draws of them; `slower` is what
-    its codec takes, times what was published."""
+    its codec takes, times what is stated."""
 
     study: CompressedTraining
     shape: Shape
