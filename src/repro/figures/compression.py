@@ -18,7 +18,7 @@ from repro.results.compression import NONE, has_losses, loss_table, time_table
 from repro.results.store import has_runs
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
-_COLOURS = ("#000000", "#56B4E9", "#0072B2", "#E69F00", "#D55E00", "#009E73", "#CC79A7")
+_COLOURS = ("#000000", "#56B4E9", "#D55E00", "#0072B2", "#009E73", "#CC79A7")
 _PHASES = {
     "computing": ("forward compute", "backward compute", "optimizer"),
     "stage messages": ("forward receive", "backward receive", "send"),
@@ -87,7 +87,7 @@ def loss_curves(results: xr.Dataset) -> hv.Layout:
         legend_position="right",
         **panel_size(),
     )
-    spread = float(table.loc[NONE, "spread"])
+    spread = table.spread.to_dict()[NONE]
     at_end = bars(
         table.rename(index=_labels())[["above_none"]],
         {"above_none": "#0072B2"},
@@ -164,8 +164,8 @@ def spectra_by_step(results: xr.Dataset) -> hv.Layout:
 
 
 def _by_protocol(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    names = table.index.get_level_values("protocol").unique()
-    return [(str(name), table.xs(name, level="protocol")) for name in names]
+    groups = table.groupby(level="protocol", sort=False)
+    return [(str(name), rows.droplevel("protocol")) for name, rows in groups]
 
 
 def _curve(at: np.ndarray, values: np.ndarray, along: str, label: str, colour: str) -> hv.Curve:
