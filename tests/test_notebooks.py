@@ -29,6 +29,7 @@ def test_the_papers_sections_have_their_notebooks() -> None:
         "collectives",
         "communication",
         "hierarchical_zero",
+        "compression",
         "one_gpu",
         "claims",
         "testbed_prediction",

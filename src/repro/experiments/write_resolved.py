@@ -11,6 +11,7 @@ from repro.catalog.collectives import read_collectives_sweep, select_sweep
 from repro.catalog.experiments import EXPERIMENTS
 from repro.catalog.selection import select
 from repro.experiments.communication import resolve_communication
+from repro.experiments.compression import resolve_compression
 from repro.experiments.obtain import resolve, resolve_sensitivity
 from repro.experiments.partitions import resolve_partitions
 from repro.experiments.resolved import Resolved
@@ -35,6 +36,7 @@ def write_resolved(profile: str, folder: Path) -> list[Path]:
         found[f"collectives-{cluster}"] = [resolve(select_sweep(cluster, profile=profile))]
     found["communication"] = [resolve_communication(profile=profile)]
     found["hierarchical_zero"] = [resolve_partitions(profile)]
+    found["compression"] = resolve_compression(profile=profile)
     one = select("weak_scaling", models="bert-large", gpus=8, profile=profile)
     found["sensitivity"] = list(resolve_sensitivity(one).values())
     return [_write(folder / f"{stage}.json", parts) for stage, parts in found.items()]

@@ -9,6 +9,7 @@ from repro.catalog.compression_study import read_compression_study
 from repro.figures.panels import (
     bars,
     not_run_here,
+    options,
     panel_size,
     panels,
     protocol_labels,
@@ -18,7 +19,7 @@ from repro.results.compression import NONE, has_losses, loss_table, time_table
 from repro.results.store import has_runs
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
-_COLOURS = ("#000000", "#56B4E9", "#0072B2", "#E69F00", "#D55E00", "#009E73", "#CC79A7")
+_COLOURS = ("#000000", "#56B4E9", "#D55E00", "#0072B2", "#009E73", "#CC79A7")
 _PHASES = {
     "computing": ("forward compute", "backward compute", "optimizer"),
     "stage messages": ("forward receive", "backward receive", "send"),
@@ -76,9 +77,9 @@ def loss_curves(results: xr.Dataset) -> hv.Layout:
         mean = own.mean("seed").values
         half = np.array([half_width(values.tolist()) for values in own.values.T])
         at, colour = own["validated_step"].values, _colours()[name]
-        band = hv.Area((at, mean - half, mean + half), vdims=["low", "high"])
-        drawn.append(band.opts(color=colour, alpha=0.15))
-        drawn.append(_curve(at, mean, "step", _labels()[name], colour))
+        band = hv.Area((at, mean - half, mean + half), vdims=["above", "high"])
+        drawn.append(band.opts(**_pale(colour)))
+        drawn.append(_curve(at, mean, ("step", "above"), _labels()[name], colour))
     by_step = hv.Overlay(drawn).opts(
         title="validation loss above no compression (measured)",
         xlabel="step",
@@ -87,7 +88,7 @@ def loss_curves(results: xr.Dataset) -> hv.Layout:
         legend_position="right",
         **panel_size(),
     )
-    spread = float(table.loc[NONE, "spread"])
+    spread = table.spread.to_dict()[NONE]
     at_end = bars(
         table.rename(index=_labels())[["above_none"]],
         {"above_none": "#0072B2"},
@@ -111,7 +112,7 @@ def loss_over_time(results: xr.Dataset) -> hv.Layout:
             _curve(
                 losses["validated_step"].values * iteration_s,
                 losses.sel(scheme=name).values,
-                "time",
+                ("time", "loss"),
                 _labels()[str(name)],
                 _colours()[str(name)],
             )
@@ -146,9 +147,9 @@ def spectra_by_step(results: xr.Dataset) -> hv.Layout:
             results[name].groupby("kind"), ("#D55E00", "#0072B2"), strict=True
         ):
             at, over = own["observed_step"].values, own.transpose("observed_step", "matrix").values
-            band = hv.Area((at, over.min(1), over.max(1)), vdims=["low", "high"])
-            marks.append(band.opts(color=colour, alpha=0.15))
-            marks.append(_curve(at, over.mean(1), "step", str(kind), colour))
+            band = hv.Area((at, over.min(1), over.max(1)), vdims=[name, "high"])
+            marks.append(band.opts(**_pale(colour)))
+            marks.append(_curve(at, over.mean(1), ("step", name), str(kind), colour))
         drawn.append(
             hv.Overlay(marks).opts(
                 title=f"{label} (measured)",
@@ -164,12 +165,23 @@ def spectra_by_step(results: xr.Dataset) -> hv.Layout:
 
 
 def _by_protocol(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    names = table.index.get_level_values("protocol").unique()
-    return [(str(name), table.xs(name, level="protocol")) for name in names]
+    groups = table.groupby(level="protocol", sort=False)
+    return [(str(name), rows.droplevel("protocol")) for name, rows in groups]
 
 
-def _curve(at: np.ndarray, values: np.ndarray, along: str, label: str, colour: str) -> hv.Curve:
-    return hv.Curve((at, values), along, "loss", label=label).opts(color=colour)
+def _curve(
+    at: np.ndarray, values: np.ndarray, axes: tuple[str, str], label: str, colour: str
+) -> hv.Curve:
+    """A line; panels whose axes have the same names share them."""
+    return hv.Curve((at, values), *axes, label=label).opts(color=colour)
+
+
+def _pale(colour: str) -> dict[str, object]:
+    """Options of a band round a line."""
+    return options(
+        matplotlib={"facecolor": colour, "alpha": 0.15},
+        bokeh={"color": colour, "alpha": 0.15},
+    )
 
 
 def _labels() -> dict[str, str]:

@@ -100,7 +100,7 @@ def time_table(results: xr.Dataset) -> pd.DataFrame:
                 **phases[phases != 0],
             }
     table = pd.DataFrame(rows).T.rename_axis(["protocol", "scheme"]).fillna(0.0)
-    plain = table.xs(NONE, level="scheme").iteration_s
+    plain = table.xs(NONE, level="scheme").iteration_s.to_dict()
     without = table.index.get_level_values("protocol").map(plain).to_numpy()
     table.insert(3, "gain_percent", 100 * (without / table.iteration_s - 1))
     return table
@@ -220,7 +220,7 @@ def _sent(
 ) -> float:
     """Of one call without compression. A message of a ring has one size, a collective its bus
     factor."""
-    codec = compression and compression.by_direction().get(direction)
+    codec = compression.by_direction().get(direction) if compression else None
     if compression is None or codec is None or size < compression.smallest_bytes:
         name = "send_recv" if operation == "send" else operation
         return float(bus_factor(name, len(ranks))) * size

@@ -12,6 +12,8 @@ from pydantic.fields import FieldInfo
 from repro.catalog.clusters import Cluster
 from repro.catalog.collectives import Collectives
 from repro.catalog.communication_study import CommunicationStudy
+from repro.catalog.compressed_training import CompressedTraining
+from repro.catalog.compression_study import CompressionStudy
 from repro.catalog.decoding import Decoding
 from repro.catalog.experiments import EXPERIMENTS, Experiment
 from repro.catalog.gpus import Gpu
@@ -52,6 +54,8 @@ _FILES: dict[str, tuple[type[Entry], ...]] = {
     "communication.yaml": (CommunicationStudy,),
     "memory.yaml": (PublishedMemory,),
     "hierarchical_zero.yaml": (PartitionStudy,),
+    "compression.yaml": (CompressionStudy,),
+    "compressed_training.yaml": (CompressedTraining,),
     "larger_models.yaml": (LargerModels,),
     "calibration/*.yaml": (Calibration,),
     "links.yaml": (LinkCalibration,),

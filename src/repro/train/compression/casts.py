@@ -25,8 +25,8 @@ class Integers(Coding):
 
     def error_bound(self, values: torch.Tensor) -> torch.Tensor:
         blocks = functional.pad(values.abs(), (0, -len(values) % BLOCK)).view(-1, BLOCK)
-        scales = blocks.amax(1) / (2 ** (self.bits - 1) - 1)
-        half = scales / 2 * (1 + 1e-5) + TINY
+        scales: torch.Tensor = blocks.amax(1) / (2 ** (self.bits - 1) - 1)
+        half: torch.Tensor = scales / 2 * (1 + 1e-5) + TINY
         return half.repeat_interleave(BLOCK)[: len(values)]
 
     def _encode(self, flat: torch.Tensor) -> torch.Tensor:
