@@ -28,14 +28,14 @@ PLANS = {"even": ((4e6, 4e6), 8e5), "uneven": ((7e6, 1e6), 4e5)}
 def made_up_operators(slower: float = 1.0) -> xr.Dataset:
     """Two models and two plans; judged iterations are `slower` than their operators let expect."""
     elements, sizes = np.geomspace(10, 1e8, 200), np.geomspace(64, 1e7, 200)
-    points = [("add/2", (size,), add_s(size)) for size in elements]
-    points += [("all_reduce", (2, size), reduce_s(size)) for size in sizes]
+    points = [(ranks, "add/2", size, add_s(size)) for ranks in (1, 2) for size in elements]
+    points += [(2, "all_reduce", size, reduce_s(size)) for size in sizes]
     cases: list[dict[str, object]] = []
     calls: list[dict[str, object]] = []
 
     def case(role: str, model: str, seconds: float, plan: str = "") -> None:
         one = {"role": role, "model": model, "plan": plan, "tables": 0}
-        ranks = 2 if plan else 1
+        ranks = 2 if model == "dlrm" else 1
         cases.append({**one, "ranks": ranks, "time_s": seconds})
 
     def call(rank: int, segment: int, operator: str, size: tuple[float, ...], times: int) -> None:
@@ -57,23 +57,27 @@ def made_up_operators(slower: float = 1.0) -> xr.Dataset:
             call(rank, segment, "host", (), 1)
             call(rank, segment, "add/2", (added[rank],), 1)
             if segment == 0:
-                call(rank, segment, "all_reduce", (2, size), 1)
+                call(rank, segment, "all_reduce", (size,), 1)
     return _dataset(points, pd.DataFrame(cases), pd.DataFrame(calls))
 
 
 def _dataset(
-    points: list[tuple[str, tuple[float, ...], float]], cases: pd.DataFrame, calls: pd.DataFrame
+    points: list[tuple[int, str, float, float]], cases: pd.DataFrame, calls: pd.DataFrame
 ) -> xr.Dataset:
     times = cases.pop("time_s").to_numpy()
     call_sizes = _padded(list(calls.pop("size")))
     repeats = np.array([0.9, 1.0, 1.1])
     return xr.Dataset(
         {
-            "operator_name": ("benchmark", [name for name, _, _ in points]),
-            "operator_size": (("benchmark", "axis"), _padded([size for _, size, _ in points])),
+            "operator_ranks": ("benchmark", [ranks for ranks, *_ in points]),
+            "operator_name": ("benchmark", [name for _, name, _, _ in points]),
+            "operator_size": (
+                ("benchmark", "axis"),
+                _padded([(size,) for _, _, size, _ in points]),
+            ),
             "operator_time_s": (
                 ("benchmark", "repeat"),
-                np.outer([seconds for _, _, seconds in points], repeats),
+                np.outer([seconds for *_, seconds in points], repeats),
             ),
             "iteration_time_s": (("case", "repeat"), np.outer(times, repeats)),
             "call_size": (("call", "axis"), call_sizes),

@@ -1,10 +1,11 @@
 """Measure single operators on this machine, and iterations that are timed again from them."""
 
+import os
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,9 +33,11 @@ from repro.train.records import TrainingRun
 _Seconds = TypeVar("_Seconds", float, list[float])
 # Loads a batch, and returns the iteration on it, which returns its seconds.
 _Load = Callable[[], Callable[[], float]]
+_Axes = tuple[tuple[float, ...], ...]
+_Point = tuple[str, Sizes]
 _MODEL = "dlrm"
-_AXES = 4
-_DESCRIBED = ("model", "role", "tables", "plan")
+_MOST_AXES = 4
+_DESCRIBED = ("model", "role", "tables", "plan", "ranks")
 # Of one size in a repeat.
 _CALLS = 7
 _UNITS = {
@@ -46,14 +49,15 @@ _UNITS = {
 
 @dataclass(frozen=True)
 class Case:
-    """One iteration: medians of each repeat, and operators by rank.
+    """One iteration, measured while so many `ranks` worked.
 
     `role` is whether it is judged or the smallest of its model; `tables` the number of a random
-    set.
+    set. `time_s` has an entry a repeat, `operators` one a rank that takes part.
     """
 
     model: str
     role: str
+    ranks: int
     time_s: list[float]
     operators: list[list[TracedOperator]]
     tables: int = 0
@@ -64,18 +68,20 @@ class Case:
 class Found:
     """What a set of ranks measured: operators' times by repeat, and iterations."""
 
-    operators: dict[tuple[str, Sizes], list[float]]
+    ranks: int
+    operators: dict[_Point, list[float]]
     cases: list[Case]
 
 
 @dataclass(frozen=True)
 class Sharded:
-    """What one of several ranks measured: collectives (repeat, call) by name and bytes; of each set
-    of tables and plan its laps (repeat, iteration, lap), which are passes and then collectives, and
-    its operators."""
+    """What one of several ranks measured, by repeat: operators; collectives' calls; laps of
+    iterations, which are passes and then collectives; and each case's operators."""
 
-    collectives: dict[tuple[str, int], FloatArray]
-    plans: dict[tuple[int, str], tuple[FloatArray, list[TracedOperator]]]
+    operators: dict[_Point, list[float]] = field(default_factory=dict)
+    collectives: dict[_Point, list[list[float]]] = field(default_factory=dict)
+    laps: dict[tuple[str, int, str], list[list[list[float]]]] = field(default_factory=dict)
+    traces: dict[tuple[str, int, str], list[TracedOperator]] = field(default_factory=dict)
 
 
 def measure_operators(profile_name: str) -> xr.Dataset:
@@ -94,6 +100,8 @@ def measure_operators(profile_name: str) -> xr.Dataset:
     """
     study = read_operator_study()
     profile = study.profile(profile_name)
+    # The profiler says on each start and stop that it does; ranks inherit that it should not.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     found = run_ranks("operators", 1, _alone, profile_name)
     for ranks in tqdm(profile.ranks, desc="sharded tables", unit="set of ranks"):
         found.append(_together(run_ranks("sharded tables", ranks, _sharded, profile_name)))
@@ -115,7 +123,7 @@ def _alone(rank: int, ranks: int, port: int, profile_name: str) -> Found:
     study = read_operator_study()
     profile = study.profile(profile_name)
     points = [(name, sizes) for name, axes in profile.grids().items() for sizes in product(*axes)]
-    operators: dict[tuple[str, Sizes], list[float]] = {point: [] for point in points}
+    operators: dict[_Point, list[float]] = {point: [] for point in points}
     times: dict[tuple[str, str], list[float]] = {}
     with device_scope():
         join_groups(rank, ranks, "127.0.0.1", port)
@@ -129,19 +137,14 @@ def _alone(rank: int, ranks: int, port: int, profile_name: str) -> Found:
                 times.setdefault(key, []).append(float(np.median(taken)))
         texts = {key: trace_of(load()) for key, load in loads.items()}
     cases = [
-        Case(model, role, times[model, role], [read_operator_trace(text)])
+        Case(model, role, 1, times[model, role], [read_operator_trace(text)])
         for (model, role), text in texts.items()
     ]
-    return Found(operators, cases)
-
-
-def _run(load: _Load) -> float:
-    return load()()
+    return Found(1, operators, cases)
 
 
 def _loads(study: OperatorStudy, scratch: Path) -> Iterator[tuple[tuple[str, str], _Load]]:
     """Iterations of each model and of its smallest shape."""
-    from repro.train.dlrm import Dlrm, laps_s
     from repro.train.run import device_scope
     from repro.train.timed import loading
     from repro.train.training import set_up
@@ -154,12 +157,6 @@ def _loads(study: OperatorStudy, scratch: Path) -> Iterator[tuple[tuple[str, str
             with device_scope():
                 state = set_up(one, scratch)
             yield (name, role), loading(state)
-    tables = (Table(10, 1),) * study.tables.count[0]
-    bottom, top = (1,) * len(study.dlrm.bottom), (1,) * len(study.dlrm.top)
-    shape = DlrmShape(dense=1, width=1, bottom=bottom, top=top, batch=1)
-    model = Dlrm(shape, tables, plan_shards("row-wise", tables, 1, 1))
-    batch = model.batch(0)
-    yield (_MODEL, SMALLEST), lambda: lambda: sum(laps_s(model, batch))
 
 
 def _smallest(run: TrainingRun) -> TrainingRun:
@@ -172,38 +169,78 @@ def _smallest(run: TrainingRun) -> TrainingRun:
 
 
 def _sharded(rank: int, ranks: int, port: int, profile_name: str) -> Sharded:
-    """On each of several ranks: collectives, and every plan of each set of tables, in turns."""
+    """On each of several ranks at once: operators near the sizes that iterations have, collectives,
+    and every plan of each set of tables, in turns."""
     import torch.distributed as dist
 
     from repro.observe.operator_trace import trace_of
-    from repro.train.dlrm import Dlrm, laps_s
-    from repro.train.operators import collective_s
+    from repro.train.operators import collective_s, operator_s
 
     address = f"tcp://127.0.0.1:{port}"
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=ranks)
     study = read_operator_study()
     profile = study.profile(profile_name)
-    collectives = {
-        (name, size): np.array([collective_s(name, size, _CALLS) for _ in range(profile.repeats)])
-        for name, size in product(COLLECTIVES.values(), profile.bytes)
-    }
-    plans = {}
-    for number in range(profile.table_sets):
+    steps = dict(_dlrms(study, profile.table_sets, rank, ranks))
+    found = Sharded()
+    for key, step in steps.items():
+        step()
+        found.traces[key] = read_operator_trace(trace_of(step), ranks)
+    everybody: list[list[TracedOperator]] = [[] for _ in range(ranks)]
+    dist.all_gather_object(everybody, [*chain(*found.traces.values())])
+    points = list(_near(profile.grids(), [*chain(*everybody)]))
+    for _ in range(profile.repeats):
+        for point in points:
+            taken = operator_s(*point, study.working_set_bytes)
+            found.operators.setdefault(point, []).append(taken)
+        for name, size in product(COLLECTIVES.values(), profile.bytes):
+            calls = collective_s(name, size, _CALLS)
+            found.collectives.setdefault((name, (size,)), []).append(calls)
+        for key, step in steps.items():
+            dist.barrier()
+            found.laps.setdefault(key, []).append(_iterated(step, profile.iterations))
+    return found
+
+
+def _dlrms(
+    study: OperatorStudy, table_sets: int, rank: int, ranks: int
+) -> Iterator[tuple[tuple[str, int, str], Callable[[], list[float]]]]:
+    """Iterations by role, set of tables and plan; the smallest is each rank's own."""
+    from repro.train.dlrm import Dlrm, laps_s
+
+    tables = (Table(10, 1),) * study.tables.count[0]
+    bottom, top = (1,) * len(study.dlrm.bottom), (1,) * len(study.dlrm.top)
+    shape = DlrmShape(dense=1, width=1, bottom=bottom, top=top, batch=1)
+    model = Dlrm(shape, tables, plan_shards("row-wise", tables, 1, 1))
+    yield (SMALLEST, 0, ""), partial(laps_s, model, model.batch(0))
+    for number in range(table_sets):
         # Other tables on each number of ranks.
         tables = study.tables.draw(100 * ranks + number)
-        steps, laps = {}, {}
         for plan in PLANS:
             shards = plan_shards(plan, tables, study.dlrm.width, ranks)
             model = Dlrm(study.dlrm, tables, shards, rank, ranks)
-            steps[plan] = partial(laps_s, model, model.batch(number))
-            laps[plan] = [_iterated(steps[plan], profile.iterations)]
-        for _ in range(profile.repeats - 1):
-            for plan, step in steps.items():
-                laps[plan].append(_iterated(step, profile.iterations))
-        for plan, step in steps.items():
-            operators = read_operator_trace(trace_of(step), ranks)
-            plans[number, plan] = np.array(laps[plan]), operators
-    return Sharded(collectives, plans)
+            yield (JUDGED, number, plan), partial(laps_s, model, model.batch(number))
+
+
+def _near(grids: dict[str, _Axes], traced: Iterable[TracedOperator]) -> Iterator[_Point]:
+    """Sizes of the grids that those of traced operators lie between."""
+    used: dict[str, list[Sizes]] = {}
+    for one in traced:
+        used.setdefault(one.operator, []).append(one.sizes)
+    for operator, axes in grids.items():
+        if operator in used:
+            ends = zip(axes, np.array(used[operator]).T, strict=True)
+            for sizes in product(*(_between(axis, column) for axis, column in ends)):
+                yield operator, sizes
+
+
+def _between(axis: tuple[float, ...], used: FloatArray) -> list[float]:
+    low = max((one for one in axis if one <= used.min()), default=axis[0])
+    high = min((one for one in axis if one >= used.max()), default=axis[-1])
+    return [one for one in axis if low <= one <= high]
+
+
+def _run(load: _Load) -> float:
+    return load()()
 
 
 def _iterated(step: Callable[[], _Seconds], iterations: int) -> list[_Seconds]:
@@ -215,29 +252,36 @@ def _iterated(step: Callable[[], _Seconds], iterations: int) -> list[_Seconds]:
 def _together(answers: list[Sharded]) -> Found:
     """Several ranks' measurements as one, as if each had a core of its own.
 
-    A pass takes the CPU time of the rank that needs most, in the median of iterations. A collective
-    begins when the last rank comes, for which it is shortest; other work only prolongs it, so that
-    of several the shortest counts.
+    Operators take the mean of the ranks. A pass takes the CPU time of the rank that needs most, in
+    the median of iterations. A collective begins when the last rank comes, for which it is
+    shortest; other work only prolongs it, so that of several the shortest counts.
     """
     from repro.train.dlrm import PASSES
 
-    operators: dict[tuple[str, Sizes], list[float]] = {}
-    for name, size in answers[0].collectives:
-        times = np.array([one.collectives[name, size] for one in answers])
-        operators[name, (len(answers), size)] = times.min(axis=(0, 2)).tolist()
+    ranks = len(answers)
+    operators = {
+        point: np.mean([one.operators[point] for one in answers], axis=0).tolist()
+        for point in answers[0].operators
+    }
+    for point in answers[0].collectives:
+        times = np.array([one.collectives[point] for one in answers])
+        operators[point] = times.min(axis=(0, 2)).tolist()
     cases = []
-    for number, plan in answers[0].plans:
-        of_ranks = [one.plans[number, plan] for one in answers]
-        laps = np.array([laps for laps, _ in of_ranks])
-        passes_s = np.median(laps[..., :PASSES].max(axis=0), axis=1).sum(axis=-1)
-        collectives_s = laps[..., PASSES:].min(axis=(0, 2)).sum(axis=-1)
-        rows = [rows for _, rows in of_ranks]
-        cases.append(Case(_MODEL, JUDGED, (passes_s + collectives_s).tolist(), rows, number, plan))
-    return Found(operators, cases)
+    for role, tables, plan in answers[0].laps:
+        key = (role, tables, plan)
+        laps = np.array([one.laps[key] for one in answers])
+        alone = role == SMALLEST
+        slowest = laps[..., :PASSES].mean(axis=0) if alone else laps[..., :PASSES].max(axis=0)
+        time_s = np.median(slowest, axis=1).sum(axis=-1)
+        if not alone:
+            time_s = time_s + laps[..., PASSES:].min(axis=(0, 2)).sum(axis=-1)
+        traces = [one.traces[key] for one in answers[: 1 if alone else ranks]]
+        cases.append(Case(_MODEL, role, ranks, time_s.tolist(), traces, tables, plan))
+    return Found(ranks, operators, cases)
 
 
 def _dataset(found: list[Found]) -> xr.Dataset:
-    points = [point for one in found for point in one.operators.items()]
+    points = [(one.ranks, *point, times) for one in found for point, times in one.operators.items()]
     cases = [case for one in found for case in one.cases]
     calls = pd.DataFrame(
         [
@@ -247,26 +291,19 @@ def _dataset(found: list[Found]) -> xr.Dataset:
             for row in rows
         ]
     )
-    described = pd.DataFrame(
+    described = pd.DataFrame({name: [getattr(case, name) for case in cases] for name in _DESCRIBED})
+    dataset = xr.Dataset(
         {
-            **{name: [getattr(case, name) for case in cases] for name in _DESCRIBED},
-            "ranks": [len(case.operators) for case in cases],
+            "operator_ranks": ("benchmark", np.array([ranks for ranks, *_ in points])),
+            "operator_name": ("benchmark", np.array([name for _, name, _, _ in points], dtype=str)),
+            "operator_size": (("benchmark", "axis"), _padded([sizes for *_, sizes, _ in points])),
+            "operator_time_s": (("benchmark", "repeat"), np.array([times for *_, times in points])),
+            "iteration_time_s": (("case", "repeat"), np.array([case.time_s for case in cases])),
+            "call_size": (("call", "axis"), _padded(list(calls.pop("sizes")))),
+            **{f"case_{name}": ("case", _column(described[name])) for name in described},
+            **{f"call_{name}": ("call", _column(calls[name])) for name in calls},
         }
     )
-    variables = {
-        "operator_name": (("benchmark",), np.array([name for (name, _), _ in points], dtype=str)),
-        "operator_size": (("benchmark", "axis"), _padded([sizes for (_, sizes), _ in points])),
-        "operator_time_s": (("benchmark", "repeat"), np.array([times for _, times in points])),
-        "iteration_time_s": (("case", "repeat"), np.array([case.time_s for case in cases])),
-        "call_size": (("call", "axis"), _padded(list(calls["sizes"]))),
-        **{f"case_{name}": (("case",), _column(described[name])) for name in described},
-        **{
-            f"call_{name}": (("call",), _column(calls[name]))
-            for name in calls.columns
-            if name != "sizes"
-        },
-    }
-    dataset = xr.Dataset(variables)
     for name, (long_name, units) in _UNITS.items():
         dataset[name].attrs = {"long_name": long_name, "units": units}
     return dataset
@@ -278,7 +315,7 @@ def _column(values: pd.Series) -> np.ndarray:
 
 def _padded(sizes: list[Sizes]) -> FloatArray:
     """Sizes of any number of axes, with NaN for those that are not there."""
-    table = np.full((len(sizes), _AXES), np.nan)
+    table = np.full((len(sizes), _MOST_AXES), np.nan)
     for row, given in zip(table, sizes, strict=True):
         row[: len(given)] = given
     return table

@@ -104,7 +104,7 @@ def _operators(events: list[dict[str, Any]], ranks: int) -> Iterator[tuple[str, 
         room, _, short = event["name"].partition("::")
         args: Mapping[str, Any] = event.get("args", {})
         if room == "c10d" and short in COLLECTIVES and ranks > 1:
-            yield COLLECTIVES[short], (ranks, collective_bytes(args)), seconds
+            yield COLLECTIVES[short], (collective_bytes(args),), seconds
         if room != "aten":
             continue
         if start >= outer_until[thread]:

@@ -1,6 +1,5 @@
 """What torch's profiler sees of operators, with their shapes."""
 
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +9,6 @@ from torch.profiler import ProfilerActivity, profile
 
 def trace_of(step: Callable[[], object]) -> str:
     """The trace of one call, as its file would be."""
-    # Kineto says on each start and stop that it does, unless asked for errors only.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
         step()
     with tempfile.TemporaryDirectory() as folder:

@@ -31,8 +31,10 @@ def test_curves_are_exact_where_measured_and_between_powers() -> None:
 
 
 def test_an_axis_of_one_size_is_no_axis() -> None:
-    curve = curves(made_up_operators())["all_reduce"]
-    assert curve.seconds(np.array([[2.0, 1e6]])) == pytest.approx(reduce_s(1e6), rel=1e-3)
+    sides = np.array([10.0, 40.0])
+    curve = Curve((np.array([7.0]), sides), np.log(1e-9 * sides[None, :]))
+    assert curve.seconds(np.array([[3.0, 20.0], [9.0, 40.0]])) == pytest.approx([2e-8, 4e-8])
+    assert curves(made_up_operators(), 2).keys() == {"add/2", "all_reduce"}
 
 
 def test_iterations_are_their_operators_and_the_host() -> None:

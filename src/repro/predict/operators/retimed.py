@@ -44,6 +44,8 @@ class Curve:
             for axis, column in zip(self.axes, sizes.T, strict=True)
             if len(axis) > 1
         ]
+        if not inside:
+            return np.full(len(sizes), float(np.exp(self.log_s.squeeze())))
         interpolate = RegularGridInterpolator(
             [np.log(axis) for axis in self.axes if len(axis) > 1],
             self.log_s.squeeze(),
@@ -54,12 +56,12 @@ class Curve:
         return seconds
 
 
-def curves(results: xr.Dataset) -> dict[str, Curve]:
-    """What was measured of each operator: medians over repeats."""
+def curves(results: xr.Dataset, ranks: int = 1) -> dict[str, Curve]:
+    """What was measured of each operator while so many ranks worked: medians over repeats."""
     table = _sizes(results, "operator").assign(
         operator=results["operator_name"].values,
         seconds=results["operator_time_s"].median("repeat").values,
-    )
+    )[results["operator_ranks"].values == ranks]
     found = {}
     for operator, rows in table.groupby("operator"):
         columns = [name for name in _SIZES if rows[name].notna().all()]
@@ -85,8 +87,10 @@ def calls(results: xr.Dataset) -> pd.DataFrame:
             for name in ("case", "rank", "segment", "operator", "calls", "traced_s")
         }
     )
-    measured = curves(results)
-    return with_seconds(table, measured)
+    ranks = results["case_ranks"].values[table.case]
+    return pd.concat(
+        [with_seconds(table[ranks == own], curves(results, own)) for own in np.unique(ranks)]
+    ).sort_index()
 
 
 def with_seconds(table: pd.DataFrame, measured: Mapping[str, Curve]) -> pd.DataFrame:
@@ -117,16 +121,17 @@ def iterations(results: xr.Dataset) -> pd.DataFrame:
         }
     ).assign(measured_s=results["iteration_time_s"].median("repeat").values)
     launches = every[every.operator == HOST].groupby("case").calls.sum()
-    alone_s = every.groupby("case").seconds.sum()
-    launch_s: dict[str, float] = {}
+    operators_s = every.groupby("case").seconds.sum()
+    launch_s: dict[tuple[str, int], float] = {}
     rows = []
     for number, case in enumerate(cases.to_dict("records")):
         if case["role"] == SMALLEST:
-            launch_s[case["model"]] = (case["measured_s"] - alone_s[number]) / launches[number]
+            alone = case["measured_s"] - operators_s[number]
+            launch_s[case["model"], case["ranks"]] = alone / launches[number]
     for number, case in enumerate(cases.to_dict("records")):
         if case.pop("role") == JUDGED:
             own = every[every.case == number]
-            rows.append(case | _path(own, launch_s[case["model"]]))
+            rows.append(case | _path(own, launch_s[case["model"], case["ranks"]]))
     found = pd.DataFrame(rows)
     found["error_pct"] = 100 * (found.predicted_s / found.measured_s - 1)
     return found
@@ -248,7 +253,8 @@ def coverage(results: xr.Dataset) -> pd.DataFrame:
         return _not_run(results)
     sizes = ["operator", *_SIZES]
     points = _sizes(results, "operator").assign(operator=results["operator_name"].values)
-    every = calls(results).merge(points[sizes].assign(same=True), on=sizes, how="left")
+    points = points[sizes].drop_duplicates().assign(same=True)
+    every = calls(results).merge(points, on=sizes, how="left")
     every["model"] = results["case_model"].values[every.case]
     judged = every[(results["case_role"].values[every.case] == JUDGED) & (every.operator != HOST)]
     rows = {}
