@@ -351,7 +351,9 @@ def what_if(
         float | None,
         typer.Option(help="Tokens of the busiest rank of experts, over the mean; 1 is even."),
     ] = None,
-    zero_bubble: Annotated[bool, typer.Option(help="Pipelines by ZB-H1, not 1F1B.")] = False,
+    zero_bubble: Annotated[
+        bool, typer.Option(help="Pipelines by ZB-H1, with one chunk a stage.")
+    ] = False,
 ) -> None:
     """Print the best plans to train MODEL."""
     from repro.predict.explore.fused_plans import best_plans, plan_table

@@ -65,9 +65,10 @@ def plan_phases(best: pd.DataFrame) -> hv.Overlay:
 def slower_by_imbalance(plans: pd.DataFrame) -> hv.Overlay:
     """Iteration time of the best plan by how uneven experts are (`by_imbalance`), with its 90 %
     interval."""
-    of = plans.set_index("expert_imbalance")
-    band = hv.Area((of.index, of.low_s, of.high_s), vdims=["low", "high"])
-    line = of.iteration_time_s.hvplot.line(
+    band = hv.Area((plans.expert_imbalance, plans.low_s, plans.high_s), vdims=["low", "high"])
+    line = plans.hvplot.line(
+        "expert_imbalance",
+        "iteration_time_s",
         color=_COLOURS["expert parallel"],
         xlabel="tokens of the busiest rank of experts, over the mean",
         ylabel="iteration time in s",

@@ -96,6 +96,7 @@ def test_zero_bubble_shortens_pipelines_only() -> None:
         best_plans(*asked, zero_bubble=stated, count=10**6).set_index([*SPLIT])
         for stated in (False, True)
     )
-    saved = plain.bubble_s - zero.bubble_s.reindex(plain.index)
-    deep = plain.index.get_level_values("pp") > 1
+    assert (zero.index.get_level_values("vpp") == 1).all() and len(zero) < len(plain)
+    saved = plain.bubble_s.reindex(zero.index) - zero.bubble_s
+    deep = zero.index.get_level_values("pp") > 1
     assert (saved[deep] > 0).all() and (saved[~deep] == 0).all()

@@ -63,6 +63,10 @@ def test_what_it_says_holds() -> None:
         ({"dp": 3}, "line 2: gpus is 16; wanted is tp x pp x cp x dp"),
         ({"fsdp": "perhaps"}, "line 2: fsdp is 'perhaps'; wanted is yes or no"),
         ({"expert_imbalance": 0.5}, "line 2: expert_imbalance is 0.5; wanted is 1 .even. or more"),
+        (
+            {"zero_bubble": "yes", "vpp": 2, "pp": 2},
+            "line 2: vpp is 2; wanted is 1, as zero_bubble",
+        ),
         ({"layers": "many"}, "line 2: layers is 'many'; wanted is a number"),
         ({"stack": "megatron-9"}, "unknown stack 'megatron-9'; choose from: megatron-core, "),
     ],

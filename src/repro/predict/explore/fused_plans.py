@@ -63,7 +63,7 @@ def best_plans(
     expert_imbalance
         Tokens of the busiest rank of experts, over the mean; without it even, in wider intervals.
     zero_bubble
-        Whether gradients of weights fill the bubbles of pipelines (ZB-H1), not 1F1B.
+        Whether gradients of weights fill the bubbles of pipelines (ZB-H1) of one chunk a stage.
     count
         How many plans, at most.
 
@@ -183,6 +183,8 @@ def fitting_plans(
                 f"{', '.join(where.precisions)}"
             )
     plans = _plans(entry, where, gpus, global_batch, tuple(precisions), zero, micro_batches)
+    if stated.get("zero_bubble") == "yes":
+        plans = plans[plans.vpp == 1]
     if plans.empty:
         raise ReproError(
             f"gpus {gpus}: no split suits the {entry.shape.layers} layers and "

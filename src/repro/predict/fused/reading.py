@@ -138,6 +138,8 @@ def read_runs(table: pd.DataFrame) -> Run:
     dp = of.numbers_or("dp", gpus / (tp * pp * cp))
     of.refuse("gpus", ~np.isclose(gpus, tp * pp * cp * dp), "tp x pp x cp x dp")
     hidden, heads, experts = of.numbers("hidden"), of.numbers("heads"), of.numbers("experts")
+    zero_bubble = of.yes("zero_bubble")
+    of.refuse("vpp", (zero_bubble > 0) & (of.numbers("vpp") > 1), "1, as zero_bubble is yes")
     imbalance = of.numbers_or("expert_imbalance", np.ones(len(table)))
     of.refuse("expert_imbalance", imbalance < 1, "1 (even) or more")
     micro_batch = of.numbers("micro_batch")
@@ -170,7 +172,7 @@ def read_runs(table: pd.DataFrame) -> Run:
         ep=of.numbers("ep"),
         dp=dp,
         vpp=of.numbers("vpp"),
-        zero_bubble=of.yes("zero_bubble"),
+        zero_bubble=zero_bubble,
         sharded=of.yes("fsdp"),
         micro_batch=micro_batch,
         # Software that sizes micro batches itself need not divide the batch.
