@@ -22,11 +22,11 @@ from synthetic_corpus import HEAD, TAIL, FakePage, MakeDump
 from repro.corpus import articles as module
 from repro.corpus import pages as pages_module
 from repro.corpus.articles import extract_articles
-from repro.corpus.bounded import map_in_order, process_pool
 from repro.corpus.manifest import stats
 from repro.corpus.records import Article, read_articles
 from repro.corpus.shards import Share
 from repro.errors import ReproError
+from repro.processes import map_in_order, process_pool
 
 
 def extract(dump: Path, output: Path, **changed: Any) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from typing import TypeVar
 from tqdm import tqdm
 
 from repro.atomic import replace_text, replacing
-from repro.corpus.bounded import map_in_order, process_pool
 from repro.errors import ReproError
+from repro.processes import map_in_order, process_pool
 
 Item = TypeVar("Item")
 

@@ -13,7 +13,6 @@ import xarray as xr
 from tqdm import tqdm
 
 from repro.atomic import replace_text
-from repro.corpus.bounded import process_pool
 from repro.figures.batches import batch_heatmap, share_by_micro_batch
 from repro.figures.collectives import bandwidth_curves
 from repro.figures.disk import save_figure, save_interactive
@@ -22,6 +21,7 @@ from repro.figures.scaling import breakdown, received_over_time, share_by_protoc
 from repro.figures.sharded import collective_times, share_by_gpus, throughput_by_gpus
 from repro.figures.similarity import sensitivity
 from repro.observe.environment import usable_cores
+from repro.processes import process_pool
 from repro.results.store import has_pipelines
 
 Draw = Callable[..., hv.core.Dimensioned]

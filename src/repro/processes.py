@@ -1,4 +1,4 @@
-"""Map a function over an endless stream with several processes and bounded memory."""
+"""Worker processes of this machine, and a stream mapped over them in bounded memory."""
 
 import os
 import signal
