@@ -65,9 +65,11 @@ def element_times(results: xr.Dataset) -> hv.core.Dimensioned:
         }
     )
     colours = _COLOURS[: table.operator.nunique()]
-    lines = table.hvplot.line("elements", "time_us", by="operator", color=colours)
+    lines = table.hvplot.line(
+        "elements", "time_us", by="operator", color=colours, width=860, height=400
+    )
     bars = table.hvplot.errorbars("elements", "time_us", yerr1="below", yerr2="above")
-    return (bars * lines).opts(
+    return (lines * bars).opts(
         hv.opts.Overlay(
             logx=True,
             logy=True,
@@ -75,14 +77,13 @@ def element_times(results: xr.Dataset) -> hv.core.Dimensioned:
             ylabel="microseconds a call (measured)",
             title="Element-wise work and copies on one thread",
             legend_position="top_left",
-            **_size(860, 400),
         )
     )
 
 
 def retimed_iterations(results: xr.Dataset) -> hv.core.Dimensioned:
-    """Iterations as predicted from operators against those measured; the line is where both are the
-    same, and the band 5 % around it."""
+    """Iterations as predicted from operators against those measured; lines are where both are the
+    same, and 5 % beside it."""
     if not has_runs(results):
         return not_run_here(results)
     found = iterations(results)
@@ -98,12 +99,15 @@ def retimed_iterations(results: xr.Dataset) -> hv.core.Dimensioned:
         }
     )
     ends = np.array([0.8 * table.measured.min(), 1.25 * table.measured.max()])
-    band = pd.DataFrame({"measured": ends, "low": 0.95 * ends, "high": 1.05 * ends})
-    within = band.hvplot.area("measured", "low", "high", color="#DDDDDD", line_alpha=0)
-    same = hv.Curve((ends, ends)).opts(color="#999999")
+    lines = [
+        hv.Curve((ends, factor * ends)).opts(color=colour)
+        for factor, colour in ((0.95, "#CCCCCC"), (1.0, "#777777"), (1.05, "#CCCCCC"))
+    ]
     colours = [*_COLOURS, "#56B4E9", "#F0E442"][: table.model.nunique()]
-    marks = table.hvplot.scatter("measured", "predicted", by="model", color=colours, s=50)
-    return (within * same * marks).opts(
+    marks = table.hvplot.scatter(
+        "measured", "predicted", by="model", color=colours, s=30, width=700, height=500
+    )
+    return (marks * hv.Overlay(lines)).opts(
         hv.opts.Overlay(
             logx=True,
             logy=True,
@@ -111,7 +115,6 @@ def retimed_iterations(results: xr.Dataset) -> hv.core.Dimensioned:
             ylabel="predicted in ms",
             title="Iterations timed again from their operators",
             legend_position="bottom_right",
-            **_size(700, 500),
         )
     )
 
@@ -119,10 +122,3 @@ def retimed_iterations(results: xr.Dataset) -> hv.core.Dimensioned:
 def _alone(results: xr.Dataset, chosen: list[bool]) -> xr.Dataset:
     """Of the chosen operators what was measured on one rank."""
     return results.isel(benchmark=np.array(chosen) & (results["operator_ranks"].values == 1))
-
-
-def _size(width: int, height: int) -> dict[str, object]:
-    """Of a figure, as the backend wants it."""
-    if hv.Store.current_backend == "matplotlib":
-        return {"fig_size": 100 * height / 300, "aspect": width / height}
-    return {"width": width, "height": height}
