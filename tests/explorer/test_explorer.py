@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import hvplot
 import numpy as np
 import panel as pn
 import pytest
@@ -24,6 +25,12 @@ from repro.predict.explore.pareto import pareto
 from repro.predict.explore.plans import best_plans, choose_job
 from repro.results.metrics import iteration_time_s
 from repro.results.store import write_dataset
+
+
+@pytest.fixture(autouse=True)
+def _served() -> None:
+    """As in the server's process; other tests draw with matplotlib."""
+    hvplot.extension("bokeh", logo=False)
 
 
 @pytest.fixture
