@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from pathlib import Path
 
 from repro.atomic import replace_text
@@ -10,7 +11,8 @@ from repro.figures.notebook import LOADS_SCRIPTS
 from repro.paths import RESULTS
 from repro.site.pages import toctree, write_page
 
-_PNG = "image/png"
+# Holoviews shows pictures so.
+_HTML, _PICTURE = "text/html", re.compile(r"(data:image/png;base64,)([A-Za-z0-9+/=]+)")
 
 
 def write_notebooks(stage: Path) -> None:
@@ -38,7 +40,11 @@ def write_notebooks(stage: Path) -> None:
     write_page(folder / "index.md", "Notebooks", words, toctree(names))
 
 
-def _lighten(shown: dict[str, str]) -> None:
-    """Have a cell's picture, if that is what it shows, in fewer bytes."""
-    if _PNG in shown:
-        shown[_PNG] = base64.b64encode(reduced(base64.b64decode(shown[_PNG]))).decode()
+def _lighten(shown: dict[str, str | list[str]]) -> None:
+    """Have the pictures that a cell shows in fewer bytes."""
+    if _HTML in shown:
+        shown[_HTML] = _PICTURE.sub(_reduced, "".join(shown[_HTML]))
+
+
+def _reduced(found: re.Match[str]) -> str:
+    return found[1] + base64.b64encode(reduced(base64.b64decode(found[2]))).decode()
