@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from repro.errors import ReproError
+from repro.train.partition.quantised import check_numbers
 
-_TAKEN = (torch.float32, torch.bfloat16, torch.float16)
 # Numbers smaller than this may become zero: scales of them would be no normal numbers.
 TINY = 512 * torch.finfo(torch.float32).tiny
 
@@ -31,12 +31,7 @@ class Coding(ABC):
         ReproError
             They are no floating-point numbers of at most 32 bits.
         """
-        if values.dtype not in _TAKEN:
-            taken = ", ".join(str(one).removeprefix("torch.") for one in _TAKEN)
-            raise ReproError(
-                f"numbers of type {str(values.dtype).removeprefix('torch.')} cannot be compressed; "
-                f"{taken} can"
-            )
+        check_numbers(values, "compressed")
         flat = values.detach().reshape(-1).float()
         return self._encode(flat) if flat.numel() else flat.new_empty(0, dtype=torch.uint8)
 

@@ -22,12 +22,7 @@ def to_integers(values: torch.Tensor, bits: int) -> torch.Tensor:
     ReproError
         They are no floating-point numbers of at most 32 bits.
     """
-    if values.dtype not in _TAKEN:
-        taken = ", ".join(str(one).removeprefix("torch.") for one in _TAKEN)
-        raise ReproError(
-            f"numbers of type {str(values.dtype).removeprefix('torch.')} cannot be quantised; "
-            f"{taken} can: train with int8_weights and int4_gradients off"
-        )
+    check_numbers(values, "quantised", ": train with int8_weights and int4_gradients off")
     rows, most = len(values), _most(bits)
     padded = functional.pad(values.float(), (0, -values.shape[1] % BLOCK)).view(rows, -1, BLOCK)
     scales = padded.abs().amax(2, keepdim=True) / most
@@ -39,6 +34,22 @@ def to_integers(values: torch.Tensor, bits: int) -> torch.Tensor:
     else:
         packed = whole.to(torch.int8).view(torch.uint8)
     return torch.cat([packed, scales.view(rows, -1).view(torch.uint8)], dim=1)
+
+
+def check_numbers(values: torch.Tensor, done: str, mend: str = "") -> None:
+    """See that numbers are of a type that can be encoded; the error says what cannot be `done`.
+
+    Raises
+    ------
+    ReproError
+        They are no floating-point numbers of at most 32 bits.
+    """
+    if values.dtype not in _TAKEN:
+        taken = ", ".join(str(one).removeprefix("torch.") for one in _TAKEN)
+        raise ReproError(
+            f"numbers of type {str(values.dtype).removeprefix('torch.')} cannot be {done}; "
+            f"{taken} can{mend}"
+        )
 
 
 def from_integers(packed: torch.Tensor, elements: int, bits: int) -> torch.Tensor:
