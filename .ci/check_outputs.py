@@ -8,7 +8,7 @@ import matplotlib.image
 import numpy as np
 import yaml
 
-from repro.catalog.experiments import experiment
+from repro.catalog.studies.experiments import experiment
 from repro.figures.every import every_figure
 from repro.paths import PARAMS, RESULTS
 from repro.results.store import is_sweep, read_dataset, read_experiments, read_sweeps

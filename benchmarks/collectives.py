@@ -21,7 +21,7 @@ from unittest import mock
 
 import numpy as np
 
-from repro.catalog.topology import Level, Topology
+from repro.catalog.systems.topology import Level, Topology
 from repro.collectives.definitions import busbw_GBps
 from repro.collectives.records import CollectiveSweep
 from repro.errors import NotRunHere

@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 from tqdm import tqdm
 
-from repro.catalog.selection import select
+from repro.catalog.studies.selection import select
 from repro.experiments.obtain import resolve
 from repro.launch.messages import Order, Site
 from repro.launch.ranks.sites import Session, open_site

@@ -1,6 +1,6 @@
 """The run that benchmarks of instrumentation repeat: GPT-2-Medium's testbed model on the corpus."""
 
-from repro.catalog.models import model
+from repro.catalog.models.papers import model
 from repro.paths import ENWIKI
 from repro.train.records import TrainingRun
 

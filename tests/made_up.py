@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from repro.catalog.models import Family
+from repro.catalog.models.papers import Family
+from repro.catalog.models.trainable import trainable
 from repro.catalog.phases import P2P_TIMERS, PHASES
-from repro.catalog.trainable import trainable
 from repro.experiments.similarity import Similarity
 from repro.observe.messages import MessageEnd
 from repro.observe.nic import NicSeries

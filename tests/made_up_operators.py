@@ -79,7 +79,7 @@ def _dataset(
                 ("benchmark", "repeat"),
                 np.outer([seconds for *_, seconds in points], repeats),
             ),
-            "iteration_time_s": (("case", "repeat"), np.outer(times, repeats)),
+            "iteration_time_s": ("case", times),
             "call_size": (("call", "axis"), call_sizes),
             **{f"case_{name}": ("case", cases[name].to_numpy()) for name in cases},
             **{f"call_{name}": ("call", calls[name].to_numpy()) for name in calls},

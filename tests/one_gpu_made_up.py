@@ -5,9 +5,9 @@ import json
 import numpy as np
 import xarray as xr
 
-from repro.catalog.clusters import cluster
-from repro.catalog.models import model
+from repro.catalog.models.papers import model
 from repro.catalog.phases import PHASES
+from repro.catalog.systems.clusters import cluster
 from repro.observe.nic import NicSeries
 from repro.predict.network.machine import machine
 from repro.predict.parameters import calibration

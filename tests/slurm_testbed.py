@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.catalog.topology import Level, Topology
+from repro.catalog.systems.topology import Level, Topology
 from repro.testbed.kernel import die_with_parent
 from repro.testbed.links import Network, build_network, set_rates
 from repro.testbed.namespaces import Namespace, inside

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from repro import doctor
-from repro.catalog.nodes import Nodes, Slurm
+from repro.catalog.systems.nodes import Nodes, Slurm
 from repro.observe.adapters import Interface, Port
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ import xarray as xr
 import yaml
 from dvc.repo import Repo
 
-from repro.catalog.models import read_models
+from repro.catalog.models.papers import read_models
 from repro.experiments.computing import compute_path
 from repro.experiments.this_machine import emulated_gpu
 from repro.paths import ROOT
@@ -79,7 +79,7 @@ def test_nothing_is_measured_again_without_a_change(project: Path) -> None:
     "touched",
     [
         "src/repro/doctor.py",
-        "src/repro/cli.py",
+        "src/repro/cli/measuring.py",
         "src/repro/figures/disk.py",
         "src/repro/claims/table.py",
         "src/repro/predict/explore/plans.py",

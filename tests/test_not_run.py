@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from repro.catalog.collectives import read_collectives_sweep
-from repro.catalog.experiments import EXPERIMENTS
+from repro.catalog.studies.collectives import read_collectives_sweep
+from repro.catalog.studies.experiments import EXPERIMENTS
 from repro.paths import ROOT
 from repro.results.store import not_run, write_dataset
 

@@ -11,7 +11,7 @@ from repro.figures.notebook import LOADS_SCRIPTS
 pytestmark = pytest.mark.slow
 
 _CELLS = """
-from repro.catalog.selection import select
+from repro.catalog.studies.selection import select
 from repro.experiments.look_up import look_up
 from repro.figures.notebook import show
 from repro.figures.scaling import breakdown

@@ -5,8 +5,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from repro.catalog.nodes import read_nodes
-from repro.catalog.protocols import read_transports
+from repro.catalog.systems.nodes import read_nodes
+from repro.catalog.systems.protocols import read_transports
 from repro.errors import ProtocolMissing
 from repro.launch.nodes.transports import choose_adapters
 from repro.observe.adapters import read_interfaces, read_ports

@@ -1,6 +1,6 @@
 """What to do next, for someone who calls `repro` without saying what."""
 
-from repro.catalog.experiments import EXPERIMENTS
+from repro.catalog.studies.experiments import EXPERIMENTS
 from repro.paths import RESULTS
 
 _NOTHING_MEASURED = """\

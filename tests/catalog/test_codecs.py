@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from repro.catalog.codecs import Codec, Compression
-from repro.catalog.compression_study import read_compression_study
-from repro.catalog.layouts import read_plan
+from repro.catalog.parallel.codecs import Codec, Compression
+from repro.catalog.parallel.layouts import read_plan
+from repro.catalog.studies.compression import read_compression_study
 from repro.errors import ReproError
 
 

@@ -3,14 +3,14 @@
 import pytest
 from pydantic import ValidationError
 
-from repro.catalog.clusters import cluster
-from repro.catalog.collectives import (
+from repro.catalog.studies.collectives import (
     COLLECTIVES,
     SweepProfile,
     read_collectives_sweep,
     select_sweep,
 )
-from repro.catalog.topology import Level, Topology
+from repro.catalog.systems.clusters import cluster
+from repro.catalog.systems.topology import Level, Topology
 from repro.errors import ReproError
 
 _GPUS = read_collectives_sweep().clusters["pinnacles"].gpus

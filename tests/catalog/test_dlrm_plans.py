@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from repro.catalog.dlrm import PLANS, Table, plan_shards, random_tables
+from repro.catalog.models.dlrm import PLANS, Table, plan_shards, random_tables
 
 _TABLES = (Table(100, 3), Table(7, 40), Table(50, 1), Table(31, 12))
 _WIDTH = 12

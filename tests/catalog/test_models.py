@@ -2,8 +2,8 @@
 
 import pytest
 
-from repro.catalog.models import model, read_models
-from repro.catalog.volumes import parameters
+from repro.catalog.models.papers import model, read_models
+from repro.catalog.models.volumes import parameters
 from repro.errors import ReproError
 
 # GPT-2's and BERT's vocabularies as published, before padding to a multiple of 128.

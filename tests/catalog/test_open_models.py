@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from repro.catalog.open_models import OpenModel, open_model, read_open_models
+from repro.catalog.models.open_models import OpenModel, open_model, read_open_models
 from repro.errors import ReproError
 
 

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.catalog.clusters import cluster
-from repro.catalog.models import Shape
-from repro.catalog.partition_study import read_partition_study
-from repro.catalog.partitions import (
+from repro.catalog.models.papers import Shape
+from repro.catalog.models.volumes import parameters
+from repro.catalog.parallel.partitions import (
     Partition,
     Unit,
     gpt_units,
@@ -16,7 +15,8 @@ from repro.catalog.partitions import (
     pieces,
     quantised_bytes,
 )
-from repro.catalog.volumes import parameters
+from repro.catalog.studies.partitions import read_partition_study
+from repro.catalog.systems.clusters import cluster
 from repro.collectives.levels import sent_by_level
 from repro.errors import ReproError
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from repro.catalog.clusters import Cluster
-from repro.catalog.models import Model
+from repro.catalog.models.papers import Model
 from repro.catalog.reading import read_yaml
+from repro.catalog.systems.clusters import Cluster
 from repro.errors import ReproError
 
 _MODEL = """

@@ -2,9 +2,9 @@
 
 import pytest
 
-from repro.catalog.collectives import select_sweep
-from repro.catalog.experiments import Batch
-from repro.catalog.selection import select
+from repro.catalog.studies.collectives import select_sweep
+from repro.catalog.studies.experiments import Batch
+from repro.catalog.studies.selection import select
 from repro.errors import ReproError
 
 

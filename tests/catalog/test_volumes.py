@@ -7,9 +7,9 @@ import pytest
 import torch
 from made_up import small_run
 
-from repro.catalog.models import Shape, read_models
-from repro.catalog.trainable import Trainable, trainable_models
-from repro.catalog.volumes import (
+from repro.catalog.models.papers import Shape, read_models
+from repro.catalog.models.trainable import Trainable, trainable_models
+from repro.catalog.models.volumes import (
     forward_flops,
     parameters,
     ring_all_reduce_bytes,
@@ -99,7 +99,7 @@ def test_ring_moves_twice_the_data_for_many_ranks() -> None:
 
 @pytest.mark.parametrize("pipeline", [False, True])
 def test_similarity_keeps_the_ratio_of_communication_to_computation(pipeline: bool) -> None:
-    from repro.catalog.clusters import cluster
+    from repro.catalog.systems.clusters import cluster
 
     pinnacles = cluster("pinnacles")
     for name, entry in read_models().items():

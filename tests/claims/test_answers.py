@@ -2,7 +2,7 @@
 
 import xarray as xr
 
-from repro.catalog.selection import select
+from repro.catalog.studies.selection import select
 from repro.claims.answers import answers
 from repro.claims.quantities import TESTS
 from repro.experiments.look_up import look_up

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import xarray as xr
 
-from repro.catalog.selection import select
+from repro.catalog.studies.selection import select
 from repro.claims.answers import answers
 from repro.claims.reference import (
     agreement,

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 import xarray as xr
 
-from repro.catalog.protocols import read_protocols
+from repro.catalog.systems.protocols import read_protocols
 from repro.claims.definitions import Quantity, Statement
 from repro.claims.published import read_claims
 from repro.claims.quantities import TESTS

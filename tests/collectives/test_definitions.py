@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from repro.catalog.collectives import COLLECTIVES
+from repro.catalog.studies.collectives import COLLECTIVES
 from repro.collectives.definitions import algbw_GBps, bus_factor, busbw_GBps
 from repro.errors import ReproError
 from repro.paths import PUBLISHED

@@ -25,6 +25,7 @@ from repro.corpus.articles import extract_articles
 from repro.corpus.manifest import stats
 from repro.corpus.records import Article, read_articles
 from repro.corpus.shards import Share
+from repro.corpus.streams import decompress
 from repro.errors import ReproError
 from repro.processes import map_in_order, process_pool
 
@@ -229,12 +230,12 @@ def test_shards_of_something_else_are_not_reused(
     assert not list(tmp_path.glob("*.parts-*"))
 
 
-def damaged(dump: Path, damage: str) -> None:
+def damaged(dump: Path, damage: str, seed: int = 0) -> None:
     content = bytearray(dump.read_bytes())
     if damage == "truncated":
         del content[len(content) // 2 :]
     elif damage == "corrupt":
-        content[len(content) // 2 : len(content) // 2 + 64] = os.urandom(64)
+        content[len(content) // 2 : len(content) // 2 + 64] = random.Random(seed).randbytes(64)
     elif damage == "short XML":
         text = bz2.decompress(content)
         content = bytearray(bz2.compress(text[: len(text) // 2]))
@@ -268,6 +269,16 @@ def test_a_damaged_dump_gives_one_clear_error(
     assert ("byte " in message) == (damage in ("truncated", "corrupt", "no bzip2"))
     assert "\n" not in message and len(message) < 400
     assert not output.exists()
+
+
+def test_a_corrupt_block_is_named_though_it_decodes(make_dump: MakeDump, tmp_path: Path) -> None:
+    filler = [FakePage(i, random.Random(i).randbytes(300).hex()) for i in range(1, 1001)]
+    dump = make_dump(filler, pages_per_stream=None)
+    damaged(dump, "corrupt", seed=24)
+    with dump.open("rb") as file:
+        assert b"<mediawiki" not in next(decompress(file, 0, dump.stat().st_size))
+    with pytest.raises(ReproError, match="Invalid data stream before byte"):
+        extract(dump, tmp_path / "articles.jsonl", shard_bytes=1 << 15)
 
 
 def test_a_truncated_multistream_dump_is_noticed(make_dump: MakeDump, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """An experiment as a whole: resuming, and a machine that cannot run it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 from made_up import made_up_configuration
 
-from repro.catalog.selection import Selection, select
+from repro.catalog.studies.selection import Selection, select
 from repro.errors import NotRunHere, ReproError
 from repro.experiments import computing as computing_times
 from repro.experiments import on_testbed, this_machine
@@ -72,7 +72,7 @@ def _measure(
     session: _FakeSession,
     monkeypatch: pytest.MonkeyPatch,
 ) -> xr.Dataset:
-    monkeypatch.setattr(carrying, "open_site", lambda site: nullcontext(session))
+    monkeypatch.setattr(carrying, "open_site", lambda site, say: nullcontext(session))
     monkeypatch.setattr(
         cases,
         "configuration_dataset",
@@ -258,7 +258,7 @@ def test_another_model_has_its_own_memory(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_machine_that_cannot_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(site: Site) -> None:
+    def refuse(site: Site, say: Callable[[str], None]) -> None:
         raise NotRunHere("no namespaces for user 1000")
 
     monkeypatch.setattr(carrying, "open_site", refuse)

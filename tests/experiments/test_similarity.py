@@ -2,12 +2,12 @@
 
 import pytest
 
-from repro.catalog.clusters import cluster
-from repro.catalog.expert_volumes import exchanged_bytes, held_parameters
-from repro.catalog.models import model, read_models
-from repro.catalog.open_models import open_model
-from repro.catalog.trainable import trainable_models
-from repro.catalog.volumes import gradient_bytes, ring_all_reduce_bytes
+from repro.catalog.models.expert_volumes import exchanged_bytes, held_parameters
+from repro.catalog.models.open_models import open_model
+from repro.catalog.models.papers import model, read_models
+from repro.catalog.models.trainable import trainable_models
+from repro.catalog.models.volumes import gradient_bytes, ring_all_reduce_bytes
+from repro.catalog.systems.clusters import cluster
 from repro.experiments.similarity import FASTEST_LINK_GBPS, derive, memory_allowance_bytes
 from repro.predict.step.memory import FRAMEWORK_BYTES, memory
 from repro.predict.step.stages import memory_by_stage_bytes

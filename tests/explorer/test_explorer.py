@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from panel.io.location import Location
 from panel.io.state import set_curdoc
 
-from repro.catalog.selection import select
+from repro.catalog.studies.selection import select
 from repro.errors import ReproError
 from repro.explorer import view as views
 from repro.explorer.browser import keep_in_address

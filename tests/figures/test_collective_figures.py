@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from repro.catalog.collectives import select_sweep
+from repro.catalog.studies.collectives import select_sweep
 from repro.figures.collectives import bandwidth_curves
 from repro.figures.disk import save_figure
 from repro.figures.scaling import PROTOCOL_COLOURS

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from repro.catalog.open_models import open_model
-from repro.catalog.technology import read_technology
+from repro.catalog.models.open_models import open_model
+from repro.catalog.systems.technology import read_technology
 from repro.figures.hardware import bound_regions, fronts, generations_compared
 from repro.figures.memory import parts, published_and_predicted
 from repro.predict.explore.design_cube import design_cube, pareto_front, with_budget

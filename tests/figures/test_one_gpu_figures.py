@@ -6,8 +6,8 @@ import pytest
 import xarray as xr
 from one_gpu_made_up import CLUSTER, made_up_measurements
 
-from repro.catalog.models import model
-from repro.catalog.selection import select
+from repro.catalog.models.papers import model
+from repro.catalog.studies.selection import select
 from repro.figures.one_gpu import peak_memory, time_per_sequence
 from repro.predict.explore.experiments import predict_experiment
 from repro.predict.step.memory import FRAMEWORK_BYTES

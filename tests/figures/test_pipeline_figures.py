@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 from made_up import made_up_pipeline
 
-from repro.catalog.selection import select
+from repro.catalog.studies.selection import select
 from repro.figures.batches import batch_heatmap, share_by_micro_batch
 from repro.figures.every import figures_of
 from repro.figures.larger import larger_scale

@@ -4,7 +4,7 @@ import holoviews as hv
 import pandas as pd
 import pytest
 
-from repro.catalog.gpus import gpu
+from repro.catalog.systems.gpus import gpu
 from repro.figures.serving import (
     latency_by_memory,
     latency_throughput,

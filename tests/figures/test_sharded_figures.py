@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from repro.catalog.models import model
-from repro.catalog.selection import select
+from repro.catalog.models.papers import model
+from repro.catalog.studies.selection import select
 from repro.figures.disk import save_figure
 from repro.figures.every import figures_of
 from repro.figures.sharded import collective_times, share_by_gpus, throughput_by_gpus

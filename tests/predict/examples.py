@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 from hypothesis import strategies as st
 
-from repro.catalog.clusters import cluster
-from repro.catalog.models import Family, Shape
+from repro.catalog.models.papers import Family, Shape
+from repro.catalog.systems.clusters import cluster
 from repro.predict.calibration.rows import training_rows
 from repro.predict.network.machine import Machine, machine
 from repro.predict.parameters import Parameters, calibration

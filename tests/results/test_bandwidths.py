@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from repro.catalog.collectives import COLLECTIVES, Layout
+from repro.catalog.studies.collectives import COLLECTIVES, Layout
 from repro.collectives.definitions import PLACES, bus_factor
 from repro.collectives.records import CollectiveSweep, SweepRecord, Timing
 from repro.collectives.traffic import received_bytes

@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 from made_up import made_up_configuration, made_up_records
 
-from repro.catalog.compression_study import read_compression_study
+from repro.catalog.studies.compression import read_compression_study
 from repro.experiments.compression import loss_run
 from repro.figures.compression import loss_curves, loss_over_time, measured_times
 from repro.observe.nic import NicSeries

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from repro.catalog.selection import select
+from repro.catalog.studies.selection import select
 from repro.claims.contradictions import contradictions
 from repro.collectives.definitions import busbw_GBps
 from repro.predict.explore.experiments import predict_experiment

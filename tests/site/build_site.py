@@ -15,6 +15,10 @@ import repro.paths
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     repro.paths.RESULTS = folder
+    import typer
+    from typer.main import get_command
+
+    from repro.cli import app
     from repro.site import build
 
     build._STAGE = folder / "pages"
@@ -34,4 +38,4 @@ if __name__ == "__main__":
         (folder / "claims.json").write_text(json.dumps([asdict(one) for one in judgements]))
         figures = [*every_figure(results), *compared_figures(judgements)]
         save_figures(figures, folder / "figures")
-    build.build_site()
+    build.build_site(typer.Context(get_command(app), info_name="repro"))

@@ -100,8 +100,8 @@ def test_every_claim_has_an_address(site: Path, pages: dict[Path, _Read]) -> Non
 
 
 def test_every_field_of_the_parameters_is_there(site: Path) -> None:
-    from repro.catalog.experiments import Experiment
-    from repro.catalog.gpus import Gpu
+    from repro.catalog.studies.experiments import Experiment
+    from repro.catalog.systems.gpus import Gpu
 
     text = (site / "reference" / "params.html").read_text(encoding="utf-8")
     for path in PARAMS.rglob("*.yaml"):

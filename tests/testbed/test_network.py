@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from repro.catalog.topology import Level, Topology
+from repro.catalog.systems.topology import Level, Topology
 from repro.testbed.ability import ENTER
 
 pytestmark = pytest.mark.testbed
@@ -20,7 +20,7 @@ _TOPOLOGY = Topology(
 def _in_a_process_of_its_own(code: str) -> "subprocess.CompletedProcess[str]":
     """Entering namespaces cannot be undone, so the test's own process does not."""
     header = (
-        "from repro.catalog.topology import *\nfrom repro.testbed.links import *\n"
+        "from repro.catalog.systems.topology import *\nfrom repro.testbed.links import *\n"
         "from repro.testbed.namespaces import *\nfrom repro.testbed.verify import *\n"
         f"topology = Topology.model_validate({_TOPOLOGY.model_dump()!r})\n"
     )
@@ -32,10 +32,10 @@ def test_links_carry_what_they_are_set_to_and_one_that_does_not_is_named() -> No
         "with build_network(topology) as network:\n"
         "    rates = {'node': 0.4, 'fabric': 0.1}\n"
         "    set_rates(network, rates)\n"
-        "    for check in verify_links(network, rates, {}):\n"
+        "    for check in verify_links(network, rates, {}, print):\n"
         "        print(check.level, *check.carried_gbps)\n"
         "    set_rates(network, {'node': 0.4, 'fabric': 0.05})\n"
-        "    verify_links(network, rates, {}, patience_s=2)\n"
+        "    verify_links(network, rates, {}, print, patience_s=2)\n"
     )
     lines = dict(line.split(" ", 1) for line in result.stdout.splitlines())
     for level, rate, flows in (("node", 0.4, 4), ("fabric", 0.1, 2)):

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
-from repro.catalog.models import Family
+from repro.catalog.models.papers import Family
 from repro.testbed.kernel import die_with_parent
 
 _SIZE = 8

@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-from repro.catalog.models import Family, Shape
+from repro.catalog.models.papers import Family, Shape
 from repro.observe.messages import MessageEnd
 from repro.train.records import RankRecord, TrainingRun
 from repro.train.run import forward_backward, train

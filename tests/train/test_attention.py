@@ -12,7 +12,7 @@ from megatron.core.datasets.t5_dataset import T5MaskedWordPieceDataset
 from rank_pool import RankPool
 from staged import SEQUENCE, Trained, set_up_staged, staged_run, train_staged
 
-from repro.catalog.models import Family
+from repro.catalog.models.papers import Family
 from repro.corpus.config import FAMILIES
 from repro.errors import ReproError
 from repro.train import attention

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from rank_pool import RankPool
 
-from repro.catalog.collectives import COLLECTIVES, Element, Layout
+from repro.catalog.studies.collectives import COLLECTIVES, Element, Layout
 from repro.collectives.definitions import PLACES
 from repro.collectives.operations import prepare
 from repro.collectives.records import CollectiveSweep, SweepRecord, Timing

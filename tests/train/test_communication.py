@@ -10,9 +10,9 @@ from made_up import small_run
 from rank_pool import RankPool
 from split_norms import split_norms
 
-from repro.catalog.communication import step_communication
-from repro.catalog.layouts import Layout
-from repro.catalog.models import Shape
+from repro.catalog.models.papers import Shape
+from repro.catalog.parallel.communication import step_communication
+from repro.catalog.parallel.layouts import Layout
 from repro.observe.transfers import Transfer, check_clocks
 from repro.train.records import TrainingRun
 from repro.train.run import train

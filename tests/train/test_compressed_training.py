@@ -12,10 +12,10 @@ import torch.distributed as dist
 from made_up import small_run
 from rank_pool import RankPool
 
-from repro.catalog.codecs import Codec, Compression
-from repro.catalog.encoded_volumes import power_sgd_bytes, ring_bytes
-from repro.catalog.models import Shape
-from repro.catalog.partitions import Partition
+from repro.catalog.models.papers import Shape
+from repro.catalog.parallel.codecs import Codec, Compression
+from repro.catalog.parallel.encoded_volumes import power_sgd_bytes, ring_bytes
+from repro.catalog.parallel.partitions import Partition
 from repro.errors import ReproError
 from repro.observe.communication import CommunicationLog, logging
 from repro.observe.nic import NicSeries

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from repro.catalog.codecs import Codec
-from repro.catalog.encoded_volumes import encoded_bytes, is_fixed
+from repro.catalog.parallel.codecs import Codec
+from repro.catalog.parallel.encoded_volumes import encoded_bytes, is_fixed
 from repro.errors import ReproError
 from repro.train.compression.codecs import coding_of
 from repro.train.compression.interface import Coding

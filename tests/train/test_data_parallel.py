@@ -7,7 +7,7 @@ import pytest
 from made_up import small_run
 from rank_pool import RankPool
 
-from repro.catalog.models import Family
+from repro.catalog.models.papers import Family
 from repro.corpus.config import FAMILIES
 from repro.train.records import TrainingRun
 from repro.train.run import forward_backward

@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from repro.catalog.decoding import Probes
-from repro.catalog.open_models import DecoderShape
-from repro.train.decoding import Decoder, Linear, Probe, random_matrix, step_times_s
+from repro.catalog.models.open_models import DecoderShape
+from repro.train.decoding import Decoder, Linear, Probe, random_matrix, token_s
 
 _SHAPE = DecoderShape(
     layers=2, hidden=64, ffn=128, heads=4, kv_heads=2, head_dim=16, gated_mlp=True, seq=64, vocab=96
@@ -46,9 +45,9 @@ def test_int8_weights_are_within_their_rounding() -> None:
 
 
 @pytest.mark.parametrize("weights", ["bf16", "int8"])
-def test_as_many_times_as_steps(weights: str) -> None:
-    times = step_times_s(Decoder(_SHAPE, weights), batch=2, context=8, steps=3)  # type: ignore[arg-type]
-    assert len(times) == 3 and min(times) > 0
+def test_a_token_takes_time(weights: str) -> None:
+    decoder = Decoder(_SHAPE, weights)  # type: ignore[arg-type]
+    assert token_s(decoder, batch=2, context=8, tokens=3) > 0
 
 
 def test_ranks_parts_sum_up_to_the_whole() -> None:
@@ -66,9 +65,7 @@ def test_ranks_parts_sum_up_to_the_whole() -> None:
 
 
 @pytest.mark.parametrize("weights", ["bf16", "int8"])
-def test_a_probe_has_every_size(weights: str) -> None:
-    probes = Probes(shape=_SHAPE, batches=(1, 3), contexts=(8, 16, 40))
-    found = Probe(probes, 64, weights).measure()  # type: ignore[arg-type]
-    assert len(found.weight_byte_s) == len(found.reduce_s) == 2
-    assert [len(row) for row in found.attention_s] == [3, 3]
-    assert min(found.weight_byte_s) > 0 and max(found.reduce_s) == 0
+def test_a_probe_takes_any_size(weights: str) -> None:
+    probe = Probe(_SHAPE, 64, weights)  # type: ignore[arg-type]
+    assert probe.weight_byte_s(3) > 0 and probe.attention_s(3, 40) > 0
+    assert probe.layer_s(3) > 0 and probe.reduce_s(3) == 0

@@ -4,7 +4,7 @@ import pytest
 import torch
 from rank_pool import RankPool
 
-from repro.catalog.dlrm import PLANS, DlrmShape, Table, plan_shards
+from repro.catalog.models.dlrm import PLANS, DlrmShape, Table, plan_shards
 
 pytestmark = pytest.mark.slow
 

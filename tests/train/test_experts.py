@@ -13,10 +13,10 @@ import torch
 from made_up import small_run
 from rank_pool import RankPool
 
-from repro.catalog.expert_volumes import exchanged_bytes, held_parameters
-from repro.catalog.nodes import Attention
-from repro.catalog.open_models import DecoderShape
+from repro.catalog.models.expert_volumes import exchanged_bytes, held_parameters
+from repro.catalog.models.open_models import DecoderShape
 from repro.catalog.phases import PHASES
+from repro.catalog.systems.nodes import Attention
 from repro.train.records import RankRecord, TrainingRun
 from repro.train.run import forward_backward, train
 from repro.train.training import Training, set_up

@@ -9,7 +9,7 @@ import xarray as xr
 from made_up import small_run
 from rank_pool import RankPool
 
-from repro.catalog.models import Shape
+from repro.catalog.models.papers import Shape
 from repro.claims.communication import agreement
 from repro.claims.verdicts import judge_claims
 from repro.figures.communication import logged_sizes

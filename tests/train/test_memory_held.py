@@ -8,8 +8,8 @@ from held_memory import Held, held, saved_interleaved
 from made_up import small_run
 from rank_pool import RankPool
 
-from repro.catalog.layouts import Layout
-from repro.catalog.models import Family, Shape
+from repro.catalog.models.papers import Family, Shape
+from repro.catalog.parallel.layouts import Layout
 from repro.predict.memory import WIDTHS, Memory
 from repro.predict.step.memory import memory
 from repro.predict.workload import Plan, Recompute, workload

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from repro.catalog.operator_study import read_operator_study
+from repro.catalog.studies.operators import read_operator_study
 from repro.logs.operator_trace import HOST, read_operator_trace
 from repro.observe.operator_trace import trace_of
 from repro.train.operators import operator_s, prepared
@@ -24,6 +24,6 @@ def test_a_trace_has_what_is_measured(operator: str) -> None:
 
 
 def test_more_work_takes_longer() -> None:
-    times = [operator_s("product nn", (side, side, side), 1e6) for side in (10, 640)]
+    times = [operator_s("product nn", (side, side, side), 1e6, 1e6) for side in (10, 640)]
     # 262,144 times the operations.
     assert times[1] > 100 * times[0] > 0

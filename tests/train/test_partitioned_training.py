@@ -12,10 +12,10 @@ from made_up import small_run
 from rank_pool import RankPool
 from torch.distributed.tensor import DTensor
 
-from repro.catalog.models import Family, Shape
-from repro.catalog.partition_study import read_partition_study
-from repro.catalog.partitions import Partition, gpt_units, held_bytes, iteration_calls
-from repro.catalog.topology import Topology
+from repro.catalog.models.papers import Family, Shape
+from repro.catalog.parallel.partitions import Partition, gpt_units, held_bytes, iteration_calls
+from repro.catalog.studies.partitions import read_partition_study
+from repro.catalog.systems.topology import Topology
 from repro.train.partition.collectives import Collectives
 from repro.train.partition.groups import join_partition
 from repro.train.phases import create_timers

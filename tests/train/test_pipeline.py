@@ -24,8 +24,8 @@ from staged import (
     train_staged,
 )
 
-from repro.catalog.models import Family
-from repro.catalog.stages import layers_per_stage, tokens_handed_on
+from repro.catalog.models.papers import Family
+from repro.catalog.models.stages import layers_per_stage, tokens_handed_on
 from repro.corpus.config import FAMILIES
 from repro.errors import ReproError
 from repro.observe.messages import pair_messages

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.catalog.partitions import BLOCK, quantised_bytes
+from repro.catalog.parallel.partitions import BLOCK, quantised_bytes
 from repro.errors import ReproError
 from repro.train.partition.quantised import from_integers, to_integers
 

@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.clusters import cluster
-from repro.catalog.communication import Calls, step_communication
-from repro.catalog.communication_study import read_communication_study
-from repro.catalog.models import Shape
+from repro.catalog.models.papers import Shape
+from repro.catalog.parallel.communication import Calls, step_communication
+from repro.catalog.studies.communication import read_communication_study
+from repro.catalog.systems.clusters import cluster
+from repro.claims.counted import beside_forms
 from repro.claims.findings import Finding
 from repro.claims.predictions import Predicted
 from repro.claims.published import Claim
@@ -42,32 +43,21 @@ def agreement(results: xr.Dataset) -> pd.DataFrame:
         return pd.DataFrame({"not run": [why_not_run(results)]})
     rows = []
     for name, (run, layout) in asked_layouts(results).items():
-        one = transfers(results.sel(layout=name))
-        one = one[one.operation != "barrier"]
         shape, width = Shape.model_validate(run["shape"]), _BYTES[run["precision"]]
-        expected = {
-            stage: _counted(step_communication(shape, layout, stage, width, width))
+        stages = [
+            _counted(step_communication(shape, layout, stage, width, width))
             for stage in range(layout.pipeline_parallel)
-        }
-        same, predicted = [], Counter[str]()
-        for _, own in one.groupby(["iteration", "rank"]):
-            rank = int(own["rank"].iloc[0])
-            forms = expected[rank * layout.pipeline_parallel // layout.ranks]
-            keys = zip(own.role, own.phase, own.operation, own.bytes, strict=True)
-            same.append(Counter(keys) == forms)
-            predicted["calls"] += sum(forms.values())
-            predicted["bytes"] += sum(key[3] * calls for key, calls in forms.items())
-        rows.append(
-            {
-                "layout": name,
-                "calls": len(one) / len(same),
-                "calls_by_forms": predicted["calls"] / len(same),
-                "bytes": one.bytes.sum() / len(same),
-                "bytes_by_forms": predicted["bytes"] / len(same),
-                "agree": all(same),
-            }
-        )
+        ]
+        # Stages are the outermost of a layout's dimensions.
+        each = layout.ranks // layout.pipeline_parallel
+        forms = [stages[rank // each] for rank in range(layout.ranks)]
+        counts = beside_forms(transfers(results.sel(layout=name)), _keys, forms)
+        rows.append({"layout": name, **counts})
     return pd.DataFrame(rows)
+
+
+def _keys(own: pd.DataFrame) -> Counter[tuple[str, str, str, int]]:
+    return Counter(zip(own.role, own.phase, own.operation, own.bytes, strict=True))
 
 
 def _counted(calls: tuple[Calls, ...]) -> Counter[tuple[str, str, str, int]]:

@@ -12,9 +12,9 @@ import numpy as np
 from scipy.optimize import least_squares
 from tqdm import tqdm
 
-from repro.catalog.clusters import cluster
-from repro.catalog.protocols import Protocol, read_protocols
-from repro.catalog.selection import select
+from repro.catalog.studies.selection import select
+from repro.catalog.systems.clusters import cluster
+from repro.catalog.systems.protocols import Protocol, read_protocols
 from repro.claims.definitions import Quantity
 from repro.claims.published import Claim, read_claims
 from repro.claims.quantities import TESTS

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from repro.catalog.gpus import gpu
-from repro.catalog.open_models import open_model
-from repro.catalog.technology import read_technology
+from repro.catalog.models.open_models import open_model
+from repro.catalog.systems.gpus import gpu
+from repro.catalog.systems.technology import read_technology
 from repro.predict.calibration.interval import DEVIATIONS
 from repro.predict.explore.generations import Training, more_gpus
 from repro.predict.workload import Array

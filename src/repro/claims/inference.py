@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from repro.catalog.open_models import open_model
-from repro.catalog.technology import read_technology
+from repro.catalog.models.open_models import open_model
+from repro.catalog.systems.technology import read_technology
 from repro.claims.hardware import OfHardware
 from repro.predict.serving.host import Host, output_token_s
 

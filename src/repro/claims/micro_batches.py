@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.experiments import experiment
+from repro.catalog.studies.experiments import experiment
 from repro.claims.published import read_claims
 from repro.claims.quantities import TESTS
 from repro.claims.verdicts import judge_point

@@ -6,11 +6,12 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.clusters import cluster
-from repro.catalog.models import Shape
-from repro.catalog.partition_study import read_partition_study
-from repro.catalog.partitions import gpt_units, held_bytes, iteration_calls
-from repro.catalog.volumes import TESTBED_ELEMENT_BYTES
+from repro.catalog.models.papers import Shape
+from repro.catalog.models.volumes import TESTBED_ELEMENT_BYTES
+from repro.catalog.parallel.partitions import gpt_units, held_bytes, iteration_calls
+from repro.catalog.studies.partitions import read_partition_study
+from repro.catalog.systems.clusters import cluster
+from repro.claims.counted import beside_forms
 from repro.claims.findings import Finding
 from repro.claims.predictions import Predicted
 from repro.claims.published import Claim
@@ -50,16 +51,8 @@ def scheme_agreement(results: xr.Dataset) -> pd.DataFrame:
             call = calls.collective
             key = (calls.phase, call.operation, call.ranks, call.stride, call.size_bytes)
             forms[key] += calls.calls
-        logged = transfers(one)
-        logged = logged[logged.operation != "barrier"]
-        same = []
-        for _, own in logged.groupby(["iteration", "rank"]):
-            sizes = own.ranks.map(len)
-            strides = [ranks[1] - ranks[0] for ranks in own.ranks]
-            same.append(
-                Counter(zip(own.phase, own.operation, sizes, strides, own.bytes, strict=True))
-                == forms
-            )
+        every = [forms] * partition.ranks
+        counts = beside_forms(transfers(one), _keys, every)
         held = held_bytes(partition, units, width)
         # Adam's two moments are two thirds of the optimizer's bytes.
         states = held["weights"] + held["gradients"] + held["optimizer states"] * 2 // 3
@@ -67,16 +60,17 @@ def scheme_agreement(results: xr.Dataset) -> pd.DataFrame:
         rows.append(
             {
                 "scheme": name,
-                "calls": len(logged) / len(same),
-                "calls_by_forms": sum(forms.values()),
-                "bytes": logged.bytes.sum() / len(same),
-                "bytes_by_forms": sum(key[4] * count for key, count in forms.items()),
-                "agree": all(same),
+                **counts,
                 "held_bytes": int(measured.squeeze()),
                 "held_bytes_by_forms": states,
             }
         )
     return pd.DataFrame(rows)
+
+
+def _keys(own: pd.DataFrame) -> Counter[tuple[str, str, int, int, int]]:
+    sizes, strides = own.ranks.map(len), [ranks[1] - ranks[0] for ranks in own.ranks]
+    return Counter(zip(own.phase, own.operation, sizes, strides, own.bytes, strict=True))
 
 
 def _gain(parameters: Parameters) -> Array:

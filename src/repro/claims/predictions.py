@@ -11,10 +11,10 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from repro.catalog.clusters import cluster
-from repro.catalog.models import model
-from repro.catalog.protocols import protocol
-from repro.catalog.volumes import FULL_ELEMENT_BYTES, gradient_bytes
+from repro.catalog.models.papers import model
+from repro.catalog.models.volumes import FULL_ELEMENT_BYTES, gradient_bytes
+from repro.catalog.systems.clusters import cluster
+from repro.catalog.systems.protocols import protocol
 from repro.collectives.definitions import busbw_GBps
 from repro.paths import PUBLISHED
 from repro.predict.calibration.interval import draw_parameters

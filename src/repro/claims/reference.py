@@ -9,7 +9,7 @@ import pandas as pd
 import xarray as xr
 
 from repro.atomic import replacing
-from repro.catalog.experiments import EXPERIMENTS
+from repro.catalog.studies.experiments import EXPERIMENTS
 from repro.claims.verdicts import Judgement, judge_every_claim
 from repro.errors import ReproError
 from repro.results.cells import cell_table, cells

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import get_args
 
-from repro.catalog.experiments import EXPERIMENTS
 from repro.catalog.reading import choose
+from repro.catalog.studies.experiments import EXPERIMENTS
 from repro.claims.findings import Verdict
 from repro.claims.published import read_claims
 from repro.claims.quantities import TESTS

@@ -7,8 +7,8 @@ S bytes through each NIC in each direction, for 1.5 S of a ring of 4 ranks.
 
 from dataclasses import dataclass
 
-from repro.catalog.protocols import read_protocols
-from repro.catalog.volumes import ring_all_reduce_bytes
+from repro.catalog.models.volumes import ring_all_reduce_bytes
+from repro.catalog.systems.protocols import read_protocols
 from repro.claims.published import read_claims
 from repro.claims.verdicts import predicted_sample
 from repro.results.metrics import iteration_time_s, phase_time_s, utilisation_gbps

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import xarray as xr
 
-from repro.catalog.experiments import EXPERIMENTS, experiment
-from repro.catalog.protocols import read_protocols
-from repro.catalog.selection import select
+from repro.catalog.studies.experiments import EXPERIMENTS, experiment
+from repro.catalog.studies.selection import select
+from repro.catalog.systems.protocols import read_protocols
 from repro.claims.communication import COMMUNICATION, LOGGED
 from repro.claims.compression import COMPRESSION
 from repro.claims.definitions import Quantity, Statement

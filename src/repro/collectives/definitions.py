@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from repro.catalog.collectives import COLLECTIVES
+from repro.catalog.studies.collectives import COLLECTIVES
 from repro.errors import ReproError
 
 # doc/PERFORMANCE.md of nccl-tests: bus bandwidth over algorithm bandwidth (size over time), of n

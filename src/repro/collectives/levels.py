@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from repro.catalog.topology import Topology
+from repro.catalog.systems.topology import Topology
 from repro.collectives.definitions import bus_factor
 
 

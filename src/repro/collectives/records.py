@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from repro.catalog.collectives import Element, Layout
+from repro.catalog.studies.collectives import Element, Layout
 from repro.collectives.definitions import PLACES
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
-from repro.catalog.collectives import Layout
+from repro.catalog.studies.collectives import Layout
 from repro.collectives.operations import Operation, prepare
 from repro.collectives.records import CollectiveSweep, SweepRecord, Timing
 from repro.errors import ReproError

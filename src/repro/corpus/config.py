@@ -5,7 +5,7 @@ from typing import Annotated, get_args
 
 from pydantic import Field, StrictInt, field_validator
 
-from repro.catalog.models import Family
+from repro.catalog.models.papers import Family
 from repro.catalog.reading import Entry, choose, read_yaml
 
 FAMILIES: tuple[Family, ...] = get_args(Family)

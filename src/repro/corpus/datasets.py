@@ -15,7 +15,7 @@ from megatron.core.datasets.megatron_dataset import MegatronDataset
 from megatron.core.datasets.t5_dataset import T5MaskedWordPieceDatasetConfig
 from megatron.core.datasets.utils import Split
 
-from repro.catalog.models import Family
+from repro.catalog.models.papers import Family
 from repro.corpus.indices import Documents, build_indices, cache_key
 from repro.corpus.t5 import MASKING_PROBABILITY, T5SpanDataset, decoder_tokens_needed
 from repro.corpus.tokenizer import LocalTokenizer

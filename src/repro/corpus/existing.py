@@ -6,7 +6,7 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from repro.atomic import replacing
-from repro.catalog.models import Family
+from repro.catalog.models.papers import Family
 from repro.corpus.tokenizer import END_OF_TEXT, SENTINELS, WORDPIECE_SPECIALS
 from repro.corpus.vocabulary import TrainedTokenizer, byte_level, wordpiece
 from repro.errors import ReproError

@@ -13,7 +13,7 @@ import numpy as np
 from megatron.core.datasets.indexed_dataset import _INDEX_HEADER, DType
 
 from repro.atomic import replacing
-from repro.catalog.models import Family
+from repro.catalog.models.papers import Family
 from repro.corpus.manifest import length_class, write_manifest
 from repro.corpus.records import articles_between, size_of
 from repro.corpus.sentences import split_sentences

@@ -12,7 +12,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from repro.atomic import replacing
-from repro.catalog.models import Family
+from repro.catalog.models.papers import Family
 from repro.corpus.records import read_articles, size_of
 from repro.corpus.tokenizer import END_OF_TEXT, SENTINELS, WORDPIECE_SPECIALS
 from repro.errors import ReproError

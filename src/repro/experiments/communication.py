@@ -7,11 +7,11 @@ from typing import Any, get_args
 
 import xarray as xr
 
-from repro.catalog.communication_study import CommunicationStudy, read_communication_study
-from repro.catalog.experiments import Swept
-from repro.catalog.layouts import Layout, read_plan
+from repro.catalog.parallel.layouts import Layout, read_plan
 from repro.catalog.reading import choose
-from repro.catalog.selection import SOURCES, select
+from repro.catalog.studies.communication import CommunicationStudy, read_communication_study
+from repro.catalog.studies.experiments import Swept
+from repro.catalog.studies.selection import SOURCES, select
 from repro.errors import ReproError
 from repro.experiments.obtain import carried_out, finish, resolve
 from repro.experiments.resolved import Resolved

@@ -10,12 +10,12 @@ from tempfile import TemporaryDirectory
 
 import xarray as xr
 
-from repro.catalog.codecs import Compression
-from repro.catalog.compression_study import CompressionStudy, read_compression_study
-from repro.catalog.experiments import Profile
-from repro.catalog.layouts import read_plan
+from repro.catalog.parallel.codecs import Compression
+from repro.catalog.parallel.layouts import read_plan
 from repro.catalog.reading import choose
-from repro.catalog.selection import SOURCES, select
+from repro.catalog.studies.compression import CompressionStudy, read_compression_study
+from repro.catalog.studies.experiments import Profile
+from repro.catalog.studies.selection import SOURCES, select
 from repro.corpus.config import read_corpus_config
 from repro.experiments.communication import laid_out
 from repro.experiments.obtain import carried_out, finish, resolve

@@ -12,9 +12,9 @@ import pandas as pd
 import xarray as xr
 from tqdm import tqdm
 
-from repro.catalog.experiments import EXPERIMENTS, Profile, experiment, most_gpus
-from repro.catalog.open_models import read_open_models
-from repro.catalog.trainable import trainable
+from repro.catalog.models.open_models import read_open_models
+from repro.catalog.models.trainable import trainable
+from repro.catalog.studies.experiments import EXPERIMENTS, Profile, experiment, most_gpus
 from repro.errors import NotRunHere, ReproError
 from repro.experiments.runs import testbed_run
 from repro.experiments.this_machine import differences, emulated_gpu

@@ -1,39 +1,43 @@
-"""Time per output token of a decoder on this machine's CPU, beside what was measured before."""
+"""Time per output token of a decoder on this machine's CPU, beside what probes let expect."""
 
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 from tqdm import tqdm
 
-from repro.catalog.decoding import DecodingProfile, Probed, Weights, read_decoding
-from repro.experiments.own_ranks import run_ranks
+from repro.catalog.studies.decoding import DecodingProfile, Weights, read_decoding
+from repro.experiments.own_ranks import run_ranks, take_turns
 from repro.observe.environment import provenance
 from repro.predict.operators.retimed import Curve
 from repro.predict.serving.host import Measured, measured_token_s
 
 _DIMS = ("weights", "ranks", "batch", "context")
 _BYTES = {"bf16": 2.0, "int8": 1.0}
-# What is measured before, over which of its sizes.
-_PROBED = {
+# What is measured, over which of its sizes.
+_MEASURED = {
+    "output_token_s": ("time per output token", "s", ("batch", "context")),
     "weight_byte_s": ("products over the bytes of their weights", "s/B", ("probe_batch",)),
     "attention_s": ("a layer's attention to its cache", "s", ("probe_batch", "probe_context")),
-    "reduce_s": ("all-reduce of the hidden states", "s", ("probe_batch",)),
+    "layer_s": ("all else of a layer", "s", ("probe_batch",)),
+    "reduce_s": ("all-reduce of the hidden states, with waiting", "s", ("probe_batch",)),
 }
 
 
 def measure_decoding(profile_name: str) -> xr.Dataset:
-    """Measure every configuration of `params/decoding.yaml`.
+    """Measure every configuration of `params/decoding.yaml`, in turns with its probes.
 
     Returns
     -------
     Dataset
         `output_token_s` (weights, ranks, batch, context, repeat), medians over a repeat's tokens
-        and the slower rank; and what is measured before each repeat, of the slowest rank:
-        `weight_byte_s` and `reduce_s` (weights, ranks, probe_batch, repeat) and `attention_s`
-        (weights, ranks, probe_batch, probe_context, repeat).
+        on the slower rank; and of the probes, on the slowest rank: `weight_byte_s`,
+        `layer_s` and `reduce_s` (weights, ranks, probe_batch, repeat) and `attention_s` (weights,
+        ranks, probe_batch, probe_context, repeat).
 
     Raises
     ------
@@ -42,40 +46,27 @@ def measure_decoding(profile_name: str) -> xr.Dataset:
     """
     entry = read_decoding()
     profile = entry.profile(profile_name)
-    shape = (len(entry.weights), len(entry.ranks), len(profile.batches), len(profile.contexts))
-    times = np.full((*shape, profile.repeats), np.nan)
-    sizes = {"probe_batch": entry.probes.batches, "probe_context": entry.probes.contexts}
-    probed = {
-        name: np.full((*shape[:2], *(len(sizes[dim]) for dim in dims), profile.repeats), np.nan)
-        for name, (_, _, dims) in _PROBED.items()
+    coords: dict[str, list[Any]] = {
+        "weights": list(entry.weights),
+        "ranks": list(entry.ranks),
+        "batch": list(profile.batches),
+        "context": list(profile.contexts),
+        "probe_batch": list(entry.probes.batches),
+        "probe_context": list(entry.probes.contexts),
     }
-    cells = [(w, r) for w in range(shape[0]) for r in range(shape[1])]
-    for w, r in tqdm(cells, desc="decoding", unit="set of ranks"):
-        for repeat, (before, found) in enumerate(_run(entry.weights[w], entry.ranks[r], profile)):
-            times[w, r, :, :, repeat] = found
-            for name, values in before.items():
-                probed[name][w, r, ..., repeat] = values
-    units = {"units": "s", "long_name": "time per output token"}
+    cells = list(product(entry.weights, entry.ranks))
+    found = [_run(*cell, profile) for cell in tqdm(cells, desc="decoding", unit="set of ranks")]
+    variables = {}
+    for name, (long_name, units, sizes) in _MEASURED.items():
+        dims = (*_DIMS[:2], *sizes)
+        values = np.array([one[name] for one in found])
+        shape = *(len(coords[dim]) for dim in dims), profile.repeats
+        described = {"long_name": long_name, "units": units}
+        variables[name] = ((*dims, "repeat"), values.reshape(shape), described)
     return xr.Dataset(
+        variables,
+        coords,
         {
-            "output_token_s": ((*_DIMS, "repeat"), times, units),
-            **{
-                name: (
-                    (*_DIMS[:2], *dims, "repeat"),
-                    probed[name],
-                    {"long_name": long_name, "units": units},
-                )
-                for name, (long_name, units, dims) in _PROBED.items()
-            },
-        },
-        coords={
-            "weights": list(entry.weights),
-            "ranks": list(entry.ranks),
-            "batch": list(profile.batches),
-            "context": list(profile.contexts),
-            **{dim: list(values) for dim, values in sizes.items()},
-        },
-        attrs={
             "title": "A decoder with a cache on this machine's CPU",
             "source": "testbed",
             "profile": profile_name,
@@ -85,7 +76,7 @@ def measure_decoding(profile_name: str) -> xr.Dataset:
 
 
 def decoding_table(measured: xr.Dataset) -> pd.DataFrame:
-    """Medians beside what is predicted from what was measured before.
+    """Means beside what is predicted from those of probes.
 
     Returns
     -------
@@ -93,12 +84,12 @@ def decoding_table(measured: xr.Dataset) -> pd.DataFrame:
         A row per configuration: measured_ms, predicted_ms and error_pct of the prediction.
     """
     entry = read_decoding()
-    middle = measured.median("repeat")
-    table = middle.output_token_s.rename("measured_s").to_dataframe().reset_index()
+    mean = measured.mean("repeat")
+    table = mean.output_token_s.rename("measured_s").to_dataframe().reset_index()
     known = {
-        (w, r): _measured(middle.sel(weights=w, ranks=r))
-        for w in middle.weights.values
-        for r in middle.ranks.values
+        (w, r): _measured(mean.sel(weights=w, ranks=r))
+        for w in mean.weights.values
+        for r in mean.ranks.values
     }
     predicted = [
         float(
@@ -126,48 +117,55 @@ def _measured(probed: xr.Dataset) -> Measured:
     """What one rank takes, between the sizes that were measured."""
 
     def curve(name: str) -> Curve:
-        axes = tuple(probed[dim].values.astype(float) for dim in _PROBED[name][2])
+        axes = tuple(probed[dim].values.astype(float) for dim in _MEASURED[name][2])
         return Curve(axes, np.log(probed[name].values))
 
     alone = int(probed.ranks) == 1
     return Measured(
-        curve("weight_byte_s"), curve("attention_s"), None if alone else curve("reduce_s")
+        curve("weight_byte_s"),
+        curve("attention_s"),
+        curve("layer_s"),
+        None if alone else curve("reduce_s"),
     )
 
 
-def _run(
-    weights: Weights, ranks: int, profile: DecodingProfile
-) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
-    """What ranks of processes of their own measure, the slowest of them in each case."""
+def _run(weights: Weights, ranks: int, profile: DecodingProfile) -> dict[str, np.ndarray]:
+    """What ranks of processes of their own measure (sizes, repeat), the slowest in each case."""
     answers = run_ranks("decoding", ranks, _rank, weights, profile)
-    for of_repeat in zip(*answers, strict=True):
-        before = {
-            field.name: np.max([getattr(probed, field.name) for probed, _ in of_repeat], axis=0)
-            for field in fields(Probed)
-        }
-        yield before, np.max([times for _, times in of_repeat], axis=0)
+    return {name: np.max([one[name] for one in answers], axis=0) for name in _MEASURED}
 
 
 def _rank(
     rank: int, ranks: int, port: int, weights: Weights, profile: DecodingProfile
-) -> list[tuple[Probed, np.ndarray]]:
-    """One rank's process: its model once, then probes and all configurations in turns."""
+) -> dict[str, list[list[float]]]:
+    """One rank's process: the decoder's tokens and all probes, in turns."""
     import torch.distributed as dist
 
-    from repro.train.decoding import Decoder, Probe, step_times_s
+    from repro.train.decoding import Decoder, Probe, token_s
 
     if ranks > 1:
         address = f"tcp://127.0.0.1:{port}"
         dist.init_process_group("gloo", init_method=address, rank=rank, world_size=ranks)
     entry = read_decoding()
+    sizes = entry.probes
     decoder = Decoder(entry.shape, weights, rank, ranks)
-    probe = Probe(entry.probes, entry.shape.hidden, weights, rank, ranks)
-    found = []
-    for _ in range(profile.repeats):
-        probed = probe.measure()
-        times = [
-            [np.median(step_times_s(decoder, b, c, profile.tokens)) for c in profile.contexts]
-            for b in profile.batches
-        ]
-        found.append((probed, np.array(times)))
+    probe = Probe(sizes.shape, entry.shape.hidden, weights, rank, ranks)
+    measured: dict[str, list[Callable[[], float]]] = {
+        "output_token_s": [
+            partial(token_s, decoder, batch, context, profile.tokens)
+            for batch, context in product(profile.batches, profile.contexts)
+        ],
+        "weight_byte_s": [partial(probe.weight_byte_s, batch) for batch in sizes.batches],
+        "attention_s": [
+            partial(probe.attention_s, batch, context)
+            for batch, context in product(sizes.batches, sizes.contexts)
+        ],
+        "layer_s": [partial(probe.layer_s, batch) for batch in sizes.batches],
+        "reduce_s": [partial(probe.reduce_s, batch) for batch in sizes.batches],
+    }
+    found: dict[str, list[list[float]]] = {
+        name: [[] for _ in calls] for name, calls in measured.items()
+    }
+    turns = [turn for name in measured for turn in zip(found[name], measured[name], strict=True)]
+    take_turns(turns, profile.repeats, silent=rank > 0)
     return found

@@ -4,10 +4,10 @@ import json
 
 import xarray as xr
 
-from repro.catalog.clusters import cluster
-from repro.catalog.collectives import SweepSelection
-from repro.catalog.selection import Selection
-from repro.catalog.trainable import trainable
+from repro.catalog.models.trainable import trainable
+from repro.catalog.studies.collectives import SweepSelection
+from repro.catalog.studies.selection import Selection
+from repro.catalog.systems.clusters import cluster
 from repro.errors import NotRunHere
 from repro.experiments.sweeps import sweep_attributes, sweep_parameters
 from repro.observe.environment import provenance

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import xarray as xr
 
-from repro.catalog.clusters import cluster
-from repro.catalog.collectives import SweepSelection
-from repro.catalog.selection import Selection
-from repro.catalog.trainable import trainable
+from repro.catalog.models.trainable import trainable
+from repro.catalog.studies.collectives import SweepSelection
+from repro.catalog.studies.selection import Selection
+from repro.catalog.systems.clusters import cluster
 from repro.corpus.config import read_corpus_config
 from repro.experiments.computing import measure_missing
 from repro.experiments.look_up import look_up

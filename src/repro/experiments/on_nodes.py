@@ -3,10 +3,10 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from repro.catalog.nodes import Nodes, read_nodes
-from repro.catalog.protocols import transport
-from repro.catalog.selection import Selection
-from repro.catalog.trainable import trainable
+from repro.catalog.models.trainable import trainable
+from repro.catalog.studies.selection import Selection
+from repro.catalog.systems.nodes import Nodes, read_nodes
+from repro.catalog.systems.protocols import transport
 from repro.experiments.resolved import Resolved
 from repro.experiments.runs import on_nodes, selected_run
 from repro.launch.cases import Case, training_case

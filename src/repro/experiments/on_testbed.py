@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from repro.catalog.clusters import Cluster, cluster
-from repro.catalog.experiments import Batch, most_gpus
-from repro.catalog.models import model
-from repro.catalog.protocols import protocol
-from repro.catalog.selection import Selection
-from repro.catalog.trainable import trainable
+from repro.catalog.models.papers import model
+from repro.catalog.models.trainable import trainable
+from repro.catalog.studies.experiments import Batch, most_gpus
+from repro.catalog.studies.selection import Selection
+from repro.catalog.systems.clusters import Cluster, cluster
+from repro.catalog.systems.protocols import protocol
 from repro.errors import NotRunHere
 from repro.experiments.computing import Computing, read_computing
 from repro.experiments.resolved import Resolved

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, product
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -15,13 +14,13 @@ import xarray as xr
 from pandas.api.types import is_numeric_dtype
 from tqdm import tqdm
 
-from repro.catalog.dlrm import PLANS, DlrmShape, Table, plan_shards
-from repro.catalog.experiments import Profile
-from repro.catalog.models import Shape
-from repro.catalog.operator_calls import COLLECTIVES, Sizes
-from repro.catalog.operator_study import OperatorStudy, read_operator_study
+from repro.catalog.models.dlrm import PLANS, DlrmShape, Table, plan_shards
+from repro.catalog.models.papers import Shape
+from repro.catalog.studies.experiments import Profile
+from repro.catalog.studies.operator_calls import COLLECTIVES, Sizes
+from repro.catalog.studies.operators import OperatorStudy, read_operator_study
 from repro.corpus.config import read_corpus_config
-from repro.experiments.own_ranks import run_ranks
+from repro.experiments.own_ranks import Turn, run_ranks, take_turns
 from repro.experiments.runs import testbed_run
 from repro.logs.operator_trace import TracedOperator, read_operator_trace
 from repro.observe.environment import provenance
@@ -30,7 +29,6 @@ from repro.paths import ENWIKI, PARAMS
 from repro.predict.operators.retimed import JUDGED, SMALLEST
 from repro.train.records import TrainingRun
 
-_Seconds = TypeVar("_Seconds", float, list[float])
 # Loads a batch, and returns the iteration on it, which returns its seconds.
 _Load = Callable[[], Callable[[], float]]
 _Axes = tuple[tuple[float, ...], ...]
@@ -38,11 +36,14 @@ _Point = tuple[str, Sizes]
 _MODEL = "dlrm"
 _MOST_AXES = 4
 _DESCRIBED = ("model", "role", "tables", "plan", "ranks")
+_LAPS = ("case", "iteration", "rank", "pass")
 # Of one size in a repeat.
 _CALLS = 7
 _UNITS = {
     "operator_time_s": ("CPU time of a call, of collectives time", "s"),
     "iteration_time_s": ("iteration time, of ranks that have a core each", "s"),
+    "pass_time_s": ("CPU time of what is computed between collectives", "s"),
+    "collective_time_s": ("time of a collective, with the waiting for other ranks", "s"),
     "call_traced_s": ("time of all calls in the trace, with the profiler's own", "s"),
 }
 
@@ -52,16 +53,32 @@ class Case:
     """One iteration, measured while so many `ranks` worked.
 
     `role` is whether it is judged or the smallest of its model; `tables` the number of a random
-    set. `time_s` has an entry a repeat, `operators` one a rank that takes part.
+    set. `passes_s` (iteration, rank, pass) is CPU time, `collectives_s` (iteration, rank,
+    collective) time; `operators` has an entry a rank that takes part.
     """
 
     model: str
     role: str
     ranks: int
-    time_s: list[float]
+    passes_s: FloatArray
+    collectives_s: FloatArray
     operators: list[list[TracedOperator]]
     tables: int = 0
     plan: str = ""
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of an iteration, as if each rank had a core of its own.
+
+        A pass takes what it takes the slowest rank on average; of the smallest shape, which each
+        rank has for itself, what it takes the average rank. A collective begins when the last rank
+        comes, for which it is shortest.
+        """
+        by_rank = self.passes_s.mean(axis=0)
+        if self.role == SMALLEST:
+            return float(by_rank.mean(axis=0).sum())
+        shortest = np.median(self.collectives_s.min(axis=1), axis=0)
+        return float(by_rank.max(axis=0).sum() + shortest.sum())
 
 
 @dataclass(frozen=True)
@@ -75,12 +92,12 @@ class Found:
 
 @dataclass(frozen=True)
 class Sharded:
-    """What one of several ranks measured, by repeat: operators; collectives' calls; laps of
+    """What one of several ranks measured: operators and collectives' calls by repeat; laps of
     iterations, which are passes and then collectives; and each case's operators."""
 
     operators: dict[_Point, list[float]] = field(default_factory=dict)
     collectives: dict[_Point, list[list[float]]] = field(default_factory=dict)
-    laps: dict[tuple[str, int, str], list[list[list[float]]]] = field(default_factory=dict)
+    laps: dict[tuple[str, int, str], list[list[float]]] = field(default_factory=dict)
     traces: dict[tuple[str, int, str], list[TracedOperator]] = field(default_factory=dict)
 
 
@@ -90,8 +107,9 @@ def measure_operators(profile_name: str) -> xr.Dataset:
     Returns
     -------
     Dataset
-        `operator_time_s` (benchmark, repeat) at `operator_size`; `iteration_time_s` (case, repeat);
-        and the `call`s of each case's trace. `docs/quantities.md` defines them.
+        `operator_time_s` (benchmark, repeat) at `operator_size`; `pass_time_s` and
+        `collective_time_s` of each case, iteration and rank; and the `call`s of each case's trace.
+        `docs/quantities.md` defines them.
 
     Raises
     ------
@@ -114,7 +132,7 @@ def measure_operators(profile_name: str) -> xr.Dataset:
 
 
 def _alone(rank: int, ranks: int, port: int, profile_name: str) -> Found:
-    """On one rank: all operators, then the iterations of all models, in turns."""
+    """On one rank: all operators and the iterations of all models."""
     from repro.observe.operator_trace import trace_of
     from repro.train.groups import join_groups
     from repro.train.operators import operator_s
@@ -122,25 +140,36 @@ def _alone(rank: int, ranks: int, port: int, profile_name: str) -> Found:
 
     study = read_operator_study()
     profile = study.profile(profile_name)
+    turns_bytes = study.working_set_bytes, study.states_bytes
     points = [(name, sizes) for name, axes in profile.grids().items() for sizes in product(*axes)]
     operators: dict[_Point, list[float]] = {point: [] for point in points}
-    times: dict[tuple[str, str], list[float]] = {}
     with device_scope():
         join_groups(rank, ranks, "127.0.0.1", port)
     with tempfile.TemporaryDirectory() as scratch:
         loads = dict(_loads(study, Path(scratch)))
-        for repeat in range(profile.repeats):
-            for point in tqdm(points, desc=f"operators, repeat {repeat + 1}", leave=False):
-                operators[point].append(operator_s(*point, study.working_set_bytes))
-            for key, load in loads.items():
-                taken = _iterated(partial(_run, load), profile.iterations)
-                times.setdefault(key, []).append(float(np.median(taken)))
+        times: dict[tuple[str, str], list[float]] = {key: [] for key in loads}
+        single = [(operators[point], partial(operator_s, *point, *turns_bytes)) for point in points]
+        whole = [(times[key], partial(_second, load)) for key, load in loads.items()]
+        take_turns([*single, *profile.iterations * whole], profile.repeats, silent=False)
         texts = {key: trace_of(load()) for key, load in loads.items()}
     cases = [
-        Case(model, role, 1, times[model, role], [read_operator_trace(text)])
+        Case(
+            model,
+            role,
+            1,
+            np.reshape(times[model, role], (-1, 1, 1)),
+            np.empty((len(times[model, role]), 1, 0)),
+            [read_operator_trace(text)],
+        )
         for (model, role), text in texts.items()
     ]
     return Found(1, operators, cases)
+
+
+def _second(load: _Load) -> float:
+    """An iteration behind one that finds caches as something else left them."""
+    load()()
+    return load()()
 
 
 def _loads(study: OperatorStudy, scratch: Path) -> Iterator[tuple[tuple[str, str], _Load]]:
@@ -170,7 +199,7 @@ def _smallest(run: TrainingRun) -> TrainingRun:
 
 def _sharded(rank: int, ranks: int, port: int, profile_name: str) -> Sharded:
     """On each of several ranks at once: operators near the sizes that iterations have, collectives,
-    and every plan of each set of tables, in turns."""
+    and every plan of each set of tables."""
     import torch.distributed as dist
 
     from repro.observe.operator_trace import trace_of
@@ -188,17 +217,28 @@ def _sharded(rank: int, ranks: int, port: int, profile_name: str) -> Sharded:
     everybody: list[list[TracedOperator]] = [[] for _ in range(ranks)]
     dist.all_gather_object(everybody, [*chain(*found.traces.values())])
     points = list(_near(profile.grids(), [*chain(*everybody)]))
-    for _ in range(profile.repeats):
-        for point in points:
-            taken = operator_s(*point, study.working_set_bytes)
-            found.operators.setdefault(point, []).append(taken)
-        for name, size in product(COLLECTIVES.values(), profile.bytes):
-            calls = collective_s(name, size, _CALLS)
-            found.collectives.setdefault((name, (size,)), []).append(calls)
-        for key, step in steps.items():
-            dist.barrier()
-            found.laps.setdefault(key, []).append(_iterated(step, profile.iterations))
+    turns: list[Turn] = []
+    turns_bytes = study.working_set_bytes, study.states_bytes
+    for point in points:
+        one = partial(operator_s, *point, *turns_bytes)
+        turns.append((found.operators.setdefault(point, []), one))
+    for name, size in product(COLLECTIVES.values(), profile.bytes):
+        into = found.collectives.setdefault((name, (size,)), [])
+        turns.append((into, partial(collective_s, name, size, _CALLS)))
+    for key, step in steps.items():
+        laps = found.laps.setdefault(key, [])
+        turns += profile.iterations * [(laps, partial(_second_of_all, step))]
+    take_turns(turns, profile.repeats, silent=rank > 0)
     return found
+
+
+def _second_of_all(step: Callable[[], list[float]]) -> list[float]:
+    """As `_second`, of ranks that begin together."""
+    import torch.distributed as dist
+
+    dist.barrier()
+    step()
+    return step()
 
 
 def _dlrms(
@@ -239,23 +279,9 @@ def _between(axis: tuple[float, ...], used: FloatArray) -> list[float]:
     return [one for one in axis if low <= one <= high]
 
 
-def _run(load: _Load) -> float:
-    return load()()
-
-
-def _iterated(step: Callable[[], _Seconds], iterations: int) -> list[_Seconds]:
-    """Iterations behind one that finds caches as another model left them."""
-    step()
-    return [step() for _ in range(iterations)]
-
-
 def _together(answers: list[Sharded]) -> Found:
-    """Several ranks' measurements as one, as if each had a core of its own.
-
-    Operators take the mean of the ranks. A pass takes the CPU time of the rank that needs most, in
-    the median of iterations. A collective begins when the last rank comes, for which it is
-    shortest; other work only prolongs it, so that of several the shortest counts.
-    """
+    """Several ranks' measurements as one: operators take the mean of the ranks, a collective what
+    it takes the last one to come."""
     from repro.train.dlrm import PASSES
 
     ranks = len(answers)
@@ -265,18 +291,14 @@ def _together(answers: list[Sharded]) -> Found:
     }
     for point in answers[0].collectives:
         times = np.array([one.collectives[point] for one in answers])
-        operators[point] = times.min(axis=(0, 2)).tolist()
+        operators[point] = np.median(times.min(axis=0), axis=-1).tolist()
     cases = []
     for role, tables, plan in answers[0].laps:
         key = (role, tables, plan)
-        laps = np.array([one.laps[key] for one in answers])
-        alone = role == SMALLEST
-        slowest = laps[..., :PASSES].mean(axis=0) if alone else laps[..., :PASSES].max(axis=0)
-        time_s = np.median(slowest, axis=1).sum(axis=-1)
-        if not alone:
-            time_s = time_s + laps[..., PASSES:].min(axis=(0, 2)).sum(axis=-1)
-        traces = [one.traces[key] for one in answers[: 1 if alone else ranks]]
-        cases.append(Case(_MODEL, role, ranks, time_s.tolist(), traces, tables, plan))
+        laps = np.stack([one.laps[key] for one in answers], axis=1)
+        traces = [one.traces[key] for one in answers[: 1 if role == SMALLEST else ranks]]
+        passes_s, collectives_s = laps[..., :PASSES], laps[..., PASSES:]
+        cases.append(Case(_MODEL, role, ranks, passes_s, collectives_s, traces, tables, plan))
     return Found(ranks, operators, cases)
 
 
@@ -298,7 +320,12 @@ def _dataset(found: list[Found]) -> xr.Dataset:
             "operator_name": ("benchmark", np.array([name for _, name, _, _ in points], dtype=str)),
             "operator_size": (("benchmark", "axis"), _padded([sizes for *_, sizes, _ in points])),
             "operator_time_s": (("benchmark", "repeat"), np.array([times for *_, times in points])),
-            "iteration_time_s": (("case", "repeat"), np.array([case.time_s for case in cases])),
+            "iteration_time_s": ("case", np.array([case.time_s for case in cases])),
+            "pass_time_s": (_LAPS, _joined([case.passes_s for case in cases])),
+            "collective_time_s": (
+                (*_LAPS[:-1], "collective"),
+                _joined([case.collectives_s for case in cases]),
+            ),
             "call_size": (("call", "axis"), _padded(list(calls.pop("sizes")))),
             **{f"case_{name}": ("case", _column(described[name])) for name in described},
             **{f"call_{name}": ("call", _column(calls[name])) for name in calls},
@@ -311,6 +338,14 @@ def _dataset(found: list[Found]) -> xr.Dataset:
 
 def _column(values: pd.Series) -> np.ndarray:
     return values.to_numpy(dtype=None if is_numeric_dtype(values) else str)
+
+
+def _joined(arrays: list[FloatArray]) -> FloatArray:
+    """Arrays of different lengths as one, with NaN for what is not there."""
+    joined = np.full((len(arrays), *np.max([one.shape for one in arrays], axis=0)), np.nan)
+    for whole, one in zip(joined, arrays, strict=True):
+        whole[tuple(map(slice, one.shape))] = one
+    return joined
 
 
 def _padded(sizes: list[Sizes]) -> FloatArray:

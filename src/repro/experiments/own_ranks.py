@@ -2,9 +2,12 @@
 
 import multiprocessing
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from random import Random
 from typing import Any
+
+from tqdm import tqdm
 
 from repro.errors import ReproError
 
@@ -12,6 +15,8 @@ from repro.errors import ReproError
 _ENDING_S = 5.0
 # Is given its rank, the number of ranks and a free port of the loopback, then what follows.
 Task = Callable[..., Any]
+# Where a measurement goes, and what measures.
+Turn = tuple[list[Any], Callable[[], Any]]
 
 
 def run_ranks(what: str, ranks: int, task: Task, *arguments: Any) -> list[Any]:
@@ -54,6 +59,17 @@ def run_ranks(what: str, ranks: int, task: Task, *arguments: Any) -> list[Any]:
         for process in processes:
             process.terminate()
             process.join()
+
+
+def take_turns(turns: Sequence[Turn], repeats: int, silent: bool) -> None:
+    """Measure everything so many times, each time in another order that is the same on all ranks.
+
+    A machine's speed wanders, by half and more where others compute beside it. What is compared is
+    measured in turns, and by means: all have their part of fast and slow times, and means add up.
+    """
+    for repeat in tqdm(range(repeats), desc="repeats", leave=False, disable=silent):
+        for into, measure in Random(repeat).sample(turns, len(turns)):
+            into.append(measure())
 
 
 def _rank(answer: Connection, task: Task, rank: int, ranks: int, port: int, *given: Any) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import xarray as xr
 
-from repro.catalog.experiments import Profile, experiment
-from repro.catalog.models import model
-from repro.catalog.partition_study import PartitionStudy, read_partition_study
-from repro.catalog.partitions import Partition
+from repro.catalog.models.papers import model
+from repro.catalog.models.volumes import FULL_ELEMENT_BYTES, TESTBED_ELEMENT_BYTES, gradient_bytes
+from repro.catalog.parallel.partitions import Partition
 from repro.catalog.reading import choose
-from repro.catalog.selection import SOURCES
-from repro.catalog.volumes import FULL_ELEMENT_BYTES, TESTBED_ELEMENT_BYTES, gradient_bytes
+from repro.catalog.studies.experiments import Profile, experiment
+from repro.catalog.studies.partitions import PartitionStudy, read_partition_study
+from repro.catalog.studies.selection import SOURCES
 from repro.corpus.config import read_corpus_config
 from repro.errors import NotRunHere
 from repro.experiments.computing import read_computing

@@ -8,7 +8,7 @@ from typing import Any
 
 import xarray as xr
 
-from repro.catalog.nodes import Nodes
+from repro.catalog.systems.nodes import Nodes
 from repro.launch.cases import Case
 from repro.launch.messages import Site
 from repro.observe.environment import provenance

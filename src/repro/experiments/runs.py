@@ -3,10 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
-from repro.catalog.experiments import Batch, Profile
-from repro.catalog.nodes import Nodes
-from repro.catalog.selection import Selection
-from repro.catalog.trainable import expert_ranks, trainable
+from repro.catalog.models.trainable import expert_ranks, trainable
+from repro.catalog.studies.experiments import Batch, Profile
+from repro.catalog.studies.selection import Selection
+from repro.catalog.systems.nodes import Nodes
 from repro.results.schema import Cell
 from repro.train.records import TrainingRun
 

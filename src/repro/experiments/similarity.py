@@ -12,17 +12,17 @@ sequences' activations as on the real GPU.
 
 from dataclasses import dataclass, replace
 
-from repro.catalog.clusters import Cluster
-from repro.catalog.expert_volumes import ring_and_exchange_bytes
-from repro.catalog.models import Model
-from repro.catalog.open_models import DecoderShape, OpenModel
-from repro.catalog.trainable import AnyShape, Trainable
-from repro.catalog.volumes import (
+from repro.catalog.models.expert_volumes import ring_and_exchange_bytes
+from repro.catalog.models.open_models import DecoderShape, OpenModel
+from repro.catalog.models.papers import Model
+from repro.catalog.models.trainable import AnyShape, Trainable
+from repro.catalog.models.volumes import (
     FULL_ELEMENT_BYTES,
     TESTBED_ELEMENT_BYTES,
     gradient_bytes,
     training_flops,
 )
+from repro.catalog.systems.clusters import Cluster
 from repro.predict.step.memory import FRAMEWORK_BYTES, memory, stage_parameters
 from repro.predict.workload import Plan, workload
 

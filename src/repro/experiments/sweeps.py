@@ -2,9 +2,9 @@
 
 from dataclasses import asdict
 
-from repro.catalog.collectives import SweepSelection
-from repro.catalog.nodes import Nodes, read_nodes
-from repro.catalog.protocols import transport
+from repro.catalog.studies.collectives import SweepSelection
+from repro.catalog.systems.nodes import Nodes, read_nodes
+from repro.catalog.systems.protocols import transport
 from repro.collectives.records import CollectiveSweep
 from repro.errors import NotRunHere
 from repro.experiments.on_testbed import fabric_links

@@ -7,7 +7,7 @@ from pathlib import Path
 import xarray as xr
 
 from repro.atomic import replace_text
-from repro.catalog.experiments import experiment, most_gpus
+from repro.catalog.studies.experiments import experiment, most_gpus
 from repro.observe.environment import computing_machine
 from repro.results.store import has_runs, why_not_run
 from repro.testbed.ability import testbed_ability

@@ -7,9 +7,9 @@ they are leaves its file as it is, and nothing is measured again.
 from pathlib import Path
 
 from repro.atomic import replace_text
-from repro.catalog.collectives import read_collectives_sweep, select_sweep
-from repro.catalog.experiments import EXPERIMENTS
-from repro.catalog.selection import select
+from repro.catalog.studies.collectives import read_collectives_sweep, select_sweep
+from repro.catalog.studies.experiments import EXPERIMENTS
+from repro.catalog.studies.selection import select
 from repro.experiments.communication import resolve_communication
 from repro.experiments.compression import resolve_compression
 from repro.experiments.obtain import resolve, resolve_sensitivity

@@ -12,8 +12,8 @@ import pandas as pd
 import panel as pn
 import xarray as xr
 
-from repro.catalog.open_models import open_model
-from repro.catalog.technology import read_technology
+from repro.catalog.models.open_models import open_model
+from repro.catalog.systems.technology import read_technology
 from repro.errors import ReproError
 from repro.explorer.browser import open_in_browser, or_why_not
 from repro.figures.hardware import bound_regions, fronts

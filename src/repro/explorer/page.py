@@ -10,9 +10,10 @@ import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import pandas as pd
 import panel as pn
 
-from repro.catalog.experiments import experiment
+from repro.catalog.studies.experiments import experiment
 from repro.explorer.browser import open_in_browser, or_why_not
 from repro.explorer.view import EXPERIMENTS, View, breakdown, default_view, plans
+from repro.figures.palette import PURPLE
 from repro.figures.scaling import PHASE_COLOURS
 from repro.figures.what_if import plans_table
 from repro.predict.explore.plans import describe
@@ -21,7 +22,7 @@ _WIDGETS = 340
 _ROWS = 12
 _COLOURS = {
     **PHASE_COLOURS,
-    "forward receive": "#CC79A7",
+    "forward receive": PURPLE,
     "backward receive": "#AA4499",
     "send": "#DDCC77",
     "embedding sync": "#882255",

@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.clusters import cluster
-from repro.catalog.experiments import Experiment, experiment
 from repro.catalog.phases import PHASES
-from repro.catalog.protocols import Protocol, protocol
-from repro.catalog.selection import Selection, select
+from repro.catalog.studies.experiments import Experiment, experiment
+from repro.catalog.studies.selection import Selection, select
+from repro.catalog.systems.clusters import cluster
+from repro.catalog.systems.protocols import Protocol, protocol
 from repro.errors import ReproError
 from repro.paths import RESULTS
 from repro.predict.explore.experiments import predict_with

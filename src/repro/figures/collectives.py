@@ -7,6 +7,7 @@ import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import pandas as pd
 import xarray as xr
 
+from repro.figures.palette import BLACK
 from repro.figures.panels import (
     not_run_here,
     option,
@@ -33,7 +34,7 @@ _SIZE_TICKS = [
     *((1e1, "10 B"), (1e3, "1 KB"), (1e5, "100 KB")),
     *((1e7, "10 MB"), (1e9, "1 GB"), (1e11, "100 GB")),
 ]
-_OTHER_COLOUR = "#000000"
+_OTHER_COLOUR = BLACK
 
 
 def bandwidth_curves(

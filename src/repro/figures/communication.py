@@ -6,21 +6,21 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from repro.figures.palette import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILION
 from repro.figures.panels import HEIGHT, LEGEND_WIDTH, WIDTH, not_run_here, panels
 from repro.results.communication import transfers
 from repro.results.message_costs import logged_volumes
 from repro.results.store import has_runs
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart.
 _ROLE_COLOURS = {
-    "data": "#0072B2",
-    "tensor": "#D55E00",
-    "pipeline": "#009E73",
-    "context": "#CC79A7",
-    "embedding": "#E69F00",
-    "optimizer": "#000000",
+    "data": BLUE,
+    "tensor": VERMILION,
+    "pipeline": GREEN,
+    "context": PURPLE,
+    "embedding": ORANGE,
+    "optimizer": BLACK,
 }
-_LINE_COLOURS = ("#000000", "#56B4E9", "#0072B2", "#009E73", "#D55E00")
+_LINE_COLOURS = (BLACK, SKY_BLUE, BLUE, GREEN, VERMILION)
 _UNITS = ("B", "KiB", "MiB", "GiB")
 
 

@@ -10,6 +10,7 @@ from repro.claims.published import read_claims
 from repro.claims.quantities import TESTS
 from repro.claims.verdicts import Judgement
 from repro.figures.every import Figure, figure
+from repro.figures.palette import GREEN, PURPLE, SKY_BLUE
 from repro.figures.panels import option, options, published_marks
 
 SOURCES = ("predicted", "testbed", "cluster")
@@ -28,7 +29,7 @@ _SHORT = {
 _RANGE = {"range_lo": ", lowest", "range_hi": ", highest"}
 _LONGEST = 58
 # Colours that no protocol has, and marks that differ in grey.
-_COLOURS = {"predicted": "#56B4E9", "testbed": "#009E73", "cluster": "#CC79A7"}
+_COLOURS = {"predicted": SKY_BLUE, "testbed": GREEN, "cluster": PURPLE}
 _MARKS = {
     "predicted": {"matplotlib": "o", "bokeh": "circle"},
     "testbed": {"matplotlib": "s", "bokeh": "square"},

@@ -5,7 +5,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.compression_study import read_compression_study
+from repro.catalog.studies.compression import read_compression_study
+from repro.figures.palette import BLACK, BLUE, GREEN, GREY, PURPLE, SKY_BLUE, VERMILION
 from repro.figures.panels import (
     bars,
     not_run_here,
@@ -18,8 +19,7 @@ from repro.observe.precision import half_width
 from repro.results.compression import NONE, has_losses, loss_table, time_table
 from repro.results.store import has_runs
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart.
-_COLOURS = ("#000000", "#56B4E9", "#D55E00", "#0072B2", "#009E73", "#CC79A7")
+_COLOURS = (BLACK, SKY_BLUE, VERMILION, BLUE, GREEN, PURPLE)
 _PHASES = {
     "computing": ("forward compute", "backward compute", "optimizer"),
     "stage messages": ("forward receive", "backward receive", "send"),
@@ -32,7 +32,7 @@ _PHASES = {
 _PHASE_COLOURS = dict(
     zip(
         _PHASES,
-        ("#0072B2", "#009E73", "#56B4E9", "#D55E00", "#CC79A7", "#F2A6D0", "#999999"),
+        (BLUE, GREEN, SKY_BLUE, VERMILION, PURPLE, "#F2A6D0", GREY),
         strict=True,
     )
 )
@@ -91,7 +91,7 @@ def loss_curves(results: xr.Dataset) -> hv.Layout:
     spread = table.spread.to_dict()[NONE]
     at_end = bars(
         table.rename(index=_labels())[["above_none"]],
-        {"above_none": "#0072B2"},
+        {"above_none": BLUE},
         title=f"at the end; seeds without compression spread by {spread:.3f}",
         ylabel="nats a token above no compression",
         legend=False,
@@ -105,7 +105,9 @@ def loss_over_time(results: xr.Dataset) -> hv.Layout:
     panel per protocol."""
     if not (has_runs(results) and has_losses(results)):
         return not_run_here(results)
-    losses, labels = results["validation_loss"].mean("seed"), protocol_labels(results)
+    # Some schemes are timed and not trained for their loss.
+    losses = results["validation_loss"].mean("seed").dropna("scheme", how="all")
+    labels = protocol_labels(results)
     drawn = []
     for protocol, rows in _by_protocol(time_table(results)):
         curves = [
@@ -117,6 +119,7 @@ def loss_over_time(results: xr.Dataset) -> hv.Layout:
                 _colours()[str(name)],
             )
             for name, iteration_s in rows.iteration_s.items()
+            if name in losses.scheme
         ]
         drawn.append(
             hv.Overlay(curves).opts(
@@ -144,7 +147,7 @@ def spectra_by_step(results: xr.Dataset) -> hv.Layout:
     ):
         marks: list[hv.Element] = []
         for (kind, own), colour in zip(
-            results[name].groupby("kind"), ("#D55E00", "#0072B2"), strict=True
+            results[name].groupby("kind"), (VERMILION, BLUE), strict=True
         ):
             at, over = own["observed_step"].values, own.transpose("observed_step", "matrix").values
             band = hv.Area((at, over.min(1), over.max(1)), vdims=[name, "high"])

@@ -4,8 +4,9 @@ import holoviews as hv
 import numpy as np
 import pandas as pd
 
-from repro.catalog.compressed_training import read_compressed_training
-from repro.catalog.gpus import gpu
+from repro.catalog.studies.compressed_training import read_compressed_training
+from repro.catalog.systems.gpus import gpu
+from repro.figures.palette import BLACK, BLUE, GREEN, GREY, SKY_BLUE, VERMILION
 from repro.figures.panels import bars, dashed, options, panel_size, panels, published_marks
 from repro.figures.published import compression_gains_percent
 from repro.predict.explore.break_even import (
@@ -15,18 +16,17 @@ from repro.predict.explore.break_even import (
 )
 from repro.predict.explore.compressed_training import HYBRID, NAIVE, encoding
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart.
-_SCHEMES = {NAIVE: "#D55E00", HYBRID: "#0072B2"}
+_SCHEMES = {NAIVE: VERMILION, HYBRID: BLUE}
 _PARTS = {
-    "computing": "#999999",
+    "computing": GREY,
     "bubble and stragglers": "#DDDDDD",
-    "tensor": "#D55E00",
-    "pipeline": "#009E73",
-    "gradients": "#0072B2",
-    "parameters": "#56B4E9",
-    "coding": "#000000",
+    "tensor": VERMILION,
+    "pipeline": GREEN,
+    "gradients": BLUE,
+    "parameters": SKY_BLUE,
+    "coding": BLACK,
 }
-_CURVES = ("#56B4E9", "#0072B2", "#D55E00", "#009E73")
+_CURVES = (SKY_BLUE, BLUE, VERMILION, GREEN)
 _APART = 0.15
 
 
@@ -49,7 +49,7 @@ def gain_by_link(predicted: pd.DataFrame) -> hv.Overlay:
         for scheme, aside in zip(_SCHEMES, (-_APART, _APART), strict=True)
         for value in stated[scheme]
     ]
-    return hv.Overlay([*drawn, hv.HLine(0).opts(color="#999999"), published_marks(marks)]).opts(
+    return hv.Overlay([*drawn, hv.HLine(0).opts(color=GREY), published_marks(marks)]).opts(
         title="compression's gain (predicted)",
         xlabel="",
         ylabel="% of throughput",
@@ -134,7 +134,7 @@ def break_even_maps() -> hv.Layout:
         places = {first: "top", last: "bottom"}
         for name in study.break_even_gpus:
             at = 1e-9 * coding_rate_bytes_per_s(encoding(codec, bits, gpu(name)))
-            marks.append(hv.HLine(at).opts(color="#009E73", **dashed()))
+            marks.append(hv.HLine(at).opts(color=GREEN, **dashed()))
             if name in places:
                 label = gpu(name).label.split("-")[0]
                 marks.append(hv.Text(link[1], at, label, halign="left", valign=places[name]))

@@ -6,15 +6,16 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from repro.figures.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY_BLUE, VERMILION
 from repro.figures.panels import options, panel_size, panels
 
 _BOUND_COLOURS = {
-    "memory": "#009E73",
-    "network": "#D55E00",
+    "memory": GREEN,
+    "network": VERMILION,
     "schedule": "#DDDDDD",
 }
-_MEMORY_COLOURS = ["#999999", "#E69F00", "#56B4E9", "#0072B2", "#009E73", "#CC79A7"]
-_BOUNDS = {"compute": "#0072B2", "memory": "#009E73", "network": "#D55E00"}
+_MEMORY_COLOURS = [GREY, ORANGE, SKY_BLUE, BLUE, GREEN, PURPLE]
+_BOUNDS = {"compute": BLUE, "memory": GREEN, "network": VERMILION}
 _RATE_LABELS = {
     "memory_gbytes_per_s": "GB/s of its memory",
     "network_gbps": "Gbit/s of its network",
@@ -39,9 +40,7 @@ def parts_of_speed_up(parts: pd.DataFrame, title: str) -> hv.Overlay:
         ["times", "row", "times after", "row after"],
     )
     names = [f"{name} ({factor:.2g} x)" for name, factor in parts.factor.items()]
-    return (
-        bars.opts(color="#0072B2") * hv.Segments((low, rows, high, rows)).opts(color="black")
-    ).opts(
+    return (bars.opts(color=BLUE) * hv.Segments((low, rows, high, rows)).opts(color="black")).opts(
         hv.opts.Rectangles(
             logx=True,
             xticks=[1, 2, 5, 10, 20, 50, 100],

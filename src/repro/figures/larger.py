@@ -4,10 +4,10 @@ import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import xarray as xr
 
+from repro.figures.palette import BLACK, BLUE, ORANGE, PURPLE, SKY_BLUE, VERMILION
 from repro.figures.panels import HEIGHT, WIDTH, panels
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart.
-_COLOURS = ("#000000", "#56B4E9", "#0072B2", "#E69F00", "#D55E00", "#CC79A7")
+_COLOURS = (BLACK, SKY_BLUE, BLUE, ORANGE, VERMILION, PURPLE)
 _SHOWN = {
     "communication_fraction": "waiting and sending, % of iteration",
     "weak_scaling_efficiency": "weak-scaling efficiency, %",

@@ -4,16 +4,16 @@ import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import pandas as pd
 
+from repro.figures.palette import BLUE, GREEN, GREY, SKY_BLUE, VERMILION, YELLOW
 from repro.figures.panels import HEIGHT, LEGEND_WIDTH, WIDTH, panels
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart.
 _COLOURS = {
-    "weights": "#0072B2",
-    "gradients": "#D55E00",
-    "optimizer_states": "#009E73",
-    "activations": "#56B4E9",
-    "logits": "#F0E442",
-    "framework": "#999999",
+    "weights": BLUE,
+    "gradients": VERMILION,
+    "optimizer_states": GREEN,
+    "activations": SKY_BLUE,
+    "logits": YELLOW,
+    "framework": GREY,
 }
 _ROW_HEIGHT, _MARGIN = 30, 120
 
@@ -67,7 +67,7 @@ def _compared(rows: pd.DataFrame, label: str) -> hv.Overlay:
     )
     bars = table.hvplot.bar(
         y=label,
-        color="#56B4E9",
+        color=SKY_BLUE,
         xlabel="",
         ylabel=f"{label} (bar: predicted, mark: published)",
         rot=60,

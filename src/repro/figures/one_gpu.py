@@ -6,7 +6,8 @@ import holoviews as hv
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.gpus import Gpu
+from repro.catalog.systems.gpus import Gpu
+from repro.figures.palette import BLUE, GREEN, GREY, VERMILION
 from repro.figures.panels import (
     model_labels,
     model_names,
@@ -19,14 +20,13 @@ from repro.predict.calibration.one_gpu import tensor_bytes
 from repro.predict.step.memory import FRAMEWORK_BYTES
 from repro.results.store import has_runs
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart.
 _PHASE_COLOURS = {
-    "forward compute": "#0072B2",
-    "backward compute": "#D55E00",
-    "optimizer": "#009E73",
+    "forward compute": BLUE,
+    "backward compute": VERMILION,
+    "optimizer": GREEN,
 }
-_MEMORY_COLOURS = {"tensors": "#0072B2"}
-_LIMIT_COLOUR = "#999999"
+_MEMORY_COLOURS = {"tensors": BLUE}
+_LIMIT_COLOUR = GREY
 _SIZE = "micro_batch_size"
 # So that the first and the last point are whole.
 _MARGIN = 1.3

@@ -7,6 +7,7 @@ import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import numpy as np
 import pandas as pd
 
+from repro.figures.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY_BLUE, VERMILION, YELLOW
 from repro.paths import PUBLISHED
 from repro.predict.calibration.rows import read_rows
 from repro.predict.calibration.validation import predict_runs
@@ -14,22 +15,22 @@ from repro.predict.explore.fused_plans import SPLIT
 from repro.predict.fused.iteration import Phases
 
 _COLOURS = {
-    "products": "#0072B2",
-    "attention": "#56B4E9",
-    "elements": "#009E73",
+    "products": BLUE,
+    "attention": SKY_BLUE,
+    "elements": GREEN,
     "logits": "#117733",
     "recompute": "#332288",
-    "tensor parallel": "#E69F00",
-    "context parallel": "#F0E442",
-    "expert parallel": "#D55E00",
+    "tensor parallel": ORANGE,
+    "context parallel": YELLOW,
+    "expert parallel": VERMILION,
     "replicas": "#882255",
-    "messages": "#CC79A7",
-    "host": "#999999",
+    "messages": PURPLE,
+    "host": GREY,
     "bubble": "#DDDDDD",
     "optimizer": "#661100",
     "stragglers": "#444444",
 }
-_GPU_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"]
+_GPU_COLOURS = [BLUE, VERMILION, GREEN, PURPLE, ORANGE]
 _PHASES = tuple(one.name for one in fields(Phases))
 
 

@@ -6,11 +6,12 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from repro.figures.palette import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILION, YELLOW
 from repro.figures.panels import not_run_here
 from repro.predict.operators.retimed import iterations
 from repro.results.store import has_runs
 
-_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000"]
+_COLOURS = [BLUE, VERMILION, GREEN, PURPLE, ORANGE, BLACK]
 _SHOWN = ("add/2", "mul/1", "tanh/1", "copy_/2", "copy_ strided", "sum/1")
 _TABLES = "dlrm"
 
@@ -26,7 +27,7 @@ def product_rates(results: xr.Dataset) -> hv.core.Dimensioned:
     table = pd.DataFrame(
         {
             "flops": flops,
-            "gflops": flops / own["operator_time_s"].median("repeat").values / 1e9,
+            "gflops": flops / own["operator_time_s"].mean("repeat").values / 1e9,
             "operands": [str(name).split()[1] for name in own["operator_name"].values],
         }
     )
@@ -54,7 +55,7 @@ def element_times(results: xr.Dataset) -> hv.core.Dimensioned:
     names = results["operator_name"].values
     own = _alone(results, [str(name) in _SHOWN for name in names])
     times = 1e6 * own["operator_time_s"]
-    middle = times.median("repeat").values
+    middle = times.mean("repeat").values
     table = pd.DataFrame(
         {
             "elements": own["operator_size"].isel(axis=0).values,
@@ -103,7 +104,7 @@ def retimed_iterations(results: xr.Dataset) -> hv.core.Dimensioned:
         hv.Curve((ends, factor * ends)).opts(color=colour)
         for factor, colour in ((0.95, "#CCCCCC"), (1.0, "#777777"), (1.05, "#CCCCCC"))
     ]
-    colours = [*_COLOURS, "#56B4E9", "#F0E442"][: table.model.nunique()]
+    colours = [*_COLOURS, SKY_BLUE, YELLOW][: table.model.nunique()]
     marks = table.hvplot.scatter(
         "measured", "predicted", by="model", color=colours, s=30, width=700, height=500
     )

@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.protocols import read_transports
-from repro.catalog.trainable import trainable_models
+from repro.catalog.models.trainable import trainable_models
+from repro.catalog.systems.protocols import read_transports
+from repro.figures.palette import BLUE, GREEN, SKY_BLUE, VERMILION
 from repro.results.store import why_not_run
 
 WIDTH, HEIGHT, LEGEND_WIDTH = 460, 320, 150
-# Okabe and Ito's palette, which colour-blind readers can tell apart.
-MODEL_COLOURS = ("#0072B2", "#56B4E9", "#D55E00", "#009E73")
+MODEL_COLOURS = (BLUE, SKY_BLUE, VERMILION, GREEN)
 _FIGURE_SIZE = 190
 # Characters that a figure is wide.
 _LINE = 50

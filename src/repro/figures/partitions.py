@@ -6,7 +6,18 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.partition_study import read_partition_study
+from repro.catalog.studies.partitions import read_partition_study
+from repro.figures.palette import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY_BLUE,
+    VERMILION,
+    YELLOW,
+)
 from repro.figures.panels import (
     HEIGHT,
     WIDTH,
@@ -21,24 +32,23 @@ from repro.figures.published import partition_gain
 from repro.results.partitions import logged_by_level, scheme_table
 from repro.results.store import has_runs
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart.
 _COLOURS = (
-    "#000000",
-    "#999999",
-    "#E69F00",
-    "#F0E442",
-    "#D55E00",
-    "#009E73",
-    "#56B4E9",
-    "#0072B2",
+    BLACK,
+    GREY,
+    ORANGE,
+    YELLOW,
+    VERMILION,
+    GREEN,
+    SKY_BLUE,
+    BLUE,
 )
-_LEVELS = {"package": "#009E73", "node": "#56B4E9", "fabric": "#D55E00"}
+_LEVELS = {"package": GREEN, "node": SKY_BLUE, "fabric": VERMILION}
 _PHASES = {
-    "straggler wait": "#999999",
-    "gradient sync": "#D55E00",
-    "parameter all-gather": "#E69F00",
+    "straggler wait": GREY,
+    "gradient sync": VERMILION,
+    "parameter all-gather": ORANGE,
 }
-_STATES = ("#0072B2", "#56B4E9", "#E69F00", "#D55E00", "#009E73", "#CC79A7", "#999999")
+_STATES = (BLUE, SKY_BLUE, ORANGE, VERMILION, GREEN, PURPLE, GREY)
 _NONE, _TIE = "none fits", "within 1 %"
 _OTHERS = {_NONE: "#444444", _TIE: "#DDDDDD"}
 _AHEAD = 1.01
@@ -183,7 +193,7 @@ def measured_schemes(results: xr.Dataset) -> hv.Layout:
         [
             bars(
                 speed,
-                {"iterations_per_min": "#0072B2"},
+                {"iterations_per_min": BLUE},
                 title="throughput (measured)",
                 ylabel="iterations a minute at full scale",
                 legend=False,

@@ -7,6 +7,7 @@ import holoviews as hv
 import pandas as pd
 import xarray as xr
 
+from repro.figures.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY_BLUE, VERMILION, YELLOW
 from repro.figures.panels import (
     HEIGHT,
     WIDTH,
@@ -31,26 +32,26 @@ from repro.results.metrics import (
 )
 from repro.results.store import has_runs
 
-# Okabe and Ito's palette: compute in blues, bytes in reds, waiting in yellows.
+# Compute in blues, bytes in reds, waiting in yellows.
 _TIMER_COLOURS = {
-    "forward compute": "#56B4E9",
-    "backward compute": "#0072B2",
-    "forward receive": "#E69F00",
-    "embedding sync": "#D55E00",
-    "optimizer and the rest": "#999999",
+    "forward compute": SKY_BLUE,
+    "backward compute": BLUE,
+    "forward receive": ORANGE,
+    "embedding sync": VERMILION,
+    "optimizer and the rest": GREY,
 }
 _SPLIT_COLOURS = {
-    "forward compute": "#56B4E9",
-    "backward compute": "#0072B2",
-    "messages": "#CC79A7",
-    "embedding sync": "#D55E00",
+    "forward compute": SKY_BLUE,
+    "backward compute": BLUE,
+    "messages": PURPLE,
+    "embedding sync": VERMILION,
     "gradient sync": "#882255",
-    "waiting for neighbours": "#F0E442",
-    "drain": "#E69F00",
-    "optimizer": "#009E73",
-    "other": "#999999",
+    "waiting for neighbours": YELLOW,
+    "drain": ORANGE,
+    "optimizer": GREEN,
+    "other": GREY,
 }
-_STATE_COLOURS = {"compute": "#0072B2", "wait": "#F0E442", "message": "#CC79A7"}
+_STATE_COLOURS = {"compute": BLUE, "wait": YELLOW, "message": PURPLE}
 # Phases of a stage until it has nothing left to do but wait for the others.
 _BEFORE_DRAIN = (
     "forward compute",

@@ -4,7 +4,8 @@ import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import pandas as pd
 
-from repro.catalog.protocols import read_protocols
+from repro.catalog.systems.protocols import read_protocols
+from repro.figures.palette import GREY
 from repro.figures.panels import MODEL_COLOURS, model_labels
 from repro.predict.explore.cpu_ranks import error_pct
 
@@ -44,4 +45,4 @@ def prediction_errors(rows: pd.DataFrame) -> hv.Overlay:
         width=560,
         height=380,
     )
-    return drawn * hv.HLine(0).opts(color="#999999")
+    return drawn * hv.HLine(0).opts(color=GREY)

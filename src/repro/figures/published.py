@@ -1,6 +1,6 @@
 """What the documents state of what a figure shows, by the ids of the claims."""
 
-from repro.catalog.collectives import select_sweep
+from repro.catalog.studies.collectives import select_sweep
 from repro.claims.published import read_claims
 from repro.errors import NotRunHere
 from repro.predict.explore.collective_sweeps import published_sweep

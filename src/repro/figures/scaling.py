@@ -7,6 +7,17 @@ import holoviews as hv
 import pandas as pd
 import xarray as xr
 
+from repro.figures.palette import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY_BLUE,
+    VERMILION,
+    YELLOW,
+)
 from repro.figures.panels import (
     model_labels,
     model_names,
@@ -24,22 +35,21 @@ from repro.figures.published import nic_ranges_gbps, shares_percent
 from repro.results.metrics import communication_fraction, interval, iteration_time_s
 from repro.results.store import has_runs
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart.
 PHASE_COLOURS = {
-    "forward compute": "#56B4E9",
-    "backward compute": "#0072B2",
+    "forward compute": SKY_BLUE,
+    "backward compute": BLUE,
     "forward all-to-all": "#F2A6D0",
-    "backward all-to-all": "#CC79A7",
-    "straggler wait": "#F0E442",
-    "gradient sync": "#D55E00",
-    "optimizer": "#009E73",
-    "parameter all-gather": "#E69F00",
-    "other": "#999999",
+    "backward all-to-all": PURPLE,
+    "straggler wait": YELLOW,
+    "gradient sync": VERMILION,
+    "optimizer": GREEN,
+    "parameter all-gather": ORANGE,
+    "other": GREY,
 }
-PROTOCOL_COLOURS = {"RDMA": "#0072B2", "IPoIB": "#E69F00", "TCP/IP": "#D55E00"}
+PROTOCOL_COLOURS = {"RDMA": BLUE, "IPoIB": ORANGE, "TCP/IP": VERMILION}
 # For print in grey, where these colours look alike.
 PROTOCOL_DASHES = {"RDMA": "solid", "IPoIB": "dashed", "TCP/IP": "dotted"}
-SPAN_COLOURS = {"checkpoint": "#999999", "validation": "#CC79A7"}
+SPAN_COLOURS = {"checkpoint": GREY, "validation": PURPLE}
 _LANE = 0.08
 # NIC rates are shown over windows of this many samples, about a tenth of a second.
 _WINDOW = 5
@@ -104,7 +114,7 @@ def share_by_protocol(results: xr.Dataset) -> hv.Layout:
 def protocol_line(frame: pd.DataFrame, x: str, y: str, label: str) -> list[hv.Element]:
     """A protocol's line with its points, in its colour and, for grey print, its dashes; `below` and
     `above` are the interval's distances."""
-    colour, dash = PROTOCOL_COLOURS.get(label, "#000000"), PROTOCOL_DASHES.get(label, "solid")
+    colour, dash = PROTOCOL_COLOURS.get(label, BLACK), PROTOCOL_DASHES.get(label, "solid")
     elements: list[hv.Element] = [
         hv.Curve(frame, x, y, label=label).opts(
             color=colour, **option(dash, matplotlib="linestyle", bokeh="line_dash")

@@ -5,17 +5,18 @@ import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import numpy as np
 import pandas as pd
 
-from repro.catalog.gpus import Gpu
+from repro.catalog.systems.gpus import Gpu
+from repro.figures.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION
 from repro.predict.fused.run import peak_flops
 
 _BOUND_COLOURS = {
-    "compute": "#0072B2",
-    "memory": "#009E73",
-    "network": "#D55E00",
-    "launch": "#999999",
+    "compute": BLUE,
+    "memory": GREEN,
+    "network": VERMILION,
+    "launch": GREY,
 }
-_PHASE_COLOURS = {"prefill": "#E69F00", "decode": "#0072B2"}
-_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7"]
+_PHASE_COLOURS = {"prefill": ORANGE, "decode": BLUE}
+_COLOURS = [BLUE, VERMILION, GREEN, PURPLE]
 # Operators that a roofline names: others lie where these do.
 _NAMED = ("MLP up", "attention", "logits", "element-wise")
 _INTENSITIES = np.geomspace(0.1, 1e5, 121)
@@ -114,7 +115,7 @@ def latency_by_memory(memories: pd.DataFrame, title: str) -> hv.Bars:
     shown = pd.DataFrame({"ms": 1e3 * memories.output_token_s.to_numpy()}, index=names)
     return shown.hvplot.bar(
         y="ms",
-        color="#0072B2",
+        color=BLUE,
         logy=True,
         ylim=(0.5 * shown.ms.min(), 2 * shown.ms.max()),
         xlabel="",

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import holoviews as hv
 import xarray as xr
 
+from repro.figures.palette import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILION
 from repro.figures.panels import (
     bars,
     model_labels,
@@ -24,9 +25,8 @@ from repro.results.metrics import communication_fraction
 from repro.results.sharded import collective_times_s, tokens_per_s_per_gpu
 from repro.results.store import has_runs
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart.
-_COLLECTIVE_COLOURS = ("#D55E00", "#E69F00")
-_BATCH_COLOURS = ("#000000", "#56B4E9", "#0072B2", "#009E73", "#E69F00", "#D55E00", "#CC79A7")
+_COLLECTIVE_COLOURS = (VERMILION, ORANGE)
+_BATCH_COLOURS = (BLACK, SKY_BLUE, BLUE, GREEN, ORANGE, VERMILION, PURPLE)
 # The model that the report's numbers are of.
 _PUBLISHED = "gpt-350m"
 # One source, and the one network between the cluster's nodes.

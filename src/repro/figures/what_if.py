@@ -13,6 +13,7 @@ import pandas as pd
 from pandas.io.formats.style import Styler
 
 from repro.figures.every import Figure, figure
+from repro.figures.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY_BLUE, VERMILION, YELLOW
 from repro.figures.scaling import PHASE_COLOURS
 from repro.predict.explore.plans import Job, best_plans, choose_job, describe
 from repro.predict.step.quantities import MEMORY, PHASES
@@ -20,18 +21,18 @@ from repro.predict.step.quantities import MEMORY, PHASES
 _COLOURS = {
     **PHASE_COLOURS,
     "recompute": "#332288",
-    "tensor parallel": "#E69F00",
-    "forward receive": "#CC79A7",
+    "tensor parallel": ORANGE,
+    "forward receive": PURPLE,
     "pipeline bubble": "#DDDDDD",
     "parameter all gather": "#882255",
     "embedding sync": "#661100",
-    "weights": "#0072B2",
-    "gradients": "#D55E00",
-    "optimizer states": "#009E73",
-    "activations": "#56B4E9",
-    "logits": "#F0E442",
-    "framework": "#999999",
-    "average": "#0072B2",
+    "weights": BLUE,
+    "gradients": VERMILION,
+    "optimizer states": GREEN,
+    "activations": SKY_BLUE,
+    "logits": YELLOW,
+    "framework": GREY,
+    "average": BLUE,
 }
 _WIDTH, _ROW_HEIGHT, _MARGIN = 760, 26, 110
 _SCENARIO = "scenario"

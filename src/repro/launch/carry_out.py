@@ -7,7 +7,7 @@ from typing import Any
 
 import xarray as xr
 
-from repro.catalog.nodes import Nodes
+from repro.catalog.systems.nodes import Nodes
 from repro.errors import NotRunHere
 from repro.launch.cases import Case, run_cases
 from repro.launch.journal import Journal
@@ -68,7 +68,7 @@ def _run_on_site(
             nonlocal session
             if session is None:
                 bar.say("starting ranks")
-                session = stack.enter_context(open_site(site))
+                session = stack.enter_context(open_site(site, bar.say))
             return session.take_turns([case.order for case in cases], report)
 
         return merge(run_cases(cases, journal, run, bar.report, in_turns=True)[0])

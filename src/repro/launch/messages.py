@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from repro.catalog.models import Family
-from repro.catalog.topology import Topology
+from repro.catalog.models.papers import Family
+from repro.catalog.systems.topology import Topology
 from repro.collectives.records import CollectiveSweep
 from repro.train.records import TrainingRun
 
@@ -115,6 +115,13 @@ class Progress:
 
     steps: int
     words: str = ""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Supervisor to user: a check before anything is measured does not pass yet, and why."""
+
+    words: str
 
 
 @dataclass(frozen=True)

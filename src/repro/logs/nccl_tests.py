@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from repro.catalog.collectives import COLLECTIVES
+from repro.catalog.studies.collectives import COLLECTIVES
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
 from repro.logs.cut_json import read_json

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repro.catalog.operator_calls import COLLECTIVES, Sizes, benchmark_of, collective_bytes
+from repro.catalog.studies.operator_calls import COLLECTIVES, Sizes, benchmark_of, collective_bytes
 from repro.errors import ReproError
 from repro.logs.cut_json import read_json
 from repro.logs.reading import read_text
@@ -28,8 +28,8 @@ class TracedOperator:
         Collectives among several ranks divide an iteration into segments, each of which ends with
         one.
     operator, sizes
-        As in `repro.catalog.operator_calls`, without sizes where no microbenchmark stands for it;
-        or `HOST`, of which there is one call for each outermost operator.
+        As in `repro.catalog.studies.operator_calls`, without sizes where no microbenchmark
+        stands for it; or `HOST`, of which there is one call for each outermost operator.
     calls
         How many.
     traced_s

@@ -8,7 +8,7 @@ are, and no other operator is slowed. A call is over when its `Work.wait` return
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -40,18 +40,29 @@ _Kernel = Callable[[], Any]
 _in_use: "CommunicationLog | None" = None
 
 
-@dataclass
+@dataclass(slots=True)
 class _Call:
     operation: str
     group: dist.ProcessGroup
     size_bytes: int
-    dtype: str
+    dtype: torch.dtype
     phase: str
     asynchronous: bool
     peer: int
     on_gpu: bool
     start: _Moment
     end: _Moment = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class _Operator:
+    """An operator of c10d and where its arguments are: first tensors (out of place there are two,
+    each a tensor or lists of them), behind them the group; None where there is no such argument."""
+
+    operation: str
+    tensors: int
+    peer: int | None
+    asynchronous: int | None
 
 
 class CommunicationLog:
@@ -79,7 +90,7 @@ class CommunicationLog:
                 role_of(call.group.group_desc, call.operation),
                 tuple(dist.get_process_group_ranks(call.group)),
                 call.size_bytes,
-                call.dtype,
+                str(call.dtype).removeprefix("torch."),
                 call.phase,
                 call.asynchronous,
                 call.peer,
@@ -104,24 +115,26 @@ class CommunicationLog:
             self._within = False
         call.end = _now(call.on_gpu)
 
-    def dispatched(
-        self, operation: str, tensors: Sequence[Any], arguments: dict[str, Any], hand_on: _Kernel
-    ) -> Any:
-        """Hand a call of an operator of c10d on, and note it. Of its arguments the `tensors` come
-        first: out of place there are two, each a tensor or lists of them."""
-        group = dist.ProcessGroup.unbox(arguments["process_group"])
+    def dispatched(self, operator: _Operator, arguments: tuple[Any, ...], hand_on: _Kernel) -> Any:
+        """Hand a call of an operator of c10d on, and note it."""
+        group = dist.ProcessGroup.unbox(arguments[operator.tensors])
         if self._within or group.size() == 1:
             return hand_on()
-        sides = [_flat(side) for side in tensors]
-        size_bytes = max([sum([tensor.nbytes for tensor in side]) for side in sides])
-        call = self._begin(operation, group, size_bytes, next(filter(None, sides))[0])
-        if operation == "barrier":
+        size_bytes, first = 0, None
+        for side in arguments[: operator.tensors]:
+            flat = _flat(side)
+            side_bytes = flat[0].nbytes if len(flat) == 1 else sum([one.nbytes for one in flat])
+            size_bytes = max(size_bytes, side_bytes)
+            first = flat[0] if first is None and flat else first
+        assert first is not None
+        call = self._begin(operator.operation, group, size_bytes, first)
+        if operator.operation == "barrier":
             call.size_bytes = 0
-        if operation in MESSAGES:
-            peer = arguments.get("dst", arguments.get("src"))
-            call.peer = -1 if peer is None else dist.get_global_rank(group, peer)
+        if operator.peer is not None:
+            call.peer = dist.get_global_rank(group, arguments[operator.peer])
         # The operators' default is left out; messages are requests, which have no such word.
-        call.asynchronous = arguments.get("async_op", True)
+        at = operator.asynchronous
+        call.asynchronous = at is None or at >= len(arguments) or arguments[at]
         result = hand_on()
         work = result[-1] if isinstance(result, tuple) else result
         self._unfinished[dist.Work.unbox(work)] = call
@@ -129,16 +142,17 @@ class CommunicationLog:
 
     def waited(self, work: dist.Work) -> None:
         """The caller has waited for a work; one that is unknown ends a batch of messages."""
-        call = self._unfinished.pop(work, None)
-        batch = [one for one in self._unfinished.values() if one.operation in MESSAGES]
-        for one in [call] if call else batch:
-            one.end = _now(one.on_gpu)
+        if call := self._unfinished.pop(work, None):
+            call.end = _now(call.on_gpu)
+            return
+        for one in self._unfinished.values():
+            if one.operation in MESSAGES:
+                one.end = _now(one.on_gpu)
 
     def _begin(
         self, operation: str, group: dist.ProcessGroup, size_bytes: int, tensor: torch.Tensor
     ) -> _Call:
-        kind = str(tensor.dtype).removeprefix("torch.")
-        gpu = tensor.is_cuda
+        gpu, kind = tensor.is_cuda, tensor.dtype
         call = _Call(operation, group, size_bytes, kind, self._phase(), False, -1, gpu, _now(gpu))
         self._calls.append(call)
         return call
@@ -195,17 +209,19 @@ def logged_as(operation: str) -> Callable[[Callable[..., None]], Callable[..., N
 def _noting_kernel(log: CommunicationLog, name: str) -> Callable[..., Any]:
     """What stands in front of c10d's own kernels of an operator."""
     operator = getattr(torch.ops.c10d, name).default
-    names = [one.name for one in operator._schema.arguments]
-    tensors = names.index("process_group")
+    at = {one.name: number for number, one in enumerate(operator._schema.arguments)}
+    known = _Operator(
+        _OPERATIONS[name],
+        at["process_group"],
+        at.get("dst", at.get("src")),
+        at.get("async_op"),
+    )
     below = torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, _KEY))
 
-    def kernel(keys: Any, *arguments: Any, **options: Any) -> Any:
-        named = dict(zip(names, arguments, strict=False)) | options
+    # None of them has an argument that goes by name only.
+    def kernel(keys: Any, *arguments: Any) -> Any:
         return log.dispatched(
-            _OPERATIONS[name],
-            arguments[:tensors],
-            named,
-            lambda: operator.redispatch(keys & below, *arguments, **options),
+            known, arguments, lambda: operator.redispatch(keys & below, *arguments)
         )
 
     return kernel
@@ -214,6 +230,8 @@ def _noting_kernel(log: CommunicationLog, name: str) -> Callable[..., Any]:
 def _flat(side: Any) -> list[torch.Tensor]:
     if isinstance(side, torch.Tensor):
         return [side]
+    if all([isinstance(part, torch.Tensor) for part in side]):
+        return list(side)
     return [tensor for part in side for tensor in _flat(part)]
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from repro.catalog.models import Family, Shape
+from repro.catalog.models.papers import Family, Shape
 from repro.errors import ReproError
 
 Array = NDArray[Any]

@@ -3,7 +3,7 @@
 Dimensions
 ----------
 source, protocol, gpus, layout
-    Where and between which ranks: `repro.catalog.collectives.Layout`.
+    Where and between which ranks: `repro.catalog.studies.collectives.Layout`.
 collective, in_place, size_bytes
     What was called; the size is the one asked for, in bytes by nccl-tests' definition.
 repeat, rank

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.experiments import Swept
 from repro.catalog.phases import PHASES
+from repro.catalog.studies.experiments import Swept
 from repro.collectives.definitions import algbw_GBps, busbw_GBps
 from repro.errors import ReproError
 from repro.observe.transfers import MESSAGES, OPERATIONS, ROLES, Transfer, check_clocks

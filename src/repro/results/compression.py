@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.codecs import Compression, Direction
-from repro.catalog.encoded_volumes import encoded_bytes, power_sgd_bytes, ring_bytes
+from repro.catalog.parallel.codecs import Compression, Direction
+from repro.catalog.parallel.encoded_volumes import encoded_bytes, power_sgd_bytes, ring_bytes
 from repro.collectives.definitions import bus_factor
 from repro.observe.precision import half_width
 from repro.results.communication import one_configuration, transfers

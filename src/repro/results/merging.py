@@ -7,8 +7,8 @@ from typing import get_args
 
 import xarray as xr
 
-from repro.catalog.experiments import Swept
 from repro.catalog.phases import P2P_TIMERS, PHASES
+from repro.catalog.studies.experiments import Swept
 
 _IN_ORDER = ("source", "model", "protocol", "level", "collective", "layout", "scheme", "in_place")
 

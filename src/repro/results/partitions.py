@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.topology import Topology
+from repro.catalog.systems.topology import Topology
 from repro.collectives.levels import sent_by_level
 from repro.observe.precision import half_width
 from repro.results.communication import one_configuration, transfers

@@ -35,8 +35,8 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from repro.catalog.experiments import Swept
 from repro.catalog.phases import P2P_TIMERS, PHASES
+from repro.catalog.studies.experiments import Swept
 from repro.observe.messages import calls_of, pair_messages, wire_time_s
 from repro.observe.nic import FloatArray, Way
 from repro.results.communication import transfer_variables

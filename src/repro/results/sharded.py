@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.models import model
-from repro.catalog.volumes import FULL_ELEMENT_BYTES, gradient_bytes
+from repro.catalog.models.papers import model
+from repro.catalog.models.volumes import FULL_ELEMENT_BYTES, gradient_bytes
 from repro.results.metrics import communication_fraction, iteration_time_s, phase_time_s
 from repro.results.store import has_runs
 

@@ -8,9 +8,9 @@ from typing import get_args
 import xarray as xr
 
 from repro.atomic import cannot_be_written, replacing
-from repro.catalog.collectives import read_collectives_sweep
-from repro.catalog.experiments import EXPERIMENTS, Swept
 from repro.catalog.reading import choose
+from repro.catalog.studies.collectives import read_collectives_sweep
+from repro.catalog.studies.experiments import EXPERIMENTS, Swept
 from repro.errors import ReproError
 from repro.paths import RESULTS
 

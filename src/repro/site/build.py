@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import bokeh
+import typer
 from sphinx.cmd.build import build_main
 
 from repro.atomic import temporary_sibling
@@ -42,12 +43,16 @@ _WRITERS: tuple[Callable[[Path], None], ...] = (
     write_what_if,
     write_notebooks,
     write_provenance,
-    write_reference,
 )
 
 
-def build_site() -> Path:
+def build_site(command_line: typer.Context) -> Path:
     """Build the site anew in `results/site`, which exists whole or not at all.
+
+    Parameters
+    ----------
+    command_line
+        What its reference describes.
 
     Returns
     -------
@@ -67,6 +72,7 @@ def build_site() -> Path:
             shutil.copy(ROOT / name, _STAGE)
     for write in _WRITERS:
         write(_STAGE)
+    write_reference(_STAGE, command_line)
     built = temporary_sibling(SITE)
     try:
         _run_sphinx(built)

@@ -9,25 +9,25 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from repro.catalog.clusters import Cluster
-from repro.catalog.collectives import Collectives
-from repro.catalog.communication_study import CommunicationStudy
-from repro.catalog.compressed_training import CompressedTraining
-from repro.catalog.compression_study import CompressionStudy
-from repro.catalog.decoding import Decoding
-from repro.catalog.experiments import EXPERIMENTS, Experiment
-from repro.catalog.gpus import Gpu
-from repro.catalog.models import Model
-from repro.catalog.nodes import Nodes
-from repro.catalog.open_models import OpenModel
-from repro.catalog.operator_study import OperatorStudy
-from repro.catalog.partition_study import PartitionStudy
-from repro.catalog.protocols import Protocol, Variant
-from repro.catalog.published_memory import PublishedMemory
+from repro.catalog.models.open_models import OpenModel
+from repro.catalog.models.papers import Model
 from repro.catalog.reading import Entry
-from repro.catalog.serving import ServingStack
-from repro.catalog.stacks import Stack
-from repro.catalog.technology import Technology
+from repro.catalog.studies.collectives import Collectives
+from repro.catalog.studies.communication import CommunicationStudy
+from repro.catalog.studies.compressed_training import CompressedTraining
+from repro.catalog.studies.compression import CompressionStudy
+from repro.catalog.studies.decoding import Decoding
+from repro.catalog.studies.experiments import EXPERIMENTS, Experiment
+from repro.catalog.studies.operators import OperatorStudy
+from repro.catalog.studies.partitions import PartitionStudy
+from repro.catalog.studies.published_memory import PublishedMemory
+from repro.catalog.systems.clusters import Cluster
+from repro.catalog.systems.gpus import Gpu
+from repro.catalog.systems.nodes import Nodes
+from repro.catalog.systems.protocols import Protocol, Variant
+from repro.catalog.systems.serving import ServingStack
+from repro.catalog.systems.stacks import Stack
+from repro.catalog.systems.technology import Technology
 from repro.corpus.config import CorpusConfig
 from repro.predict.explore.larger import LargerModels
 from repro.predict.fused.parameters import FusedCalibration

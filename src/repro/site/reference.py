@@ -16,10 +16,10 @@ _PROGRAM = "repro"
 _IMPORT = re.compile(r"from (repro\.\w+\.[\w.]+) import")
 
 
-def write_reference(stage: Path) -> None:
+def write_reference(stage: Path, command_line: typer.Context) -> None:
     """Write `reference/`: a page for each room, one for the command line, one for parameters."""
     folder = stage / "reference"
-    _write_command_line(folder / "command-line.md")
+    _write_command_line(folder / "command-line.md", command_line)
     write_parameters(folder / "params.md")
     rooms: dict[str, list[str]] = {}
     for module in _called():
@@ -56,11 +56,9 @@ def _heading(text: str, line: str) -> str:
     return f"{text}\n{line * len(text)}\n"
 
 
-def _write_command_line(path: Path) -> None:
+def _write_command_line(path: Path, context: typer.Context) -> None:
     """What `repro --help` says of every command."""
-    # The command line is above this room: it is named, not imported by name.
-    app = importlib.import_module("repro.cli").app
-    command = typer.main.get_command(app)
-    context = typer.Context(command, info_name=_PROGRAM)
-    text = get_docs_for_click(obj=command, ctx=context, name=_PROGRAM, title="The command line")
+    text = get_docs_for_click(
+        obj=context.command, ctx=context, name=_PROGRAM, title="The command line"
+    )
     replace_text(path, text)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from pyroute2.netlink.exceptions import NetlinkError
 
-from repro.catalog.topology import Topology
+from repro.catalog.systems.topology import Topology
 from repro.errors import NotRunHere
 from repro.observe.nic import interface_bytes
 from repro.testbed.namespaces import Namespace, create_namespace

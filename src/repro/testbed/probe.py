@@ -5,7 +5,7 @@ Run as a program, behind `repro.testbed.enter`; what is missing is the last line
 
 import sys
 
-from repro.catalog.topology import Level, Topology
+from repro.catalog.systems.topology import Level, Topology
 from repro.errors import NotRunHere
 from repro.testbed.links import build_network, set_rates
 

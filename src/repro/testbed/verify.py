@@ -1,7 +1,6 @@
 """Show that shaped links carry what they were set to, before anything is measured on them."""
 
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from repro.testbed.namespaces import Namespace, inside
 
 TOLERANCE = 0.05
 Checked = TypeVar("Checked")
+Say = Callable[[str], None]
 _PORT = 29400
 # Other work on the machine, or on the host of a virtual one, may starve checks for minutes; what is
 # off for longer is off. Iterations are waited for as long (`repro.train.series`).
@@ -38,8 +38,10 @@ class LinkCheck:
     carried_gbps: tuple[float, ...]
 
 
-def until_verified(check: Callable[[], Checked], patience_s: float = PATIENCE_S) -> Checked:
-    """The result of a check, tried again and again until it passes; stderr says what it waits for.
+def until_verified(
+    check: Callable[[], Checked], say: Say, patience_s: float = PATIENCE_S
+) -> Checked:
+    """The result of a check, tried again and again until it passes; `say` gets what it waits for.
 
     Raises
     ------
@@ -56,7 +58,7 @@ def until_verified(check: Callable[[], Checked], patience_s: float = PATIENCE_S)
             if now > deadline:
                 raise
             if now > say_at:
-                print(f"waiting, {busiest_other()}: {error}", file=sys.stderr, flush=True)
+                say(f"waiting, {busiest_other()}: {error}")
                 say_at = now + _SAY_AGAIN_S
         time.sleep(_PAUSE_S)
 
@@ -65,6 +67,7 @@ def verify_links(
     network: Network,
     rates_gbps: dict[str, float],
     known: dict[tuple[str, float], LinkCheck],
+    say: Say,
     patience_s: float = PATIENCE_S,
 ) -> tuple[LinkCheck, ...]:
     """Fill the links between all GPUs, and compare the payload rates with those set.
@@ -81,6 +84,8 @@ def verify_links(
         The rates in force, by level name, in Gbit/s.
     known : dict
         What was found of a level, by its name and rate; what is found now is added.
+    say : callable
+        Gets a line for the user while links are waited for.
     patience_s : float
         How long the links below one switch may take until they do.
 
@@ -101,7 +106,7 @@ def verify_links(
                 rate
                 for flows in switches
                 for rate in until_verified(
-                    partial(_verified_gbps, network, level.name, flows, limit), patience_s
+                    partial(_verified_gbps, network, level.name, flows, limit), say, patience_s
                 )
             ]
             known[level.name, limit] = LinkCheck(level.name, limit, tuple(carried))

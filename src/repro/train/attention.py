@@ -26,7 +26,7 @@ from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from repro.catalog.nodes import Attention
+from repro.catalog.systems.nodes import Attention
 from repro.errors import ReproError
 
 

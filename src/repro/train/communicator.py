@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator, _p2p_ops
 
-from repro.catalog.encoded_volumes import encoded_bytes
+from repro.catalog.parallel.encoded_volumes import encoded_bytes
 from repro.observe.messages import Direction, MessageEnd
 from repro.train.compression.coder import Coder
 

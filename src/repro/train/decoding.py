@@ -5,18 +5,22 @@ for them: the layers of `DecoderShape` in torch, split over ranks as Megatron-Co
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as functional
 
-from repro.catalog.decoding import Probed, Probes, Weights
-from repro.catalog.open_models import DecoderShape
+from repro.catalog.models.open_models import DecoderShape
+from repro.catalog.studies.decoding import Weights
 
-# Bytes of caches that attention goes through, more than a processor has caches; all-reduces.
-_CACHES_BYTES, _REDUCES = 2.0e8, 20
+# Bytes of caches that attention goes through, more than a processor has caches; what an all-reduce
+# takes at least; a narrow decoder's width.
+_CACHES_BYTES, _LEAST_S, _NARROW = 2.0e8, 1e-7, 64
+# Of which a probe takes the median.
+_CALLS = 3
 _BASE = 10_000.0
 
 
@@ -149,54 +153,46 @@ class Decoder:
         return partial
 
 
-def step_times_s(decoder: Decoder, batch: int, context: int, steps: int) -> Sequence[float]:
-    """Seconds of each of so many steps, after one that warms up."""
-    decoder.fill(batch, context, steps + 1)
-    tokens = decoder.step(torch.zeros(batch, dtype=torch.long))
+def token_s(decoder: Decoder, batch: int, context: int, tokens: int) -> float:
+    """Seconds of a step, the median of so many, after one that warms up."""
+    decoder.fill(batch, context, tokens + 1)
+    last = decoder.step(torch.zeros(batch, dtype=torch.long))
     times = []
-    for _ in range(steps):
+    for _ in range(tokens):
         start = time.perf_counter()
-        tokens = decoder.step(tokens)
+        last = decoder.step(last)
         times.append(time.perf_counter() - start)
-    return times
+    return median(times)
 
 
 class Probe:
-    """What a rank's predictions start from: products with the weights of `probes`, attention to
-    caches, all-reduces of hidden states as wide as `hidden`. All ranks measure at once."""
+    """What a rank's predictions start from: products with the weights of a decoder of this `shape`,
+    attention to caches, all else of a layer, all-reduces of hidden states as wide as `hidden`. All
+    ranks measure at once, and begin together."""
 
     def __init__(
-        self, probes: Probes, hidden: int, weights: Weights, rank: int = 0, ranks: int = 1
+        self, shape: DecoderShape, hidden: int, weights: Weights, rank: int = 0, ranks: int = 1
     ) -> None:
-        shape = self._shape = probes.shape
-        self._probes, self._hidden, self._ranks = probes, hidden, ranks
+        self._shape, self._hidden, self._ranks = shape, hidden, ranks
         self._kv_heads = shape.kv_heads // ranks
         self._linears = [
             linear
             for layer in Decoder(shape, weights, rank, ranks)._layers
             for linear in (layer.qkv, layer.out, layer.up, layer.down)
         ]
+        narrow = {"hidden": _NARROW, "ffn": _NARROW, "vocab": _NARROW}
+        heads = {"heads": shape.heads // ranks, "kv_heads": self._kv_heads}
+        self._narrow = Decoder(shape.model_copy(update=narrow | heads), weights)
         self._caches = torch.full((int(_CACHES_BYTES / 2),), 0.5, dtype=torch.bfloat16)
-        self.measure()
 
-    @torch.inference_mode()
-    def measure(self) -> Probed:
-        """All of them once."""
-        batches, contexts = self._probes.batches, self._probes.contexts
-        return Probed(
-            tuple(self._weight_byte_s(batch) for batch in batches),
-            tuple(tuple(self._attention_s(batch, one) for one in contexts) for batch in batches),
-            tuple(self._reduce_s(batch) for batch in batches),
-        )
-
-    def _weight_byte_s(self, batch: int) -> float:
-        rows = {
-            one.inputs: torch.ones(batch, one.inputs, dtype=torch.bfloat16) for one in self._linears
-        }
-        taken = _seconds(lambda: [one(rows[one.inputs]) for one in self._linears])
+    def weight_byte_s(self, batch: int) -> float:
+        """Seconds of products over the bytes of their weights."""
+        rows = self._rows(batch)
+        taken = self._seconds(lambda: [one(rows[one.inputs]) for one in self._linears])
         return taken / sum(one.nbytes for one in self._linears)
 
-    def _attention_s(self, batch: int, context: int) -> float:
+    def attention_s(self, batch: int, context: int) -> float:
+        """Seconds of one layer's attention to its cache."""
         heads, width = self._kv_heads, self._shape.head_dim
         queries = self._shape.heads // self._shape.kv_heads
         size = 2 * batch * heads * context * width
@@ -205,18 +201,45 @@ class Probe:
         parts = self._caches[: layers * size].view(layers, 2, batch, heads, context, width)
         asked = torch.ones(batch, heads, queries, width, dtype=torch.bfloat16)
         attend = functional.scaled_dot_product_attention
-        return _seconds(lambda: [attend(asked, *part) for part in parts]) / layers
+        return self._seconds(lambda: [attend(asked, *part) for part in parts]) / layers
 
-    def _reduce_s(self, batch: int) -> float:
+    def layer_s(self, batch: int) -> float:
+        """Seconds of one layer that is narrow, with a short cache."""
+        return token_s(self._narrow, batch, 1, _CALLS) / self._shape.layers
+
+    def reduce_s(self, batch: int) -> float:
+        """Seconds of an all-reduce of the hidden states behind products, which take ranks
+        differently long; 0 where a rank is alone."""
         if self._ranks == 1:
             return 0.0
+        rows = self._rows(batch)
         states = torch.ones(batch, self._hidden, dtype=torch.bfloat16)
-        # Ranks come from products that took them differently long.
-        dist.barrier()
-        return _seconds(lambda: [dist.all_reduce(states) for _ in range(_REDUCES)]) / _REDUCES
 
+        def half_layers(reduce: bool) -> None:
+            for first, second in zip(self._linears[::2], self._linears[1::2], strict=True):
+                first(rows[first.inputs])
+                second(rows[second.inputs])
+                if reduce:
+                    dist.all_reduce(states)
 
-def _seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+        with_them = self._seconds(lambda: half_layers(True))
+        beside_s = with_them - self._seconds(lambda: half_layers(False))
+        return max(2 * beside_s / len(self._linears), _LEAST_S)
+
+    def _rows(self, batch: int) -> dict[int, torch.Tensor]:
+        return {
+            one.inputs: torch.ones(batch, one.inputs, dtype=torch.bfloat16) for one in self._linears
+        }
+
+    @torch.inference_mode()
+    def _seconds(self, work: Callable[[], object]) -> float:
+        """The median of some, after one that warms up."""
+        work()
+        times = []
+        for _ in range(_CALLS):
+            if self._ranks > 1:
+                dist.barrier()
+            start = time.perf_counter()
+            work()
+            times.append(time.perf_counter() - start)
+        return median(times)

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as functional
 
-from repro.catalog.dlrm import DlrmShape, Shard, Table
+from repro.catalog.models.dlrm import DlrmShape, Shard, Table
 
 _RATE = 0.01
 # Collectives divide an iteration into so many passes.

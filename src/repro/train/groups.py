@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 
-from repro.catalog.models import Family
-from repro.catalog.stages import position_embedding_stages, word_embedding_stages
+from repro.catalog.models.papers import Family
+from repro.catalog.models.stages import position_embedding_stages, word_embedding_stages
 from repro.errors import ReproError
 
 # A rank that died is noticed by its launcher; this only bounds what a collective may take.

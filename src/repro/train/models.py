@@ -14,11 +14,11 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from repro.catalog.models import Family
-from repro.catalog.nodes import Attention
-from repro.catalog.open_models import DecoderShape
-from repro.catalog.stages import layers_per_stage
-from repro.catalog.trainable import AnyShape
+from repro.catalog.models.open_models import DecoderShape
+from repro.catalog.models.papers import Family
+from repro.catalog.models.stages import layers_per_stage
+from repro.catalog.models.trainable import AnyShape
+from repro.catalog.systems.nodes import Attention
 from repro.train.attention import layer_specs, use_torch_attention
 from repro.train.records import TrainingRun
 from repro.train.t5_stage import T5Stage

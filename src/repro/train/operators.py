@@ -4,45 +4,62 @@ What other work on the machine takes is left out where it can be: operators take
 time, as emulated GPUs' passes do (`repro.train.pacing`). Collectives take time.
 """
 
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from itertools import cycle
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from repro.catalog.operator_calls import BAGS, LOOKUPS, STRIDED_COPY, Sizes
+from repro.catalog.studies.operator_calls import BAGS, LOOKUPS, STRIDED_COPY, Sizes
 from repro.collectives.operations import prepare
 
 Operands = tuple[Any, ...]
+# Their first operand is the table.
+_IN_TABLES = ("index_select", "index_add_", "embedding", BAGS)
+_TOUCHED_ONCE = ("_fused_adamw_/1", "linalg_vector_norm/1", "zero_/1")
 # Of one measurement, and the most sets of operands that take turns.
-_SHORTEST_S, _MOST_SETS = 1e-3, 64
+_SHORTEST_S, _MOST_SETS = 1e-3, 12
 # Rows of two-dimensional operands, and what lies together of a copy that is not.
-_WIDTHS = {"sum": 160, "max": 1280, "masked_fill": 1280, "masked_fill_": 1280, "cat": 80}
+_WIDTHS = {
+    **{"sum": 160, "cat": 80, "max": 1280, "sub_": 1280, "div_": 1280},
+    **{"masked_fill": 1280, "masked_fill_": 1280},
+}
+# Computing before a collective, half a millisecond or so: products of matrices with so many rows.
+_PRODUCTS, _BEFORE = 8, 160
+# A causal mask of so many rows and columns; tensors of an optimizer's step; numbers to draw from.
+_MASK, _TENSORS, _DRAWN = (40, 32), 16, 1 << 25
+# They take positive numbers.
+_POSITIVE = ("log", "sqrt", "pow", "div")
 _RUN, _RUNS = 40, 16
 _ADAM: dict[str, Any] = {
     **{"lr": 1e-4, "beta1": 0.9, "beta2": 0.95, "weight_decay": 0.01, "eps": 1e-8},
     **{"amsgrad": False, "maximize": False},
 }
 # These take a number too.
-_WITH_NUMBER = ("add", "add_", "sub", "sub_", "rsub", "mul", "mul_", "div", "div_", "pow", "fill_")
+_WITH_NUMBER = ("add", "add_", "sub", "rsub", "mul", "mul_", "div", "pow", "fill_")
 
 
 @torch.no_grad()
-def operator_s(operator: str, sizes: Sizes, working_set_bytes: float) -> float:
-    """Seconds of CPU time that a call of an operator of `repro.catalog.operator_calls` takes.
+def operator_s(operator: str, sizes: Sizes, working_set_bytes: float, states_bytes: float) -> float:
+    """Seconds of CPU time that a call of an operator of `operator_calls` takes.
 
-    Operands and results take turns in `working_set_bytes`, as far as `_MOST_SETS` are enough.
+    Operands and results take turns in `working_set_bytes`; what an iteration touches once, as
+    tables, gradients and states of the optimizer, in `states_bytes`: as far as `_MOST_SETS` are
+    enough.
     """
-    make, call = prepared(operator, sizes)
-    sets = [make(), make()]
-    shared, result = set(map(id, sets[1])), call(*sets[0])
-    # Tables are the same in all sets; in place, a result is an operand.
-    own = [one for one in sets[0] if id(one) not in shared]
+    make, call = prepared(operator, sizes, states_bytes)
+    turns_bytes = states_bytes if operator in _TOUCHED_ONCE else working_set_bytes
+    sets = [make()]
+    result = call(*sets[0])
+    # In place, a result is an operand.
     made = [] if any(result is one for one in sets[0]) else [result]
-    fitting = working_set_bytes // max(1, _nbytes([*own, *made]))
-    sets += [make() for _ in range(min(_MOST_SETS, int(fitting)) - len(sets))]
+    fitting = turns_bytes // max(1, _nbytes([*sets[0][operator in _IN_TABLES :], *made]))
+    sets += [make() for _ in range(min(_MOST_SETS, int(fitting)) - 1)]
     # What is kept of them is not where the next result goes.
     results = deque((call(*operands) for operands in sets), maxlen=len(sets))
     calls, taken_s = 0, 0.0
@@ -65,7 +82,8 @@ def _nbytes(values: Iterable[object]) -> int:
 
 
 def collective_s(collective: str, size_bytes: int, calls: int) -> list[float]:
-    """Seconds of each of some calls between all ranks on this one, each behind a barrier."""
+    """Seconds of each of some calls between all ranks on this one, each behind some computing, from
+    which ranks come as they do in an iteration: apart, and not waiting for each other yet."""
     assert dist.group.WORLD is not None
     operation = prepare(
         collective,
@@ -76,9 +94,11 @@ def collective_s(collective: str, size_bytes: int, calls: int) -> list[float]:
         torch.device("cpu"),
     )
     operation.call()
-    times = []
+    times, matrix = [], _ones(_BEFORE, _BEFORE)
     for _ in range(calls):
         dist.barrier()
+        for _ in range(_PRODUCTS):
+            torch.mm(matrix, matrix)
         start = time.monotonic()
         operation.call()
         times.append(time.monotonic() - start)
@@ -88,16 +108,16 @@ def collective_s(collective: str, size_bytes: int, calls: int) -> list[float]:
 Made = tuple[Callable[[], Operands], Callable[..., object]]
 
 
-def prepared(operator: str, sizes: Sequence[Any]) -> Made:
+def prepared(operator: str, sizes: Sequence[Any], states_bytes: float = 0.0) -> Made:
     """What makes a set of operands, and the call."""
     if operator == STRIDED_COPY:
         return _strided_copy(*sizes)
     if operator.rpartition(" ")[0].endswith("product"):
         return _product(operator.rpartition(" ")[2], *sizes)
     if operator in LOOKUPS:
-        return _lookup(operator, *sizes)
+        return _lookup(states_bytes, operator, *sizes)
     if operator == BAGS:
-        return _bags(*sizes)
+        return _bags(states_bytes, *sizes)
     if "/" in operator:
         name, _, operands = operator.partition("/")
         return _by_elements(name, int(operands), *sizes)
@@ -109,10 +129,23 @@ def _ones(*shape: int) -> torch.Tensor:
     return torch.full(shape, 1.0)
 
 
+@cache
+def _drawn() -> torch.Tensor:
+    return torch.randn(_DRAWN)
+
+
+def _normal(*shape: int) -> torch.Tensor:
+    """Numbers as activations are: branches and series depend on them."""
+    return _drawn()[: math.prod(shape)].view(shape).clone()
+
+
 def _matrix(layout: str, *shape: int) -> torch.Tensor:
     *batch, rows, columns = shape
-    if layout == "t":
-        return _ones(*batch, columns, rows).transpose(-1, -2)
+    if layout in "tT":
+        return _matrix("n" if layout == "t" else "N", *batch, columns, rows).transpose(-1, -2)
+    if layout == "N":
+        # Queries, keys and values lie side by side.
+        return _ones(rows, *batch, 3 * columns)[..., :columns].transpose(0, 1)
     return _ones(*shape)
 
 
@@ -142,10 +175,16 @@ def _by_rows(operator: str, rows: int, width: int) -> Made:
     }
     norm, moments = 2 * (_ones(width),), 2 * (_ones(rows, 1),)
     operands, call = calls[operator]
-    return lambda: tuple(_ones(rows, width) for _ in range(operands)), call
+    return lambda: tuple(_normal(rows, width) for _ in range(operands)), call
 
 
-def _lookup(operator: str, lookups: int, width: int, rows: int) -> Made:
+def _tables(states_bytes: float, width: int, rows: int) -> Iterator[torch.Tensor]:
+    """Tables, over and over: as many of this size as there are bytes for, one at least."""
+    count = int(states_bytes // (4 * width * rows))
+    return cycle([_ones(rows, width) for _ in range(min(max(count, 1), _MOST_SETS))])
+
+
+def _lookup(states_bytes: float, operator: str, lookups: int, width: int, rows: int) -> Made:
     def indices() -> torch.Tensor:
         return torch.randint(rows, (lookups,))
 
@@ -155,22 +194,22 @@ def _lookup(operator: str, lookups: int, width: int, rows: int) -> Made:
             lambda: (_ones(lookups, width), indices()),
             lambda gradients, at: backward(gradients, at, rows, -1, False),
         )
-    table = _ones(rows, width)
+    tables = _tables(states_bytes, width, rows)
     if operator == "index_add_":
         return (
-            lambda: (table, indices(), _ones(lookups, width)),
+            lambda: (next(tables), indices(), _ones(lookups, width)),
             lambda whole, at, more: whole.index_add_(0, at, more, alpha=-1e-6),
         )
     if operator == "embedding":
-        return lambda: (table, indices()), torch.embedding
-    return lambda: (table, indices()), lambda whole, at: torch.index_select(whole, 0, at)
+        return lambda: (next(tables), indices()), torch.embedding
+    return lambda: (next(tables), indices()), lambda whole, at: torch.index_select(whole, 0, at)
 
 
-def _bags(bags: int, pooling: float, width: int, rows: int) -> Made:
-    lookups = round(bags * pooling)
-    table, offsets = _ones(rows, width), torch.arange(bags) * lookups // bags
+def _bags(states_bytes: float, bags: int, pooling: float, width: int, rows: int) -> Made:
+    lookups, tables = round(bags * pooling), _tables(states_bytes, width, rows)
+    offsets = torch.arange(bags) * lookups // bags
     return (
-        lambda: (table, torch.randint(rows, (lookups,))),
+        lambda: (next(tables), torch.randint(rows, (lookups,))),
         lambda whole, at: torch.nn.functional.embedding_bag(at, whole, offsets, mode="sum"),
     )
 
@@ -188,7 +227,7 @@ def _strided_copy(elements: int) -> Made:
 def _by_elements(name: str, operands: int, elements: int) -> Made:
     width = min(elements, _WIDTHS.get(name, elements))
     shape = (elements // width, width) if name in _WIDTHS else (elements,)
-    mask = torch.arange(width) % 2 == 0
+    mask = torch.ones(_MASK, dtype=torch.bool).triu(1).flatten()[:width]
     special: dict[str, Callable[..., object]] = {
         "sum": lambda x: torch.sum(x, 0),
         "max": lambda x: torch.max(x, -1),
@@ -202,14 +241,18 @@ def _by_elements(name: str, operands: int, elements: int) -> Made:
         "tanh_backward": torch.ops.aten.tanh_backward,
     }
     if name == "_fused_adamw_":
-        return lambda: (*(_ones(elements) for _ in range(4)), _ones(1)), _step
+        states = [elements] * 4 + [_TENSORS]
+        return lambda: tuple(_ones(one).tensor_split(_TENSORS) for one in states), _step
+    if name in ("sub_", "div_"):
+        # By a number for each row.
+        return lambda: (_ones(*shape), _ones(*shape[:-1], 1)), getattr(torch.Tensor, name)
     call = special.get(name) or getattr(torch, name, None) or getattr(torch.Tensor, name)
     if operands == 1 and name in _WITH_NUMBER:
         return lambda: (_ones(*shape),), lambda x: call(x, 1.0)
-    return lambda: tuple(_ones(*shape) for _ in range(operands)), call
+    made = _ones if name.endswith("_") or name in _POSITIVE else _normal
+    return lambda: tuple(made(*shape) for _ in range(operands)), call
 
 
-def _step(*state: torch.Tensor) -> None:
-    """Adam's step of one parameter: itself, its gradient, two moments, the number of the step."""
-    weight, gradient, first, second, number = ([one] for one in state)
-    torch._fused_adamw_(weight, gradient, first, second, [], number, **_ADAM)
+def _step(weights: Any, gradients: Any, first: Any, second: Any, numbers: Any) -> None:
+    """Adam's step of some parameters: themselves, their gradients, two moments, their steps."""
+    torch._fused_adamw_(weights, gradients, first, second, [], numbers, **_ADAM)

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from repro.catalog.codecs import Compression
-from repro.catalog.models import Family
-from repro.catalog.nodes import Attention, Precision
-from repro.catalog.partitions import Partition
-from repro.catalog.trainable import AnyShape
+from repro.catalog.models.papers import Family
+from repro.catalog.models.trainable import AnyShape
+from repro.catalog.parallel.codecs import Compression
+from repro.catalog.parallel.partitions import Partition
+from repro.catalog.systems.nodes import Attention, Precision
 from repro.observe.messages import MessageEnd
 from repro.observe.transfers import Transfer
 

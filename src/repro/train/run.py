@@ -15,7 +15,7 @@ from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.moe.moe_utils import get_moe_layer_wise_logging_tracker
 
-from repro.catalog.models import Shape
+from repro.catalog.models.papers import Shape
 from repro.observe.communication import logging
 from repro.observe.memory import begin_peak, peak_bytes
 from repro.observe.turns import Turns

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from megatron.core.transformer.transformer_layer import TransformerLayer
 
-from repro.catalog.partitions import BLOCK
+from repro.catalog.parallel.partitions import BLOCK
 from repro.train.groups import join_groups, leave_groups
 from repro.train.partition.quantised import to_integers
 from repro.train.records import Spectrum, TrainingRun

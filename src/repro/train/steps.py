@@ -7,8 +7,8 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 
-from repro.catalog.models import Family
-from repro.catalog.nodes import Attention
+from repro.catalog.models.papers import Family
+from repro.catalog.systems.nodes import Attention
 
 Batch = dict[str, torch.Tensor]
 LossFunction = Callable[[Any], tuple[torch.Tensor, dict[str, torch.Tensor]]]

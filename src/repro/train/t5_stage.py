@@ -13,8 +13,8 @@ from megatron.core.models.T5.t5_model import T5LMHead, t5_position_ids
 from megatron.core.transformer.transformer_block import TransformerBlock
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from repro.catalog.models import Shape
-from repro.catalog.stages import encoder_stages, layers_per_stage, tokens_handed_on
+from repro.catalog.models.papers import Shape
+from repro.catalog.models.stages import encoder_stages, layers_per_stage, tokens_handed_on
 from repro.train.attention import LayerSpecs
 
 

@@ -24,7 +24,8 @@ _LINK_GBPS = 0.1
 _WEAK = "select('weak_scaling', 'cluster', 'tcp', 'bert-large', {gpus}, 'ci')"
 _RUN = (
     "import repro.errors, sys\n"
-    "from repro.catalog.selection import select\nfrom repro.experiments.obtain import obtain\n"
+    "from repro.catalog.studies.selection import select\n"
+    "from repro.experiments.obtain import obtain\n"
     "try:\n    obtain({selection}, '{output}')\n"
     "except repro.errors.ReproError as error:\n    sys.exit(str(error))\n"
 )

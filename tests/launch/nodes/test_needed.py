@@ -5,8 +5,8 @@ from pathlib import Path
 
 from made_up import made_up_records, small_run
 
-from repro.catalog.expert_volumes import held_parameters
-from repro.catalog.open_models import DecoderShape
+from repro.catalog.models.expert_volumes import held_parameters
+from repro.catalog.models.open_models import DecoderShape
 from repro.collectives.records import CollectiveSweep, SweepRecord, Timing
 from repro.launch.nodes.needed import needed_bytes
 from repro.observe.messages import MessageEnd

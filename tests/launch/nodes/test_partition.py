@@ -14,7 +14,7 @@ import pytest
 import xarray as xr
 from made_up import made_up_configuration
 
-from repro.catalog.nodes import Nodes, Slurm
+from repro.catalog.systems.nodes import Nodes, Slurm
 from repro.errors import ReproError
 from repro.launch.cases import Case
 from repro.launch.journal import Journal

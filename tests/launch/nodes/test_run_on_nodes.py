@@ -8,9 +8,9 @@ import pytest
 import torch
 import xarray as xr
 
-from repro.catalog.collectives import select_sweep
-from repro.catalog.nodes import Nodes, read_nodes
-from repro.catalog.selection import select
+from repro.catalog.studies.collectives import select_sweep
+from repro.catalog.studies.selection import select
+from repro.catalog.systems.nodes import Nodes, read_nodes
 from repro.errors import ReproError
 from repro.experiments import on_nodes, sweeps
 from repro.experiments.on_nodes import resolve_on_nodes

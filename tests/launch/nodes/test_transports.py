@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from repro.catalog.protocols import read_protocols, read_transports, transport
+from repro.catalog.systems.protocols import read_protocols, read_transports, transport
 from repro.errors import ProtocolMissing, ReproError
 from repro.launch.nodes.transports import (
     choose_adapters,

@@ -1,6 +1,7 @@
 """Ranks on emulated nodes: what they exchange, how they fail and what they leave behind."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,15 +16,16 @@ import pytest
 import torch
 from made_up import small_run
 
-from repro.catalog.expert_volumes import exchanged_bytes, held_parameters
-from repro.catalog.open_models import DecoderShape
+from repro.catalog.models.expert_volumes import exchanged_bytes, held_parameters
+from repro.catalog.models.open_models import DecoderShape
+from repro.catalog.models.volumes import ring_all_reduce_bytes
 from repro.catalog.phases import PHASES
-from repro.catalog.topology import Level, Topology
-from repro.catalog.volumes import ring_all_reduce_bytes
+from repro.catalog.systems.topology import Level, Topology
 from repro.errors import ReproError
 from repro.launch.messages import Failure, Order, Site
 from repro.launch.ranks.rank import last_words
 from repro.launch.ranks.sites import open_site
+from repro.observe.environment import usable_cores
 from repro.results.outcome import Outcome, OutOfMemory
 from repro.results.schema import iteration_spans
 from repro.testbed.ownership import GLOB
@@ -164,6 +166,27 @@ def test_checkpoints_and_validations_share_the_counters_clock(outcome: Outcome) 
     record = outcome.records[0]
     assert record.spans[0].start_s >= record.start_s[1] + record.iteration_time_s[1]
     assert record.spans[1].end_s <= record.start_s[2]
+
+
+def test_ranks_that_cannot_keep_their_pace_are_waited_for_out_loud() -> None:
+    spinning = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in range(round(3 * usable_cores()))
+    ]
+    said: list[str] = []
+
+    def stop(words: str) -> None:
+        said.append(words)
+        for process in spinning:
+            process.kill()
+            process.wait()
+
+    try:
+        with open_site(Site(None, 2, cores_per_rank(2)), stop):
+            pass
+    finally:
+        stop("")
+    assert re.match(r"waiting, .*: rank \d+ (cannot keep its pace|takes \d)", said[0])
 
 
 def test_turns_share_a_run_but_neither_links_nor_bytes(enwiki: Path) -> None:

@@ -3,8 +3,8 @@
 import pytest
 import xarray as xr
 
-from repro.catalog.collectives import COLLECTIVES
-from repro.catalog.topology import Level, Topology
+from repro.catalog.studies.collectives import COLLECTIVES
+from repro.catalog.systems.topology import Level, Topology
 from repro.collectives.records import CollectiveSweep, Timing
 from repro.collectives.traffic import received_bytes
 from repro.launch.messages import Order, Site

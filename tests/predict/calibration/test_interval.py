@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from examples import IDEAL, rows
 
-from repro.catalog.clusters import cluster
+from repro.catalog.systems.clusters import cluster
 from repro.predict.calibration.calibrating import residuals_of
 from repro.predict.calibration.interval import ALONE, BETWEEN_NODES, TENSOR_PARALLEL, half_width
 from repro.predict.parameters import Calibration, Residuals, calibration

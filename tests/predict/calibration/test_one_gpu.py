@@ -9,8 +9,8 @@ import pytest
 import xarray as xr
 from one_gpu_made_up import CLUSTER, NOISE, TRUTH, made_up_measurements
 
-from repro.catalog.experiments import EXPERIMENTS
-from repro.catalog.selection import select
+from repro.catalog.studies.experiments import EXPERIMENTS
+from repro.catalog.studies.selection import select
 from repro.errors import ReproError
 from repro.predict.calibration.calibrating import calibrate
 from repro.predict.calibration.one_gpu import (

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from repro.catalog.collectives import SweepSelection, select_sweep
+from repro.catalog.studies.collectives import SweepSelection, select_sweep
 from repro.collectives.definitions import bus_factor
 from repro.errors import NotRunHere
 from repro.paths import PUBLISHED

@@ -2,8 +2,8 @@
 
 import pytest
 
-from repro.catalog.clusters import cluster
-from repro.catalog.communication_study import read_communication_study
+from repro.catalog.studies.communication import read_communication_study
+from repro.catalog.systems.clusters import cluster
 from repro.errors import ReproError
 from repro.predict.explore.communication_study import predict_study, study_layout, volumes
 from repro.predict.explore.traffic import gpt_shape, traffic

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from scipy.optimize import brentq
 
-from repro.catalog.compressed_training import read_compressed_training
-from repro.catalog.gpus import gpu
+from repro.catalog.studies.compressed_training import read_compressed_training
+from repro.catalog.systems.gpus import gpu
 from repro.errors import ReproError
 from repro.predict.explore.break_even import (
     break_even_table,

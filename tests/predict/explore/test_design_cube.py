@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from repro.catalog.gpus import gpu
-from repro.catalog.open_models import open_model
-from repro.catalog.technology import read_technology
+from repro.catalog.models.open_models import open_model
+from repro.catalog.systems.gpus import gpu
+from repro.catalog.systems.technology import read_technology
 from repro.errors import ReproError
 from repro.predict.explore.design_cube import design_cube, pareto_front, with_budget
 from repro.predict.explore.generations import Training, fastest

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from repro.catalog.clusters import cluster
-from repro.catalog.experiments import Experiment, Profile, experiment
-from repro.catalog.models import model
+from repro.catalog.models.papers import model
 from repro.catalog.phases import P2P_TIMERS
-from repro.catalog.protocols import protocol
-from repro.catalog.selection import Selection, select
+from repro.catalog.studies.experiments import Experiment, Profile, experiment
+from repro.catalog.studies.selection import Selection, select
+from repro.catalog.systems.clusters import cluster
+from repro.catalog.systems.protocols import protocol
 from repro.predict.explore.experiments import draw_experiment, predict_experiment, predict_with
 from repro.predict.network.machine import machine
 from repro.predict.parameters import calibration

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from repro.catalog.gpus import gpu
-from repro.catalog.open_models import open_model
+from repro.catalog.models.open_models import open_model
+from repro.catalog.systems.gpus import gpu
 from repro.cli import app
 from repro.errors import ReproError
 from repro.predict.explore.fused_plans import SPLIT, best_plans, plan_table

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from repro.catalog.gpus import gpu
-from repro.catalog.open_models import open_model
-from repro.catalog.technology import read_technology
+from repro.catalog.models.open_models import open_model
+from repro.catalog.systems.gpus import gpu
+from repro.catalog.systems.technology import read_technology
 from repro.errors import ReproError
 from repro.predict.explore.designs import BOUNDS, designs_gained, explore_designs, peak_flops
 from repro.predict.explore.generations import (

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from repro.catalog.clusters import cluster
-from repro.catalog.models import model
-from repro.catalog.volumes import parameters
+from repro.catalog.models.papers import model
+from repro.catalog.models.volumes import parameters
+from repro.catalog.systems.clusters import cluster
 from repro.predict.explore.larger import LargerModels, predict_larger, read_larger_models
 from repro.predict.network.machine import machine
 from repro.predict.parameters import calibration

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from repro.catalog.clusters import cluster
-from repro.catalog.expert_volumes import exchanged_bytes, held_parameters
-from repro.catalog.open_models import open_model
-from repro.catalog.protocols import protocol
-from repro.catalog.selection import select
-from repro.catalog.volumes import ring_all_reduce_bytes
+from repro.catalog.models.expert_volumes import exchanged_bytes, held_parameters
+from repro.catalog.models.open_models import open_model
+from repro.catalog.models.volumes import ring_all_reduce_bytes
+from repro.catalog.studies.selection import select
+from repro.catalog.systems.clusters import cluster
+from repro.catalog.systems.protocols import protocol
 from repro.errors import ReproError
 from repro.predict.explore.compute import compute_time
 from repro.predict.explore.experiments import draw_experiment, predict_experiment

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from repro.catalog.partition_study import read_partition_study
+from repro.catalog.studies.partitions import read_partition_study
 from repro.predict.explore.partition_study import (
     bytes_by_level,
     memory_by_part,

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from repro.catalog.technology import MemoryKind, read_technology
+from repro.catalog.systems.technology import MemoryKind, read_technology
 from repro.cli import app
 from repro.errors import ReproError
 from repro.predict.explore.serving import (

@@ -2,10 +2,10 @@
 
 import pytest
 
-from repro.catalog.clusters import cluster
-from repro.catalog.communication import step_communication
-from repro.catalog.layouts import Layout, read_plan
-from repro.catalog.volumes import parameters, ring_all_reduce_bytes
+from repro.catalog.models.volumes import parameters, ring_all_reduce_bytes
+from repro.catalog.parallel.communication import step_communication
+from repro.catalog.parallel.layouts import Layout, read_plan
+from repro.catalog.systems.clusters import cluster
 from repro.errors import ReproError
 from repro.predict.explore.traffic import gpt_shape, traffic, traffic_table
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from repro.catalog.open_models import open_model, read_open_models
+from repro.catalog.models.open_models import open_model, read_open_models
 from repro.errors import ReproError
 from repro.paths import PUBLISHED
 from repro.predict.fused.iteration import layer_parameters

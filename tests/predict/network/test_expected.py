@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from repro.catalog.clusters import cluster, read_clusters
-from repro.catalog.collectives import COLLECTIVES
-from repro.catalog.protocols import protocol
+from repro.catalog.studies.collectives import COLLECTIVES
+from repro.catalog.systems.clusters import cluster, read_clusters
+from repro.catalog.systems.protocols import protocol
 from repro.cli import app
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError

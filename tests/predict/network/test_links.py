@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from repro.catalog.clusters import cluster
+from repro.catalog.systems.clusters import cluster
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
 from repro.paths import PUBLISHED

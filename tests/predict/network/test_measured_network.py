@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 from examples import CALIBRATED, GPT, rows
 
-from repro.catalog.clusters import Cluster, cluster
 from repro.catalog.phases import PHASES
-from repro.catalog.protocols import protocol
+from repro.catalog.systems.clusters import Cluster, cluster
+from repro.catalog.systems.protocols import protocol
 from repro.errors import ReproError
 from repro.predict.calibration.interval import (
     DEVIATIONS,

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from examples import CALIBRATED, IDEAL, machine_of
 
-from repro.catalog.clusters import cluster
-from repro.catalog.protocols import protocol
+from repro.catalog.systems.clusters import cluster
+from repro.catalog.systems.protocols import protocol
 from repro.predict.network.machine import machine
 from repro.predict.network.placement import (
     Hops,

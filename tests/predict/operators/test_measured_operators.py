@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from repro.catalog.gpus import gpu
+from repro.catalog.systems.gpus import gpu
 from repro.errors import ReproError
 from repro.predict.calibration.operator_fitting import fit_costs, held_out_errors
 from repro.predict.operators.measured import (

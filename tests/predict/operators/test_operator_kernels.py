@@ -14,6 +14,7 @@ from repro.predict.operators.kernels import (
     cast_s,
     collective_s,
     decoding_s,
+    multiplier,
     product_s,
 )
 
@@ -44,7 +45,7 @@ def _product(
     batch: float = 1,
     rates: Rates = _COMPUTING,
 ) -> float:
-    return float(product_s(*map(np.array, (m, n, k)), 2.0, rates, costs, batch))
+    return float(product_s(*map(np.array, (m, n, k)), 2.0, multiplier(rates, costs), batch))
 
 
 def test_a_large_product_takes_its_operations_at_the_peak() -> None:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from repro.catalog.gpus import gpu
-from repro.catalog.open_models import open_model
+from repro.catalog.models.open_models import open_model
+from repro.catalog.systems.gpus import gpu
 from repro.predict.serving.parameters import engine
 from repro.predict.serving.served import Engine, Served, served
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from serving_examples import on, rows_of
 
-from repro.catalog.open_models import open_model
+from repro.catalog.models.open_models import open_model
 from repro.errors import ReproError
 from repro.predict.serving.forward import Part, bound, forward, prompt_pass, token_pass
 from repro.predict.serving.latency import latency, passes

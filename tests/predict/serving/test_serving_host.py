@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from repro.catalog.open_models import open_model
+from repro.catalog.models.open_models import open_model
 from repro.claims.inference import INFERENCE, xeon_token_s
 from repro.predict.operators.retimed import Curve
 from repro.predict.serving.host import Host, Measured, measured_token_s, output_token_s
@@ -46,10 +46,11 @@ def test_measured_sizes_are_interpolated_and_shared() -> None:
     byte_s = Curve((batches,), np.log(1e-10 * batches**0.5))
     attended = Curve((batches, contexts), np.log(1e-7 * batches[:, None] * contexts))
     reduced = Curve((batches,), np.log(1e-4 * batches))
-    one, two = Measured(byte_s, attended), Measured(byte_s, attended, reduced)
+    narrow = Curve((batches,), np.log(1e-5 * batches))
+    one, two = Measured(byte_s, attended, narrow), Measured(byte_s, attended, narrow, reduced)
     batch, context = np.array([2.0, 9.0]), np.array([100.0, 1000.0])
     products_s = 2 * _WEIGHTS * 1e-10 * batch**0.5
-    attention_s = 32 * 1e-7 * batch * context
+    attention_s = 32 * (1e-7 * batch * context + 1e-5 * batch)
     alone = measured_token_s(_SHAPE, one, batch, context, 2.0)
     assert alone == pytest.approx(products_s + attention_s, rel=1e-3)
     both = measured_token_s(_SHAPE, two, batch, context, 2.0, ranks=2)

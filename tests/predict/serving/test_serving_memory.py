@@ -3,7 +3,7 @@
 import pytest
 from serving_examples import on, rows_of
 
-from repro.catalog.open_models import open_model
+from repro.catalog.models.open_models import open_model
 from repro.errors import ReproError
 from repro.predict.serving.memory import cache_bytes, check_fits, largest_batch, weight_bytes
 

@@ -21,8 +21,8 @@ from examples import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.catalog.models import Shape
-from repro.catalog.volumes import embedding_parameters, stack_parameters
+from repro.catalog.models.papers import Shape
+from repro.catalog.models.volumes import embedding_parameters, stack_parameters
 from repro.predict.network.machine import Machine
 from repro.predict.parameters import Parameters
 from repro.predict.step.iteration import Phases, predict_phases

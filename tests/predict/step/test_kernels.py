@@ -6,7 +6,7 @@ from examples import CALIBRATED, IDEAL
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.catalog.gpus import gpu
+from repro.catalog.systems.gpus import gpu
 from repro.predict.step.kernels import Kernels
 from repro.predict.workload import Array
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from examples import GPT, IDEAL, machine_of, rows, with_free_links, with_free_memory
 
-from repro.catalog.models import Shape
-from repro.catalog.volumes import forward_flops
+from repro.catalog.models.papers import Shape
+from repro.catalog.models.volumes import forward_flops
 from repro.predict.network.machine import Machine
 from repro.predict.parameters import Parameters
 from repro.predict.step.kernels import Kernels

@@ -16,10 +16,10 @@ from examples import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.catalog.clusters import cluster
-from repro.catalog.models import Family, Shape, model
+from repro.catalog.models.papers import Family, Shape, model
 from repro.catalog.phases import P2P_TIMERS
-from repro.catalog.protocols import protocol
+from repro.catalog.systems.clusters import cluster
+from repro.catalog.systems.protocols import protocol
 from repro.predict.network.machine import machine
 from repro.predict.step.iteration import predict_phases
 from repro.predict.step.pipeline_iteration import PHASES, predict_pipeline

@@ -8,8 +8,8 @@ from examples import CALIBRATED, GPT, IDEAL, machine_of, machines, rows, total, 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.catalog.models import Shape
-from repro.catalog.volumes import embedding_parameters, stack_parameters
+from repro.catalog.models.papers import Shape
+from repro.catalog.models.volumes import embedding_parameters, stack_parameters
 from repro.predict.blocks import in_blocks
 from repro.predict.network.machine import Machine
 from repro.predict.step.quantities import MEMORY, PHASES, iteration_times_s, quantities

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from examples import CALIBRATED, GPT, machine_of, rows
 
-from repro.catalog.models import Family, Shape, model
-from repro.catalog.volumes import layer_parameters, parameters
+from repro.catalog.models.papers import Family, Shape, model
+from repro.catalog.models.volumes import layer_parameters, parameters
 from repro.errors import ReproError
 from repro.predict.step.kernels import Kernels
 from repro.predict.step.memory import activation_bytes_per_layer, memory

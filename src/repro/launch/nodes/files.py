@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repro.catalog.nodes import Nodes
+from repro.catalog.systems.nodes import Nodes
 from repro.collectives.records import CollectiveSweep, SweepRecord
 from repro.launch.cases import Case
 from repro.launch.journal import Journal

@@ -7,8 +7,8 @@ another way: rings, trees and reductions in the network all send more, or as muc
 from collections import Counter
 from collections.abc import Sequence
 
-from repro.catalog.expert_volumes import held_parameters
-from repro.catalog.open_models import DecoderShape
+from repro.catalog.models.expert_volumes import held_parameters
+from repro.catalog.models.open_models import DecoderShape
 from repro.collectives.records import CollectiveSweep, SweepRecord
 from repro.train.records import RankRecord, TrainingRun
 

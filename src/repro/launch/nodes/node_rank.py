@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from repro.atomic import replace_text, replacing
-from repro.catalog.protocols import Protocol, Variant, transport
+from repro.catalog.systems.protocols import Protocol, Variant, transport
 from repro.collectives.records import CollectiveSweep, SweepRecord
 from repro.errors import NotRunHere
 from repro.launch.messages import Failure, groups_of

@@ -14,7 +14,7 @@ from typing import Any
 import xarray as xr
 
 from repro.atomic import replacing
-from repro.catalog.nodes import Nodes, Slurm
+from repro.catalog.systems.nodes import Nodes, Slurm
 from repro.errors import ReproError
 from repro.launch.cases import Case
 from repro.launch.journal import Journal

@@ -8,7 +8,7 @@ from typing import Any
 
 import xarray as xr
 
-from repro.catalog.nodes import Nodes
+from repro.catalog.systems.nodes import Nodes
 from repro.errors import NotRunHere
 from repro.launch.cases import Case, run_cases
 from repro.launch.journal import Journal

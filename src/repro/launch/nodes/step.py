@@ -18,8 +18,8 @@ from typing import IO, Any, get_args
 
 import numpy as np
 
-from repro.catalog.nodes import Nodes
-from repro.catalog.protocols import transport
+from repro.catalog.systems.nodes import Nodes
+from repro.catalog.systems.protocols import transport
 from repro.collectives.records import SweepRecord
 from repro.errors import ProtocolMissing, ReproError
 from repro.launch.cases import Case, Run

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from repro.catalog.protocols import Nccl, Protocol, Variant
+from repro.catalog.systems.protocols import Nccl, Protocol, Variant
 from repro.errors import ProtocolMissing, ReproError
 from repro.observe.adapters import Interface, Port
 from repro.observe.nccl_log import NcclLog

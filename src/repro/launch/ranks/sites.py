@@ -3,15 +3,17 @@
 import multiprocessing
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from tempfile import TemporaryFile
 from typing import IO
 
+from tqdm import tqdm
+
 from repro.errors import NotRunHere, ReproError
-from repro.launch.messages import Failure, Order, Progress, Ready, Site, Work
+from repro.launch.messages import Failure, Order, Progress, Ready, Site, Waiting, Work
 from repro.results.outcome import Outcome, OutOfMemory
 from repro.testbed.ability import ENTER, NOT_LINUX, explain_refusal
 from repro.testbed.enter import REFUSED
@@ -28,6 +30,7 @@ class Session:
     _pipe: Connection
     _supervisor: "subprocess.Popen[bytes]"
     _log: IO[bytes]
+    _say: Callable[[str], None]
 
     def run(self, order: Order[Work]) -> Outcome | OutOfMemory:
         """Have an order carried out, as `take_turns` does."""
@@ -51,18 +54,24 @@ class Session:
         """
         if (wanted := orders[0].ranks) > self.site.ranks:
             raise ReproError(f"{wanted} ranks wanted, but the site has {self.site.ranks}")
-        _say(self._pipe, tuple(orders), self._supervisor, self._log)
+        _send(self._pipe, tuple(orders), self._supervisor, self._log)
         while True:
-            answer = _hear(self._pipe, self._supervisor, self._log)
+            answer = _hear(self._pipe, self._supervisor, self._log, self._say)
             if isinstance(answer, Progress):
                 report(answer.steps, answer.words)
             elif isinstance(answer, list | OutOfMemory):
                 return answer
 
 
+def _to_stderr(words: str) -> None:
+    tqdm.write(words, file=sys.stderr)
+
+
 @contextmanager
-def open_site(site: Site) -> Iterator[Session]:
+def open_site(site: Site, say: Callable[[str], None] = _to_stderr) -> Iterator[Session]:
     """Start the ranks of a site; when the context ends, nothing of them is left.
+
+    `say` gets a line whenever a check of ranks or links waits for a machine that is busy.
 
     Raises
     ------
@@ -89,10 +98,10 @@ def open_site(site: Site) -> Iterator[Session]:
         )
         theirs.close()
         try:
-            _say(ours, site, supervisor, log)
-            ready = _hear(ours, supervisor, log)
+            _send(ours, site, supervisor, log)
+            ready = _hear(ours, supervisor, log, say)
             assert isinstance(ready, Ready)
-            yield Session(site, ours, supervisor, log)
+            yield Session(site, ours, supervisor, log, say)
         finally:
             ours.close()
             try:
@@ -102,7 +111,7 @@ def open_site(site: Site) -> Iterator[Session]:
                 supervisor.wait()
 
 
-def _say(
+def _send(
     pipe: Connection, message: object, supervisor: "subprocess.Popen[bytes]", log: IO[bytes]
 ) -> None:
     try:
@@ -111,9 +120,15 @@ def _say(
         raise _lost(supervisor, log) from None
 
 
-def _hear(pipe: Connection, supervisor: "subprocess.Popen[bytes]", log: IO[bytes]) -> object:
+def _hear(
+    pipe: Connection,
+    supervisor: "subprocess.Popen[bytes]",
+    log: IO[bytes],
+    say: Callable[[str], None],
+) -> object:
     try:
-        answer = pipe.recv()
+        while isinstance(answer := pipe.recv(), Waiting):
+            say(answer.words)
     except (EOFError, ConnectionResetError):
         raise _lost(supervisor, log) from None
     if isinstance(answer, Failure):

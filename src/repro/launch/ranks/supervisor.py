@@ -12,6 +12,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -29,6 +30,7 @@ from repro.launch.messages import (
     Order,
     Ready,
     Site,
+    Waiting,
     groups_of,
 )
 from repro.launch.ranks.processes import RankOutOfMemory, RankProcesses, UserGone
@@ -50,8 +52,9 @@ from repro.testbed.verify import LinkCheck, until_verified, verify_links
 from repro.train.records import RankRecord, TrainingRun, retimed
 
 _FIRST_PORT = 29500
-# One rank and all of them take turns in the check of their speed, as a machine's speed drifts.
-_TURNS = 4
+# One rank and all of them take turns in the check of their speed, as a machine's speed drifts. Of
+# turns that were disturbed, so many are enough to forget them.
+_LEAST_TURNS, _MOST_TURNS = 3, 12
 
 
 def supervise(user: Connection) -> None:
@@ -145,7 +148,7 @@ def _carry_out(
         for turn in reversed(range(len(orders))):
             set_links(turn)
             rates = orders[turn].rates_gbps
-            checks[turn] = verify_links(network, rates, verified)
+            checks[turn] = verify_links(network, rates, verified, partial(_say, user))
     checking_s = time.monotonic() - started
     address = network.addresses[0] if network else "127.0.0.1"
     with sample_counters(lambda: [read_uplink_bytes(node) for node in nodes]) as nics:
@@ -191,14 +194,20 @@ def _verify_speed(site: Site, ranks: RankProcesses, user: Connection) -> SpeedCh
         return None
     cores = site.cores
 
-    def check() -> SpeedCheck:
-        turns = [
-            (_measure(1, ranks, user)[0], _measure(site.ranks, ranks, user)) for _ in range(_TURNS)
-        ]
-        # The first turn warms up.
-        return verify_speed(cores, turns[1:])
+    def turn() -> tuple[Passes, list[Passes]]:
+        return _measure(1, ranks, user)[0], _measure(site.ranks, ranks, user)
 
-    return until_verified(check)
+    def check() -> SpeedCheck:
+        turns.append(turn())
+        return verify_speed(cores, turns)
+
+    turn()  # Warms up.
+    turns = deque((turn() for _ in range(_LEAST_TURNS - 1)), maxlen=_MOST_TURNS)
+    return until_verified(check, partial(_say, user))
+
+
+def _say(user: Connection, words: str) -> None:
+    user.send(Waiting(words))
 
 
 def _measure(count: int, ranks: RankProcesses, user: Connection) -> list[Passes]:

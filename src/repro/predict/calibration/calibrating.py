@@ -11,7 +11,7 @@ from scipy.optimize import least_squares
 from scipy.stats import t as student_t
 
 from repro.atomic import replacing
-from repro.catalog.gpus import gpu_labelled
+from repro.catalog.systems.gpus import gpu_labelled
 from repro.errors import ReproError
 from repro.predict.calibration.fitting import PRIORS, cross_validate, fit, model_sizes
 from repro.predict.calibration.interval import (

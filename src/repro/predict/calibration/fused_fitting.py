@@ -11,7 +11,7 @@ import yaml
 from tqdm import tqdm
 
 from repro.atomic import replace_text
-from repro.catalog.gpus import gpu_labelled
+from repro.catalog.systems.gpus import gpu_labelled
 from repro.predict.calibration.calibrating import residuals_of
 from repro.predict.calibration.link_fitting import rounded
 from repro.predict.calibration.robust import most_probable

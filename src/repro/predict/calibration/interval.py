@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from repro.catalog.clusters import Cluster
-from repro.catalog.protocols import Protocol
+from repro.catalog.systems.clusters import Cluster
+from repro.catalog.systems.protocols import Protocol
 from repro.predict.network.machine import machine
 from repro.predict.parameters import TRANSFER, Calibration, Parameters
 from repro.predict.step.quantities import iteration_times_s

@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.clusters import Cluster
-from repro.catalog.gpus import Gpu
-from repro.catalog.models import model
+from repro.catalog.models.papers import model
+from repro.catalog.systems.clusters import Cluster
+from repro.catalog.systems.gpus import Gpu
 from repro.errors import ReproError
 from repro.predict.calibration.fitting import Fit, fit, predicted_times_s
 from repro.predict.calibration.rows import TrainingRows, training_rows

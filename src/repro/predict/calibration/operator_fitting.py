@@ -9,7 +9,7 @@ from scipy.optimize import least_squares
 from tqdm import tqdm
 
 from repro.atomic import replace_text
-from repro.catalog.gpus import Gpu, gpu_labelled, read_gpus
+from repro.catalog.systems.gpus import Gpu, gpu_labelled, read_gpus
 from repro.predict.calibration.interval import LEVEL
 from repro.predict.calibration.link_fitting import rounded
 from repro.predict.operators.measured import (

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from repro.catalog.clusters import Cluster, read_clusters
-from repro.catalog.gpus import gpu, gpu_labelled
-from repro.catalog.models import Family
+from repro.catalog.models.papers import Family
 from repro.catalog.reading import choose
-from repro.catalog.topology import Level, Topology
+from repro.catalog.systems.clusters import Cluster, read_clusters
+from repro.catalog.systems.gpus import gpu, gpu_labelled
+from repro.catalog.systems.topology import Level, Topology
 from repro.errors import ReproError
 from repro.logs.measurements import RanksMissing
 from repro.logs.reading import read_log

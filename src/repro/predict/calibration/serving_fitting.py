@@ -10,7 +10,7 @@ import pandas as pd
 import yaml
 
 from repro.atomic import replace_text
-from repro.catalog.serving import ServingCosts, read_serving_stacks
+from repro.catalog.systems.serving import ServingCosts, read_serving_stacks
 from repro.predict.calibration.calibrating import residuals_of
 from repro.predict.calibration.link_fitting import rounded
 from repro.predict.calibration.robust import most_probable
@@ -118,7 +118,7 @@ def calibrate_serving(table: pd.DataFrame, source: str) -> dict[str, ServingFit]
 
 def write_serving(found: Mapping[str, ServingFit], path: Path = FITTED) -> None:
     """Write it as YAML with numbers of four digits."""
-    lines = "# Written by `repro calibrate`; what each cost is: repro.catalog.serving.\n"
+    lines = "# Written by `repro calibrate`; what each cost is: repro.catalog.systems.serving.\n"
     content = {name: rounded(one.model_dump(mode="json")) for name, one in found.items()}
     text = yaml.safe_dump(content, sort_keys=False)
     replace_text(path, lines + text)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from repro.catalog.volumes import training_flops
+from repro.catalog.models.volumes import training_flops
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
 from repro.predict.calibration.fitting import predicted_times_s

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.compressed_training import read_compressed_training
-from repro.catalog.gpus import gpu
-from repro.catalog.protocols import protocol
+from repro.catalog.studies.compressed_training import read_compressed_training
+from repro.catalog.systems.gpus import gpu
+from repro.catalog.systems.protocols import protocol
 from repro.collectives.definitions import bus_factor
 from repro.predict.explore.compressed_training import compressed, encoding
 from repro.predict.network.encoding import Encoding, Operation, coded_bytes

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.collectives import SweepSelection
-from repro.catalog.protocols import protocol
+from repro.catalog.studies.collectives import SweepSelection
+from repro.catalog.systems.protocols import protocol
 from repro.collectives.definitions import bus_factor, busbw_GBps
 from repro.errors import NotRunHere
 from repro.paths import PUBLISHED

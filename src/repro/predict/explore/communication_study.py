@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from repro.catalog.clusters import cluster
-from repro.catalog.communication import step_communication
-from repro.catalog.communication_study import CommunicationStudy, read_communication_study
-from repro.catalog.layouts import Layout, read_plan
-from repro.catalog.models import Shape
-from repro.catalog.volumes import FULL_ELEMENT_BYTES
+from repro.catalog.models.papers import Shape
+from repro.catalog.models.volumes import FULL_ELEMENT_BYTES
+from repro.catalog.parallel.communication import step_communication
+from repro.catalog.parallel.layouts import Layout, read_plan
+from repro.catalog.studies.communication import CommunicationStudy, read_communication_study
+from repro.catalog.systems.clusters import cluster
 from repro.errors import ReproError
 from repro.predict.explore.traffic import gpt_shape, sent_bytes
 from repro.predict.network.machine import machine

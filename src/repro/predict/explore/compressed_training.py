@@ -10,19 +10,19 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from repro.catalog.clusters import cluster
-from repro.catalog.compressed_training import (
+from repro.catalog.models.papers import Shape
+from repro.catalog.models.volumes import FULL_ELEMENT_BYTES, training_flops
+from repro.catalog.reading import choose
+from repro.catalog.studies.compressed_training import (
     CompressedTraining,
     GpuCodec,
     Setting,
     read_compressed_training,
 )
-from repro.catalog.gpus import Gpu
-from repro.catalog.models import Shape
-from repro.catalog.partition_study import read_partition_study
-from repro.catalog.protocols import protocol
-from repro.catalog.reading import choose
-from repro.catalog.volumes import FULL_ELEMENT_BYTES, training_flops
+from repro.catalog.studies.partitions import read_partition_study
+from repro.catalog.systems.clusters import cluster
+from repro.catalog.systems.gpus import Gpu
+from repro.catalog.systems.protocols import protocol
 from repro.predict.calibration.interval import DEVIATIONS, LEVEL, draw_parameters
 from repro.predict.explore.partitions import faster_links
 from repro.predict.memory import WIDTHS

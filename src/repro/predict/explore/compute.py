@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from repro.catalog.clusters import Cluster
-from repro.catalog.open_models import OpenModel
-from repro.catalog.trainable import Trainable
-from repro.catalog.volumes import training_flops
+from repro.catalog.models.open_models import OpenModel
+from repro.catalog.models.trainable import Trainable
+from repro.catalog.models.volumes import training_flops
+from repro.catalog.systems.clusters import Cluster
 from repro.predict.calibration.interval import half_width
 from repro.predict.explore.open_training import open_compute_time
 from repro.predict.network.machine import machine

@@ -10,9 +10,9 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from repro.catalog.models import Model
+from repro.catalog.models.papers import Model
 from repro.catalog.phases import PHASES
-from repro.catalog.selection import Selection
+from repro.catalog.studies.selection import Selection
 from repro.errors import ReproError
 from repro.predict.network.machine import Machine
 from repro.predict.parameters import Parameters

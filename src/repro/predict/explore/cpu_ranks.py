@@ -13,9 +13,9 @@ import pandas as pd
 import xarray as xr
 from scipy.optimize import least_squares
 
-from repro.catalog.experiments import experiment
-from repro.catalog.models import model
-from repro.catalog.volumes import BACKWARD_PER_FORWARD, forward_flops, ring_all_reduce_bytes
+from repro.catalog.models.papers import model
+from repro.catalog.models.volumes import BACKWARD_PER_FORWARD, forward_flops, ring_all_reduce_bytes
+from repro.catalog.studies.experiments import experiment
 from repro.predict.workload import Array
 
 # Share of a shaped link's rate that is payload: 1448 of the 1538 bytes of an Ethernet frame on the

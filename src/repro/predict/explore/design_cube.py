@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.gpus import gpu
-from repro.catalog.technology import Technology
+from repro.catalog.systems.gpus import gpu
+from repro.catalog.systems.technology import Technology
 from repro.errors import ReproError
 from repro.predict.explore.designs import candidate_plans, check_axes, waits_by_plan
 from repro.predict.explore.generations import Training

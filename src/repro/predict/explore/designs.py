@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.gpus import Gpu, gpu, read_gpus
-from repro.catalog.technology import Technology
+from repro.catalog.systems.gpus import Gpu, gpu, read_gpus
+from repro.catalog.systems.technology import Technology
 from repro.errors import ReproError
 from repro.predict.blocks import in_blocks
 from repro.predict.explore.fused_plans import DoesNotFit, fitting_plans

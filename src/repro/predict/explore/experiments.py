@@ -9,12 +9,12 @@ from itertools import product
 import numpy as np
 import xarray as xr
 
-from repro.catalog.clusters import cluster
-from repro.catalog.open_models import OpenModel
+from repro.catalog.models.open_models import OpenModel
+from repro.catalog.models.trainable import trainable
 from repro.catalog.phases import P2P_TIMERS, PHASES
-from repro.catalog.protocols import Protocol, protocol
-from repro.catalog.selection import Selection
-from repro.catalog.trainable import trainable
+from repro.catalog.studies.selection import Selection
+from repro.catalog.systems.clusters import cluster
+from repro.catalog.systems.protocols import Protocol, protocol
 from repro.predict.calibration.interval import draw_parameters, without_columns
 from repro.predict.explore.configurations import (
     QUANTITIES,

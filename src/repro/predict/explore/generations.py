@@ -12,8 +12,8 @@ from math import factorial
 import numpy as np
 import pandas as pd
 
-from repro.catalog.gpus import Gpu, gpu
-from repro.catalog.open_models import OpenModel
+from repro.catalog.models.open_models import OpenModel
+from repro.catalog.systems.gpus import Gpu, gpu
 from repro.predict.explore.fused_plans import SPLIT, DoesNotFit, fitting_plans
 from repro.predict.fused.iteration import in_blocks_s
 from repro.predict.fused.parameters import half_width, read_fused

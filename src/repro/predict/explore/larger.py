@@ -8,11 +8,11 @@ import numpy as np
 import xarray as xr
 from pydantic import PositiveInt
 
-from repro.catalog.clusters import Cluster, cluster
-from repro.catalog.experiments import experiment
-from repro.catalog.models import Shape, model
+from repro.catalog.models.papers import Shape, model
 from repro.catalog.phases import PHASES
 from repro.catalog.reading import Entry, read_yaml
+from repro.catalog.studies.experiments import experiment
+from repro.catalog.systems.clusters import Cluster, cluster
 from repro.errors import ReproError
 from repro.paths import PARAMS
 from repro.predict.calibration.interval import LEVEL, draw_parameters, without_columns

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from repro.catalog.gpus import gpu
-from repro.catalog.layouts import Layout, read_plan
-from repro.catalog.open_models import open_model
-from repro.catalog.published_memory import read_published_memory
+from repro.catalog.models.open_models import open_model
+from repro.catalog.models.volumes import embedding_parameters
+from repro.catalog.parallel.layouts import Layout, read_plan
 from repro.catalog.reading import choose
-from repro.catalog.volumes import embedding_parameters
+from repro.catalog.studies.published_memory import read_published_memory
+from repro.catalog.systems.gpus import gpu
 from repro.errors import ReproError
 from repro.paths import PUBLISHED
 from repro.predict.fused import memory as fused
@@ -101,7 +101,7 @@ def memory_by_policy(model: str, plan: str) -> pd.DataFrame:
     model
         Of `params/open_models.yaml`.
     plan
-        As `repro.catalog.layouts.read_plan` takes it; its `zero` is left out.
+        As `repro.catalog.parallel.layouts.read_plan` takes it; its `zero` is left out.
 
     Returns
     -------

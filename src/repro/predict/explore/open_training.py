@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from repro.catalog.clusters import Cluster
-from repro.catalog.expert_volumes import exchanged_bytes, held_parameters
-from repro.catalog.gpus import Gpu
-from repro.catalog.open_models import OpenModel
+from repro.catalog.models.expert_volumes import exchanged_bytes, held_parameters
+from repro.catalog.models.open_models import OpenModel
+from repro.catalog.models.trainable import expert_ranks
+from repro.catalog.models.volumes import FULL_ELEMENT_BYTES, ring_all_reduce_bytes
 from repro.catalog.phases import PHASES
-from repro.catalog.trainable import expert_ranks
-from repro.catalog.volumes import FULL_ELEMENT_BYTES, ring_all_reduce_bytes
+from repro.catalog.systems.clusters import Cluster
+from repro.catalog.systems.gpus import Gpu
 from repro.predict.explore.configurations import Configuration
 from repro.predict.fused.iteration import adam_s, compute_passes_s
 from repro.predict.fused.iteration import held_parameters as held_by_gpu

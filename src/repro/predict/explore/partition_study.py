@@ -6,11 +6,11 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from repro.catalog.clusters import Cluster, cluster
-from repro.catalog.models import Shape
-from repro.catalog.partition_study import Setting, read_partition_study
-from repro.catalog.partitions import Scheme, gpt_units, iteration_calls
-from repro.catalog.volumes import FULL_ELEMENT_BYTES
+from repro.catalog.models.papers import Shape
+from repro.catalog.models.volumes import FULL_ELEMENT_BYTES
+from repro.catalog.parallel.partitions import Scheme, gpt_units, iteration_calls
+from repro.catalog.studies.partitions import Setting, read_partition_study
+from repro.catalog.systems.clusters import Cluster, cluster
 from repro.collectives.levels import sent_by_level
 from repro.errors import ReproError
 from repro.predict.calibration.interval import LEVEL, draw_parameters

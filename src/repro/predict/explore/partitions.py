@@ -10,9 +10,9 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from repro.catalog.models import Shape
-from repro.catalog.partition_study import Setting
-from repro.catalog.partitions import (
+from repro.catalog.models.papers import Shape
+from repro.catalog.models.volumes import FULL_ELEMENT_BYTES, training_flops
+from repro.catalog.parallel.partitions import (
     Collective,
     Partition,
     UnitTraffic,
@@ -21,7 +21,7 @@ from repro.catalog.partitions import (
     pieces,
     unit_traffic,
 )
-from repro.catalog.volumes import FULL_ELEMENT_BYTES, training_flops
+from repro.catalog.studies.partitions import Setting
 from repro.predict.network.machine import Machine
 from repro.predict.network.transfers import (
     all_reduce_s,

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.clusters import Cluster, read_clusters
-from repro.catalog.models import Model, read_models
-from repro.catalog.protocols import Protocol, read_protocols
+from repro.catalog.models.papers import Model, read_models
 from repro.catalog.reading import choose
+from repro.catalog.systems.clusters import Cluster, read_clusters
+from repro.catalog.systems.protocols import Protocol, read_protocols
 from repro.errors import ReproError
 from repro.observe.environment import provenance
 from repro.paths import ROOT

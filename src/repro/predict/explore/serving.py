@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from repro.catalog.clusters import Cluster, cluster
-from repro.catalog.gpus import Gpu, gpu
-from repro.catalog.open_models import OpenModel, open_model
-from repro.catalog.technology import MemoryKind
+from repro.catalog.models.open_models import OpenModel, open_model
+from repro.catalog.systems.clusters import Cluster, cluster
+from repro.catalog.systems.gpus import Gpu, gpu
+from repro.catalog.systems.technology import MemoryKind
 from repro.errors import ReproError
 from repro.predict.explore.pareto import pareto
 from repro.predict.serving.forward import Part, bound

@@ -5,7 +5,7 @@ from dataclasses import fields
 import numpy as np
 import xarray as xr
 
-from repro.catalog.models import Family, Shape
+from repro.catalog.models.papers import Family, Shape
 from repro.predict.network.machine import Machine
 from repro.predict.parameters import Parameters
 from repro.predict.step.quantities import MEMORY, PHASES, quantities
@@ -48,8 +48,8 @@ def predict(
     Examples
     --------
     >>> import xarray as xr
-    >>> from repro.catalog.clusters import cluster
-    >>> from repro.catalog.models import model
+    >>> from repro.catalog.systems.clusters import cluster
+    >>> from repro.catalog.models.papers import model
     >>> from repro.predict.network.machine import machine
     >>> from repro.predict.parameters import calibration
     >>> a100 = cluster("dgx-a100")

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from repro.catalog.communication import Calls, step_communication
-from repro.catalog.communication_study import read_communication_study
-from repro.catalog.layouts import Layout
-from repro.catalog.models import Shape, read_models
+from repro.catalog.models.papers import Shape, read_models
+from repro.catalog.parallel.communication import Calls, step_communication
+from repro.catalog.parallel.layouts import Layout
 from repro.catalog.reading import choose
-from repro.catalog.topology import Topology
+from repro.catalog.studies.communication import read_communication_study
+from repro.catalog.systems.topology import Topology
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
 from repro.predict.explore.larger import read_larger_models

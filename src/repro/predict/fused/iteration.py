@@ -8,7 +8,7 @@ from repro.predict.blocks import in_blocks
 from repro.predict.fused.layer import Passes, layer_passes
 from repro.predict.fused.parameters import FusedParameters, of_stack, product_costs
 from repro.predict.fused.run import Run
-from repro.predict.operators.kernels import Rates, product_s
+from repro.predict.operators.kernels import Rates, multiplier, product_s
 from repro.predict.workload import RECOMPUTE, Array
 
 _HALF_BYTES = 2
@@ -77,22 +77,24 @@ def predict_phases(run: Run, parameters: FusedParameters) -> Phases:
     # Zero Bubble Pipeline Parallelism, 2024, ZB-H1); T_W is half of the backward pass's products.
     put_off = run.zero_bubble * layers * one.products[1]
     bubble = np.where(alone, 0.0, (run.pp - 1) / run.vpp * (stage - put_off))
-    replicas = _replicas_s(run, parameters, layers * forward, layers * backward)
+    held = held_parameters(run)
+    replicas = _replicas_s(run, parameters, held, layers * forward, layers * backward)
     gpu = one.gpu + one.tensor + one.context + one.experts
+    passes = m * layers
     phases = {
-        "products": m * layers * one.products.sum(axis=0),
-        "attention": m * layers * one.attention.sum(axis=0),
-        "elements": m * layers * one.traffic.sum(axis=0),
+        "products": passes * one.products.sum(axis=0),
+        "attention": passes * one.attention.sum(axis=0),
+        "elements": passes * one.traffic.sum(axis=0),
         "logits": m * ends,
-        "recompute": m * layers * again,
-        "tensor_parallel": m * layers * one.tensor.sum(axis=0),
-        "context_parallel": m * layers * one.context.sum(axis=0),
-        "expert_parallel": m * layers * one.experts.sum(axis=0),
-        "replicas": m * layers * waits + replicas,
+        "recompute": passes * again,
+        "tensor_parallel": passes * one.tensor.sum(axis=0),
+        "context_parallel": passes * one.context.sum(axis=0),
+        "expert_parallel": passes * one.experts.sum(axis=0),
+        "replicas": passes * waits + replicas,
         "messages": m * messages,
-        "host": m * layers * (one.time_s - gpu).sum(axis=0),
+        "host": passes * (one.time_s - gpu).sum(axis=0),
         "bubble": bubble,
-        "optimizer": _optimizer_s(run, parameters),
+        "optimizer": _optimizer_s(run, parameters, held),
     }
     busy = sum(phases.values(), start=np.zeros(()))
     return Phases(**phases, stragglers=parameters.straggler_fraction * np.log2(run.gpus) * busy)
@@ -149,7 +151,8 @@ def held_parameters(run: Run, tables: Array | float = 1.0) -> HeldParameters:
 
 def _uneven(run: Run) -> Array:
     """Where stages do not hold whole layers, so that the ends count as a layer each."""
-    uneven: Array = np.mod(run.layers, run.pp * run.vpp) > 0
+    chunk = run.layers / (run.pp * run.vpp)
+    uneven: Array = np.floor(chunk) < chunk
     return uneven
 
 
@@ -170,12 +173,12 @@ def _recomputed(run: Run, one: Passes) -> Array:
 def _ends_s(run: Run, parameters: FusedParameters) -> tuple[Array, Array]:
     """A micro batch's logits and loss, and its embedding; in half precision."""
     rates = Rates(run.half_flops, run.memory_bytes_per_s, run.multiprocessors)
-    costs = product_costs(run, parameters, half=True)
+    gpu = multiplier(rates, product_costs(run, parameters, half=True))
     tokens, h, table = run.tokens, run.hidden, run.vocab / run.tp
     products = (
-        product_s(tokens, table, h, _HALF_BYTES, rates, costs)
-        + product_s(tokens, h, table, _HALF_BYTES, rates, costs)
-        + product_s(table, h, tokens, _HALF_BYTES, rates, costs)
+        product_s(tokens, table, h, _HALF_BYTES, gpu)
+        + product_s(tokens, h, table, _HALF_BYTES, gpu)
+        + product_s(table, h, tokens, _HALF_BYTES, gpu)
     )
     memory = run.memory_bytes_per_s * parameters.memory_efficiency
     return products + _LOSS * tokens * table / memory, _EMBEDDING * tokens * h / memory
@@ -227,7 +230,11 @@ def _sharded_wire_s(run: Run, parameters: FusedParameters) -> Array:
 
 
 def _replicas_s(
-    run: Run, parameters: FusedParameters, forward_s: Array, backward_s: Array
+    run: Run,
+    parameters: FusedParameters,
+    held: HeldParameters,
+    forward_s: Array,
+    backward_s: Array,
 ) -> Array:
     """Exposed gradients and parameters of replicas that share the optimizer.
 
@@ -236,7 +243,6 @@ def _replicas_s(
     """
     ranks = run.dp * run.cp
     rate = _replica_rate(run, parameters, ranks)
-    held = held_parameters(run)
     wire = held.common * (ranks - 1) / ranks + held.experts * (1 - 1 / held.expert_replicas)
     wire = wire / rate
     layers = stage_layers(run)
@@ -254,9 +260,8 @@ def _replicas_s(
     return np.where((ranks > 1) & (run.sharded == 0), both, 0.0)
 
 
-def _optimizer_s(run: Run, parameters: FusedParameters) -> Array:
+def _optimizer_s(run: Run, parameters: FusedParameters, held: HeldParameters) -> Array:
     """Adam's step on a GPU's part of the parameters."""
-    held = held_parameters(run)
     every = np.where(run.sharded > 0, 0.0, held.all)
     return adam_s(run, parameters, held.own, every)
 

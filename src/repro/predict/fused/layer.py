@@ -13,7 +13,7 @@ from repro.predict.fused.parameters import (
     product_costs,
 )
 from repro.predict.fused.run import Run
-from repro.predict.operators.kernels import Rates, attention_s, product_s
+from repro.predict.operators.kernels import Rates, attention_s, multiplier, product_s
 from repro.predict.workload import Array
 
 _HALF_BYTES = 2
@@ -74,8 +74,8 @@ class _Product(NamedTuple):
     m: Array
     n: Array
     k: Array
-    batch: Array
-    there: Array
+    batch: Array | float = 1.0
+    there: Array | float = 1.0
 
 
 def layer_passes(run: Run, parameters: FusedParameters) -> Passes:
@@ -99,39 +99,43 @@ def layer_passes(run: Run, parameters: FusedParameters) -> Passes:
 def _products(run: Run, parameters: FusedParameters) -> tuple[Array, Array, Array]:
     """Seconds of all products (pass, run), and elements of their operands and of their results'
     gradients."""
-    costs = product_costs(run, parameters)
     rates = Rates(run.peak_flops, run.memory_bytes_per_s, run.multiprocessors)
+    gpu = multiplier(rates, product_costs(run, parameters))
     tokens, h, t = run.tokens, run.hidden, run.tp
     matrices = 1 + run.gated
     qkv = (run.heads + 2 * run.kv_heads) * run.head_dim
     local = np.maximum(run.experts / run.ep, 1.0)
     # Routed tokens are shared by tensor-parallel ranks; all wait for the rank that has most.
     routed = tokens * run.experts_per_token / t / local * run.imbalance
-    always = np.ones_like(tokens)
-    dense, shared, mixed = run.ffn > 0, run.shared_expert_ffn > 0, run.experts > 0
+    # All layers have an MLP, or all have experts.
+    mixed = run.experts > 0
+    width = np.where(mixed, run.expert_ffn, run.ffn / t)
+    rows, experts = np.where(mixed, routed, tokens), np.where(mixed, local, 1.0)
     products = [
-        _Product(tokens, qkv / t, h, always, always),
-        _Product(tokens, h, run.heads * run.head_dim / t, always, always),
-        _Product(tokens, matrices * run.ffn / t, h, always, dense),
-        _Product(tokens, h, run.ffn / t, always, dense),
-        _Product(tokens, matrices * run.shared_expert_ffn / t, h, always, shared),
-        _Product(tokens, h, run.shared_expert_ffn / t, always, shared),
-        _Product(routed, matrices * run.expert_ffn, h, local, mixed),
-        _Product(routed, h, run.expert_ffn, local, mixed),
+        _Product(tokens, qkv / t, h),
+        _Product(tokens, h, run.heads * run.head_dim / t),
+        _Product(rows, matrices * width, h, experts),
+        _Product(rows, h, width, experts),
     ]
+    if (run.shared_expert_ffn > 0).any():
+        there = np.minimum(run.shared_expert_ffn, 1.0)
+        width = np.where(there > 0, run.shared_expert_ffn / t, 1.0)
+        products += [
+            _Product(tokens, matrices * width, h, there=there),
+            _Product(tokens, h, width, there=there),
+        ]
 
-    def seconds(m: Array, n: Array, k: Array, batch: Array) -> Array:
-        return product_s(m, n, k, run.operand_bytes, rates, costs, batch)
+    def seconds(m: Array, n: Array, k: Array, batch: Array | float) -> Array:
+        return product_s(m, n, k, run.operand_bytes, gpu, batch)
 
     forward, backward, operands, results = (np.zeros_like(tokens) for _ in range(4))
     for one in products:
-        if not one.there.any():
-            continue
-        m, n, k = (np.where(one.there, size, 1.0) for size in (one.m, one.n, one.k))
+        m, n, k = one.m, one.n, one.k
         forward += one.there * seconds(m, n, k, one.batch)
         backward += one.there * (seconds(m, k, n, one.batch) + seconds(n, k, m, one.batch))
-        operands += one.there * one.batch * m * k
-        results += one.there * one.batch * m * n
+        many = one.there * one.batch * m
+        operands += many * k
+        results += many * n
     return np.stack([forward, backward]), operands, results
 
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat
 
-from repro.catalog.gpus import Gpu, read_gpus
 from repro.catalog.reading import Entry, read_yaml
-from repro.catalog.stacks import read_stacks
+from repro.catalog.systems.gpus import Gpu, read_gpus
+from repro.catalog.systems.stacks import read_stacks
 from repro.paths import PARAMS
 from repro.predict.fused.run import GENERATIONS, PRECISIONS, Run
 from repro.predict.operators.measured import operator_costs
@@ -119,9 +119,6 @@ class AttentionCosts(NamedTuple):
 
 def product_costs(run: Run, parameters: FusedParameters, half: bool = False) -> Costs:
     """Of products in the linear layers' precision, or in half precision."""
-    precision = np.zeros_like(run.precision) if half else run.precision
-    at = run.generation.astype(int), precision.astype(int)
-    found = Costs(*(column[at] for column in _product_table()))
     sustained = np.array(
         [
             [parameters.sustained.get(sustained_name(one, other), np.nan) for other in PRECISIONS]
@@ -130,7 +127,11 @@ def product_costs(run: Run, parameters: FusedParameters, half: bool = False) -> 
     )
     # A generation without runs of its own sustains what the mean of all others does.
     sustained = np.where(np.isnan(sustained), np.nanmean(sustained, axis=0), sustained)
-    return found._replace(efficiency=found.efficiency * sustained[at])
+    # One index into flat tables: two of them take three times as long.
+    at = (run.generation * len(PRECISIONS)).astype(int)
+    at = at if half else at + run.precision.astype(int)
+    found = Costs(*np.take(_product_table(), at, axis=1))
+    return found._replace(efficiency=found.efficiency * np.take(sustained, at))
 
 
 def sustained_name(generation: str, precision: str) -> str:
@@ -141,7 +142,7 @@ def sustained_name(generation: str, precision: str) -> str:
 def attention_costs(run: Run, parameters: FusedParameters) -> AttentionCosts:
     """Of the software's fused attention, forward."""
     stacks = list(read_stacks().values())
-    found = AttentionCosts(*_attention_table()[:, run.generation.astype(int)])
+    found = AttentionCosts(*np.take(_attention_table(), run.generation.astype(int), axis=1))
     factors = np.array(
         [
             [parameters.attention.get(f"{one.attention} {name}", 1.0) for name in GENERATIONS]
@@ -179,16 +180,14 @@ def _maker(generation: str) -> str:
 def of_stack(run: Run, value: Any) -> Array:
     """`value` of each run's software."""
     found = np.array([float(value(one)) for one in read_stacks().values()])
-    of_each: Array = found[run.stack.astype(int)]
-    return of_each
+    return np.take(found, run.stack.astype(int))
 
 
 def by_software(run: Run, values: Mapping[str, float]) -> Array:
     """The value of each run's software; where it has none, that of the first."""
     names = list(read_stacks())
     found = np.array([values.get(name, values[names[0]]) for name in names])
-    of_each: Array = found[run.stack.astype(int)]
-    return of_each
+    return np.take(found, run.stack.astype(int))
 
 
 def _any_gpu(generation: str) -> Gpu:
@@ -197,7 +196,7 @@ def _any_gpu(generation: str) -> Gpu:
 
 @lru_cache
 def _product_table() -> Array:
-    """Costs of products (cost, generation, precision)."""
+    """Costs of products (cost, generation x precision)."""
     found = [
         [
             operator_costs("gemm", _any_gpu(generation), "bf16" if name == "bf16" else "fp8").costs
@@ -205,7 +204,7 @@ def _product_table() -> Array:
         ]
         for generation in GENERATIONS
     ]
-    return np.array([[[one[name] for one in row] for row in found] for name in Costs._fields])
+    return np.array([[one[name] for row in found for one in row] for name in Costs._fields])
 
 
 @lru_cache

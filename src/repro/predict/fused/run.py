@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from repro.catalog.gpus import Generation, Gpu
+from repro.catalog.systems.gpus import Generation, Gpu
 from repro.predict.workload import Array
 
 GENERATIONS: tuple[str, ...] = get_args(Generation)

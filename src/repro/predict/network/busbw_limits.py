@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from repro.catalog.clusters import Cluster
-from repro.catalog.protocols import Protocol
+from repro.catalog.systems.clusters import Cluster
+from repro.catalog.systems.protocols import Protocol
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
 from repro.predict.network.links import FABRIC_EFFICIENCY, NODE_EFFICIENCY

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from repro.catalog.clusters import Cluster, cluster
-from repro.catalog.protocols import Protocol, read_protocols
 from repro.catalog.reading import choose
+from repro.catalog.systems.clusters import Cluster, cluster
+from repro.catalog.systems.protocols import Protocol, read_protocols
 from repro.collectives.definitions import bus_factor, busbw_GBps
 from repro.errors import ReproError
 from repro.predict.network.busbw_limits import Group, Limit, group_on, limits

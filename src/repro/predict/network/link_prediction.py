@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from repro.catalog.clusters import Cluster
+from repro.catalog.systems.clusters import Cluster
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
 from repro.predict.network.links import (

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from repro.catalog.clusters import Cluster
-from repro.catalog.gpus import Gpu
-from repro.catalog.protocols import Protocol
+from repro.catalog.systems.clusters import Cluster
+from repro.catalog.systems.gpus import Gpu
+from repro.catalog.systems.protocols import Protocol
 from repro.predict.network.link_prediction import MeasuredNetwork, measured_network
 from repro.predict.parameters import Parameters
 

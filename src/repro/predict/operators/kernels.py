@@ -108,33 +108,63 @@ class Rates:
     link_bytes_per_s: Any = float("nan")
 
 
-def product_s(
-    m: Array, n: Array, k: Array, operand_bytes: Any, rates: Rates, costs: Any, batch: Any = 1.0
-) -> Array:
-    """`batch` products of (m, k) and (k, n) with a result in half precision, in seconds.
+@dataclass(frozen=True)
+class Multiplier:
+    """What all products of one GPU and precision have in common, with its multiprocessors.
 
-    `costs` are `ProductCosts`, or have its fields as arrays.
+    `tile_s` is the time of a step along k of a tile of each size, `byte_s` that of a byte; the rest
+    is as in `ProductCosts`.
     """
-    per_wave = 1 / rates.multiprocessors
-    # Seconds of an operation on one multiprocessor, and of a byte.
+
+    multiprocessors: Any
+    tile_s: tuple[Any, ...]
+    byte_s: Any
+    wave_loss: Any
+    ramp_s: Any
+    split_depth: Any
+    launch_s: Any
+
+
+def multiplier(rates: Rates, costs: Any) -> Multiplier:
+    """A GPU that multiplies; `costs` are `ProductCosts`, or have its fields as arrays."""
     operation_s = rates.multiprocessors / (rates.flops * costs.efficiency)
+    tile_s = tuple(
+        (1 + costs.edge_loss * (64 / rows + 64 / columns))
+        * ((2.0 * rows * columns * _DEPTH) * operation_s)
+        for rows, columns in _TILES
+    )
     byte_s = 1 / (rates.memory_bytes_per_s * costs.memory_efficiency)
+    return Multiplier(
+        rates.multiprocessors,
+        tile_s,
+        byte_s,
+        costs.wave_loss,
+        costs.ramp_s,
+        costs.split_depth,
+        costs.launch_s,
+    )
+
+
+def product_s(
+    m: Array, n: Array, k: Array, operand_bytes: Any, on: Multiplier, batch: Any = 1.0
+) -> Array:
+    """`batch` products of (m, k) and (k, n) with a result in half precision, in seconds."""
+    per_wave = 1 / on.multiprocessors
     results = (_HALF_BYTES * batch) * (m * n)
-    deepest = np.maximum(k / costs.split_depth, 1.0)
+    deepest, steps = np.maximum(k / on.split_depth, 1.0), k * (1 / _DEPTH)
+    # Parts along k are summed up in fp32.
+    summing_s = (2 * on.byte_s) * results
     best: Any = np.inf
-    for rows, columns in _TILES:
-        tiles = np.ceil(m / rows) * np.ceil(n / columns) * batch
-        split = np.minimum(np.maximum(np.floor(rates.multiprocessors / tiles), 1.0), deepest)
+    for (rows, columns), tile_s in zip(_TILES, on.tile_s, strict=True):
+        tiles = np.ceil(m * (1 / rows)) * np.ceil(n * (1 / columns)) * batch
+        split = np.minimum(np.maximum(np.floor(on.multiprocessors / tiles), 1.0), deepest)
         waves = tiles * split * per_wave
-        waves = np.maximum(waves + costs.wave_loss * (np.ceil(waves) - waves), 1.0)
-        tile_s = (2.0 * rows * columns * _DEPTH) * operation_s
-        tile_s = tile_s * (1 + costs.edge_loss * (64 / rows + 64 / columns))
-        computing = waves * (np.ceil(k / (split * _DEPTH)) * tile_s + costs.ramp_s)
-        # Parts along k are summed up in fp32.
-        summed = (split > 1) * (split + 1) * (2 * byte_s) * results
-        best = np.minimum(best, computing + summed)
+        waves = np.maximum(waves + on.wave_loss * (np.ceil(waves) - waves), 1.0)
+        computing = waves * (np.ceil(steps / split) * tile_s + on.ramp_s)
+        summing = (split > 1) * (split + 1) * summing_s
+        best = np.minimum(best, computing + summing)
     moved = (operand_bytes * batch) * k * (m + n) + results
-    seconds: Array = joint(best, moved * byte_s) + costs.launch_s
+    seconds: Array = joint(best, moved * on.byte_s) + on.launch_s
     return seconds
 
 
@@ -210,5 +240,7 @@ def collective_s(
 
 def joint(computing: Array, traffic: Array) -> Array:
     """Both overlap, though not where they take as long: the norm of their fourth powers."""
-    together: Array = np.sqrt(np.hypot(computing * computing, traffic * traffic))
+    # Not `np.hypot`, which takes ten times as long to be safe from numbers that no time is.
+    squares = computing * computing, traffic * traffic
+    together: Array = np.sqrt(np.sqrt(squares[0] * squares[0] + squares[1] * squares[1]))
     return together

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from scipy.interpolate import RBFInterpolator
 
-from repro.catalog.gpus import Gpu, gpu, gpu_labelled, read_gpus
 from repro.catalog.reading import Entry, read_yaml
+from repro.catalog.systems.gpus import Gpu, gpu, gpu_labelled, read_gpus
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
 from repro.paths import PARAMS, PUBLISHED
@@ -24,6 +24,7 @@ from repro.predict.operators.kernels import (
     cast_s,
     collective_s,
     decoding_s,
+    multiplier,
     product_s,
 )
 from repro.predict.workload import Array
@@ -67,7 +68,7 @@ class Operator:
 def _product_s(rows: pd.DataFrame, dtype: str, rates: Rates, costs: Entry) -> Array:
     m, n, k = _columns(rows, ("m", "n", "k"))
     operand_bytes = _OPERAND_BYTES[dtype]
-    seconds = product_s(m, n, k, operand_bytes, rates, costs)
+    seconds = product_s(m, n, k, operand_bytes, multiplier(rates, costs))
     return seconds if dtype == "bf16" else seconds + cast_s(m, k, operand_bytes, rates, costs)
 
 

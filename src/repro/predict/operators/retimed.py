@@ -16,7 +16,7 @@ import pandas as pd
 import xarray as xr
 from scipy.interpolate import RegularGridInterpolator
 
-from repro.catalog.operator_calls import COLLECTIVES
+from repro.catalog.studies.operator_calls import COLLECTIVES
 from repro.logs.operator_trace import HOST, TracedOperator
 from repro.predict.workload import Array
 from repro.results.store import has_runs, why_not_run
@@ -57,10 +57,10 @@ class Curve:
 
 
 def curves(results: xr.Dataset, ranks: int = 1) -> dict[str, Curve]:
-    """What was measured of each operator while so many ranks worked: medians over repeats."""
+    """What was measured of each operator while so many ranks worked: means over repeats."""
     table = _sizes(results, "operator").assign(
         operator=results["operator_name"].values,
-        seconds=results["operator_time_s"].median("repeat").values,
+        seconds=results["operator_time_s"].mean("repeat").values,
     )[results["operator_ranks"].values == ranks]
     found = {}
     for operator, rows in table.groupby("operator"):
@@ -110,8 +110,8 @@ def iterations(results: xr.Dataset) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        A row per case that is judged: `model`, `tables`, `plan`, `ranks`, `measured_s` (median over
-        repeats), `predicted_s` with its parts `host_s` and `collectives_s`, and `error_pct`.
+        A row per case that is judged: `model`, `tables`, `plan`, `ranks`, `measured_s`,
+        `predicted_s` with its parts `host_s` and `collectives_s`, and `error_pct`.
     """
     every = calls(results)
     cases = pd.DataFrame(
@@ -119,7 +119,7 @@ def iterations(results: xr.Dataset) -> pd.DataFrame:
             name: results[f"case_{name}"].values
             for name in ("model", "role", "tables", "plan", "ranks")
         }
-    ).assign(measured_s=results["iteration_time_s"].median("repeat").values)
+    ).assign(measured_s=results["iteration_time_s"].values)
     launches = every[every.operator == HOST].groupby("case").calls.sum()
     operators_s = every.groupby("case").seconds.sum()
     launch_s: dict[tuple[str, int], float] = {}

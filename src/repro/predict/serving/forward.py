@@ -10,7 +10,7 @@ import pandas as pd
 from repro.collectives.definitions import bus_factor
 from repro.predict.fused.parameters import read_fused, sustained_name
 from repro.predict.fused.run import peak_flops
-from repro.predict.operators.kernels import AttentionCosts, decoding_s, product_s
+from repro.predict.operators.kernels import AttentionCosts, decoding_s, multiplier, product_s
 from repro.predict.operators.measured import on_device_s, operator_costs, product_alone_s, rates
 from repro.predict.serving.served import BYTES, Engine, Served
 from repro.predict.workload import Array
@@ -173,13 +173,12 @@ def _experts(rows: Served, engine: Engine, tokens: Array) -> Iterator[Part]:
     m = np.maximum(routed * chosen / met, 1.0)
     width = np.maximum(rows.expert_ffn / np.maximum(rows.tp / rows.ep, 1.0), 1.0)
     device, weights = engine.device, engine.weights
-    costs = operator_costs("gemm", device, weights).value
-    of = rates(device, "gemm", weights)
+    gpu = multiplier(rates(device, "gemm", weights), operator_costs("gemm", device, weights).value)
     for name, n, k in (
         ("experts up", (1 + rows.gated_mlp) * width, rows.hidden),
         ("experts down", rows.hidden, width),
     ):
-        time_s = product_s(m, n, k, BYTES[weights], of, costs, local)
+        time_s = product_s(m, n, k, BYTES[weights], gpu, local)
         flops = 2 * m * n * k * local
         moved = local * (BYTES[weights] * k * (m + n) + _HALF_BYTES * m * n)
         slowed = _sustained(engine, weights, flops, time_s)

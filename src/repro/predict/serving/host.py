@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from repro.catalog.open_models import DecoderShape
+from repro.catalog.models.open_models import DecoderShape
 from repro.predict.operators.kernels import joint
 from repro.predict.operators.retimed import Curve
 from repro.predict.workload import Array
@@ -68,12 +68,16 @@ class Measured:
         Products over the bytes of their weights, by batch.
     attention_s
         One layer's attention to its cache, by batch and context.
+    layer_s
+        All else of a layer, by batch: what it takes where it is narrow and its cache is short.
     reduce_s
-        An all-reduce of the hidden states, by batch; None for one rank.
+        An all-reduce of the hidden states with the waiting for the other ranks, by batch; None for
+        one rank.
     """
 
     weight_byte_s: Curve
     attention_s: Curve
+    layer_s: Curve
     reduce_s: Curve | None = None
 
 
@@ -90,7 +94,8 @@ def measured_token_s(
     flat = sizes.reshape(-1, 2)
     weights = weight_bytes * _multiplied(shape) / ranks
     seconds = weights * rank.weight_byte_s.seconds(flat[:, :1])
-    seconds = seconds + shape.layers * rank.attention_s.seconds(flat)
+    layer = rank.attention_s.seconds(flat) + rank.layer_s.seconds(flat[:, :1])
+    seconds = seconds + shape.layers * layer
     if rank.reduce_s is not None:
         seconds = seconds + 2 * shape.layers * rank.reduce_s.seconds(flat[:, :1])
     found: Array = seconds.reshape(sizes.shape[:-1])

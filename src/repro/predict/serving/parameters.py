@@ -1,9 +1,9 @@
 """Engines by name, and what the costs of some software were calibrated to
 (`params/serving_fit.yaml`)."""
 
-from repro.catalog.gpus import Gpu
 from repro.catalog.reading import Entry, choose, read_yaml
-from repro.catalog.serving import ServingCosts, read_serving_stacks
+from repro.catalog.systems.gpus import Gpu
+from repro.catalog.systems.serving import ServingCosts, read_serving_stacks
 from repro.paths import PARAMS
 from repro.predict.parameters import TRANSFER, Residuals
 from repro.predict.serving.served import Engine, precision

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from repro.catalog.gpus import Gpu, read_gpus
-from repro.catalog.open_models import OpenModel, read_open_models
-from repro.catalog.serving import read_serving_stacks, serving_stack_of
+from repro.catalog.models.open_models import OpenModel, read_open_models
+from repro.catalog.systems.gpus import Gpu, read_gpus
+from repro.catalog.systems.serving import read_serving_stacks, serving_stack_of
 from repro.errors import ReproError
 from repro.predict.serving.memory import largest_batch
 from repro.predict.serving.parameters import engine

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from repro.catalog.gpus import Gpu
-from repro.catalog.open_models import DecoderShape
-from repro.catalog.serving import ServingCosts, ServingStack
+from repro.catalog.models.open_models import DecoderShape
+from repro.catalog.systems.gpus import Gpu
+from repro.catalog.systems.serving import ServingCosts, ServingStack
 from repro.errors import ReproError
 from repro.predict.workload import Array
 
@@ -29,7 +29,7 @@ class Served:
     Attributes
     ----------
     layers, hidden, ffn, heads, kv_heads, head_dim, gated_mlp, window, vocab
-        The model, as `repro.catalog.open_models.DecoderShape`.
+        The model, as `repro.catalog.models.open_models.DecoderShape`.
     experts, experts_per_token, expert_ffn, shared_expert_ffn
         0 for dense models.
     tp, pp, ep

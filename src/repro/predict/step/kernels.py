@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from repro.catalog.gpus import Gpu
+from repro.catalog.systems.gpus import Gpu
 from repro.predict.parameters import Parameters
 from repro.predict.workload import Array
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from repro.catalog.volumes import embedding_parameters, stack_parameters
+from repro.catalog.models.volumes import embedding_parameters, stack_parameters
 from repro.predict.memory import MIXED, Memory, Widths, in_flight, model_states
 from repro.predict.workload import Array, Workload
 

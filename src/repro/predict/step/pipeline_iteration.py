@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from repro.catalog.models.volumes import ring_all_reduce_bytes
 from repro.catalog.phases import MESSAGE_PHASES, P2P_TIMERS, PHASES
-from repro.catalog.volumes import ring_all_reduce_bytes
 from repro.predict.network.machine import Machine
 from repro.predict.network.placement import (
     Hops,

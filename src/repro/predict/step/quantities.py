@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from repro.catalog.volumes import BACKWARD_PER_FORWARD, ring_all_reduce_bytes, training_flops
+from repro.catalog.models.volumes import BACKWARD_PER_FORWARD, ring_all_reduce_bytes, training_flops
 from repro.predict.blocks import in_blocks
 from repro.predict.memory import Memory
 from repro.predict.network.machine import Machine

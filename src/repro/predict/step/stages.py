@@ -9,15 +9,15 @@ layers, as in Megatron-Core before 0.14; the first decoder stage has embeddings 
 
 import numpy as np
 
-from repro.catalog.models import Family
-from repro.catalog.stages import (
+from repro.catalog.models.papers import Family
+from repro.catalog.models.stages import (
     encoder_stages,
     layers_per_stage,
     position_embedding_stages,
     tokens_handed_on,
     word_embedding_stages,
 )
-from repro.catalog.volumes import layer_parameters
+from repro.catalog.models.volumes import layer_parameters
 from repro.errors import ReproError
 from repro.predict.memory import MIXED, in_flight, model_states
 from repro.predict.network.machine import Machine

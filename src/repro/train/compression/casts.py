@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch.nn import functional
 
-from repro.catalog.partitions import BLOCK, SCALE_BYTES
+from repro.catalog.parallel.partitions import BLOCK, SCALE_BYTES
 from repro.train.compression.interface import TINY, Coding
 from repro.train.partition.quantised import from_integers, to_integers
 

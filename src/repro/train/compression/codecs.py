@@ -1,6 +1,6 @@
 """The codec that a description names."""
 
-from repro.catalog.codecs import Codec
+from repro.catalog.parallel.codecs import Codec
 from repro.train.compression.casts import Fp8, Integers
 from repro.train.compression.interface import Coding
 from repro.train.compression.lossless import ShuffledZstd

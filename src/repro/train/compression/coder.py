@@ -7,7 +7,7 @@ from math import prod
 import torch
 from megatron.core.timers import Timers
 
-from repro.catalog.codecs import Codec
+from repro.catalog.parallel.codecs import Codec
 from repro.train.compression.codecs import coding_of
 from repro.train.compression.interface import Coding
 from repro.train.phases import decoding, encoding

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from megatron.core.timers import Timers
 
-from repro.catalog.codecs import Compression, Direction
+from repro.catalog.parallel.codecs import Compression, Direction
 from repro.errors import ReproError
 from repro.observe.transfers import role_of
 from repro.train.compression.coder import Coder, coder_of

@@ -1,6 +1,7 @@
 """What every codec does: numbers to bytes and back, and how far off they are then.
 
-How many bytes they become is known without any: `repro.catalog.encoded_volumes.encoded_bytes`.
+How many bytes they become is known without any: `encoded_bytes` of
+`repro.catalog.parallel.encoded_volumes`.
 """
 
 from abc import ABC, abstractmethod

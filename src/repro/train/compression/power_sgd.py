@@ -13,7 +13,7 @@ import torch.distributed as dist
 from megatron.core.timers import Timers
 from torch.nn import functional
 
-from repro.catalog.encoded_volumes import square_side
+from repro.catalog.parallel.encoded_volumes import square_side
 from repro.train.phases import decoding, encoding
 
 

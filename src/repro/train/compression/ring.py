@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
-from repro.catalog.codecs import Codec
-from repro.catalog.encoded_volumes import encoded_bytes, is_fixed
+from repro.catalog.parallel.codecs import Codec
+from repro.catalog.parallel.encoded_volumes import encoded_bytes, is_fixed
 from repro.train.compression.coder import Coder
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from repro.catalog.encoded_volumes import kept
+from repro.catalog.parallel.encoded_volumes import kept
 from repro.train.compression.interface import Coding
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from repro.catalog.encoded_volumes import ZFP_BLOCK, ZFP_OVERHEAD_BITS
+from repro.catalog.parallel.encoded_volumes import ZFP_BLOCK, ZFP_OVERHEAD_BITS
 from repro.train.compression.interface import Coding, library
 
 # Numbers are aligned to their block's exponent as integers of 31 bits, and transforms round.

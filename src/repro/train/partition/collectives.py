@@ -12,7 +12,7 @@ import torch.distributed as dist
 from megatron.core.timers import Timers
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 
-from repro.catalog.partitions import Partition, hops
+from repro.catalog.parallel.partitions import Partition, hops
 from repro.train.compression.coder import Coder
 from repro.train.partition.groups import Groups
 from repro.train.partition.quantised import from_integers, to_integers

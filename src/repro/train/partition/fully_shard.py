@@ -13,7 +13,7 @@ from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
-from repro.catalog.partitions import Partition, Unit, pieces
+from repro.catalog.parallel.partitions import Partition, Unit, pieces
 from repro.errors import ReproError
 from repro.train.compression.coder import Coder
 from repro.train.partition.collectives import Collectives, FsdpAllGather, FsdpReduceScatter

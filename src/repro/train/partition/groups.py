@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import torch.distributed as dist
 
-from repro.catalog.partitions import Partition, hops
+from repro.catalog.parallel.partitions import Partition, hops
 
 # Their ranks, and how far these are apart.
 Groups = Mapping[tuple[int, int], dist.ProcessGroup]

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
-from repro.catalog.partitions import Pieces
+from repro.catalog.parallel.partitions import Pieces
 from repro.train.partition.collectives import Collectives
 
 _WEIGHT_DECAY = 0.01

@@ -8,7 +8,7 @@ off by more than half of it.
 import torch
 from torch.nn import functional
 
-from repro.catalog.partitions import BLOCK, SCALE_BYTES, quantised_bytes
+from repro.catalog.parallel.partitions import BLOCK, SCALE_BYTES, quantised_bytes
 from repro.errors import ReproError
 
 _TAKEN = (torch.float32, torch.bfloat16, torch.float16)

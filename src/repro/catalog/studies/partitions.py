@@ -4,11 +4,11 @@ from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from repro.catalog.communication_study import GptModel
-from repro.catalog.experiments import ExperimentName
-from repro.catalog.partitions import Scheme
+from repro.catalog.parallel.partitions import Scheme
 from repro.catalog.reading import Entry, choose, read_yaml
-from repro.catalog.topology import Topology
+from repro.catalog.studies.communication import GptModel
+from repro.catalog.studies.experiments import ExperimentName
+from repro.catalog.systems.topology import Topology
 from repro.paths import PARAMS
 
 Overlap = Literal["none", "passes", "all"]

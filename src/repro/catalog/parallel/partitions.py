@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from repro.catalog.models import Shape
+from repro.catalog.models.papers import Shape
 from repro.catalog.reading import Entry
-from repro.catalog.topology import Topology
+from repro.catalog.systems.topology import Topology
 from repro.errors import ReproError
 
 # Gradients are summed in fp32; Adam has an fp32 copy of its weights and two moments.

@@ -5,10 +5,10 @@ from typing import Literal, get_args
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from repro.catalog.clusters import cluster, read_clusters
-from repro.catalog.models import read_models
+from repro.catalog.models.papers import read_models
+from repro.catalog.models.trainable import Trainable, trainable_models
 from repro.catalog.reading import Entry, choose, read_yaml
-from repro.catalog.trainable import Trainable, trainable_models
+from repro.catalog.systems.clusters import cluster, read_clusters
 from repro.errors import ReproError
 from repro.paths import PARAMS
 

@@ -2,13 +2,13 @@
 
 from typing import Literal
 
-from repro.catalog.models import Shape
+from repro.catalog.models.papers import Shape
 from repro.catalog.reading import Entry, read_yaml
 from repro.paths import PARAMS
 
 
 class Trained(Entry):
-    """A GPT, and its plan (`repro.catalog.layouts.read_plan`)."""
+    """A GPT, and its plan (`repro.catalog.parallel.layouts.read_plan`)."""
 
     shape: Shape
     plan: str

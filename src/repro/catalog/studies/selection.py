@@ -6,11 +6,11 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from repro.catalog.clusters import cluster
-from repro.catalog.experiments import Batch, Experiment, Profile, experiment
-from repro.catalog.open_models import OpenModel
-from repro.catalog.protocols import read_transports
+from repro.catalog.models.open_models import OpenModel
 from repro.catalog.reading import choose
+from repro.catalog.studies.experiments import Batch, Experiment, Profile, experiment
+from repro.catalog.systems.clusters import cluster
+from repro.catalog.systems.protocols import read_transports
 from repro.errors import ReproError
 
 T = TypeVar("T")

@@ -2,7 +2,7 @@
 
 from typing import Any, Protocol
 
-from repro.catalog.models import Family
+from repro.catalog.models.papers import Family
 from repro.errors import ReproError
 
 

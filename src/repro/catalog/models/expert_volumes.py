@@ -1,6 +1,6 @@
 """What mixtures of experts communicate, from their shapes alone: gradients by group, exchanges."""
 
-from repro.catalog.open_models import DecoderShape
+from repro.catalog.models.open_models import DecoderShape
 
 # A token's hidden state goes to each of its experts and back, and so do the gradients of both.
 _EXCHANGES = 4

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from repro.catalog.layouts import Layout
-from repro.catalog.models import Shape
+from repro.catalog.models.papers import Shape
+from repro.catalog.parallel.layouts import Layout
 
 # Megatron-Core computes the loss, and the gradients' norm, in fp32.
 _FP32 = 4

@@ -2,9 +2,9 @@
 
 from pydantic import PositiveInt
 
-from repro.catalog.experiments import ExperimentName
-from repro.catalog.models import Shape
+from repro.catalog.models.papers import Shape
 from repro.catalog.reading import Entry, read_yaml
+from repro.catalog.studies.experiments import ExperimentName
 from repro.paths import PARAMS
 
 
@@ -32,7 +32,7 @@ class Predicted(Entry):
 class CommunicationStudy(Entry):
     """What is logged: one experiment's model on so many GPUs, in several layouts.
 
-    `layouts` are plans of `repro.catalog.layouts.read_plan` that take all GPUs. Exactly
+    `layouts` are plans of `repro.catalog.parallel.layouts.read_plan` that take all GPUs. Exactly
     `iterations` are recorded.
     """
 

@@ -2,7 +2,8 @@
 
 Names are those of torch's profiler without `aten::` or `c10d::`. What a size is:
 
-- `product`, `batched product`: (batch,) m, n, k, apart by which operands are transposed;
+- `product`, `batched product`: (batch,) m, n, k, apart by how operands lie: `n` as they are, `t`
+  transposed, in capitals where a row is followed by that of the next of the batch, as heads are;
 - `_softmax`, `native_layer_norm` and the like: rows, width;
 - lookups: how many, width, rows of the table; of bags first their number, then rows of one;
 - all others: elements of the largest tensor, apart by how many operands have as many.
@@ -15,6 +16,7 @@ from typing import Any
 Sizes = tuple[float, ...]
 
 PRODUCTS = ("nn", "nt", "tn")
+BATCHED_PRODUCTS = (*PRODUCTS, "NT", "Tn", "tN", "nN")
 BY_ROWS = (
     "_softmax",
     "_softmax_backward_data",
@@ -81,11 +83,15 @@ def collective_bytes(args: Mapping[str, Any], element_bytes: int = 4) -> int:
 
 def _product(dims: Sequence[Any], strides: Sequence[Any], first: int) -> tuple[str, Sizes] | None:
     (*batch, m, k), (*_, n) = dims[first : first + 2]
-    layout = "".join(
-        "t" if stride[-2] == 1 and stride[-1] > 1 else "n" for stride in strides[first : first + 2]
-    )
+    layout = "".join(map(_layout, strides[first : first + 2]))
     name = "batched product" if batch else "product"
     return f"{name} {layout or 'nn'}", (*batch, m, n, k)
+
+
+def _layout(strides: Sequence[int]) -> str:
+    *batch, down, across = strides
+    letter = "t" if down == 1 and across > 1 else "n"
+    return letter.upper() if batch and batch[0] < max(down, across) else letter
 
 
 def _lookup(name: str, dims: Sequence[Any], given: Sequence[str]) -> Sizes:

@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt, field_validator, model_validator
 
-from repro.catalog.clusters import Cluster, cluster, read_clusters
-from repro.catalog.protocols import read_protocols, read_transports
 from repro.catalog.reading import Entry, choose, read_yaml
-from repro.catalog.selection import SOURCES, pick
+from repro.catalog.studies.selection import SOURCES, pick
+from repro.catalog.systems.clusters import Cluster, cluster, read_clusters
+from repro.catalog.systems.protocols import read_protocols, read_transports
 from repro.paths import PARAMS
 
 # Process groups: one of all ranks; one for each node; one for each GPU of a node, with that GPU of
@@ -141,7 +141,7 @@ def select_sweep(
     cluster_name : str
         A cluster of params/collectives.yaml.
     source, protocol, gpus, profile
-        As `repro.catalog.selection.select` has them.
+        As `repro.catalog.studies.selection.select` has them.
     collectives
         `all` of the profile's; one; several separated by commas; or a sequence.
 

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from repro.catalog.gpus import Gpu, gpu
 from repro.catalog.reading import Entry, choose, read_yaml
+from repro.catalog.systems.gpus import Gpu, gpu
 from repro.paths import PARAMS
 
 

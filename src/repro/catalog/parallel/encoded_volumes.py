@@ -2,8 +2,8 @@
 
 from math import isqrt
 
-from repro.catalog.codecs import VARIABLE, Codec
-from repro.catalog.partitions import SCALE_BYTES, quantised_bytes
+from repro.catalog.parallel.codecs import VARIABLE, Codec
+from repro.catalog.parallel.partitions import SCALE_BYTES, quantised_bytes
 
 _FP32 = 4
 # ZFP's blocks of four numbers; of each, beside its planes, bits for zero or not, for its exponent

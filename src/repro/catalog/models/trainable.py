@@ -2,8 +2,8 @@
 
 from math import gcd
 
-from repro.catalog.models import Model, Shape, read_models
-from repro.catalog.open_models import DecoderShape, OpenModel, read_open_models
+from repro.catalog.models.open_models import DecoderShape, OpenModel, read_open_models
+from repro.catalog.models.papers import Model, Shape, read_models
 from repro.catalog.reading import choose
 
 Trainable = Model | OpenModel

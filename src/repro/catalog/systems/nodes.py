@@ -5,8 +5,8 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from repro.catalog.protocols import read_transports
 from repro.catalog.reading import Entry, choose, read_yaml
+from repro.catalog.systems.protocols import read_transports
 from repro.paths import PARAMS
 
 Precision = Literal["fp32", "bf16", "fp16"]

@@ -1,8 +1,8 @@
 """The clusters under study (`params/clusters.yaml`)."""
 
-from repro.catalog.gpus import Gpu, gpu
 from repro.catalog.reading import Entry, choose, read_yaml
-from repro.catalog.topology import Topology
+from repro.catalog.systems.gpus import Gpu, gpu
+from repro.catalog.systems.topology import Topology
 from repro.paths import PARAMS
 
 

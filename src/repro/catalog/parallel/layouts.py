@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from repro.catalog.models import Shape
+from repro.catalog.models.papers import Shape
 from repro.catalog.reading import choose
 from repro.errors import ReproError
 

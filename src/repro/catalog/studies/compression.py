@@ -2,15 +2,15 @@
 
 from pydantic import PositiveFloat, PositiveInt
 
-from repro.catalog.codecs import Compression
-from repro.catalog.experiments import ExperimentName
+from repro.catalog.parallel.codecs import Compression
 from repro.catalog.reading import Entry, read_yaml
+from repro.catalog.studies.experiments import ExperimentName
 from repro.paths import PARAMS
 
 
 class Trained(Entry):
     """What both parts train: so many `micro_batches` of a replica in each iteration, in the layout
-    of `plan` (`repro.catalog.layouts.read_plan`), with Adam at `learning_rate`."""
+    of `plan` (`repro.catalog.parallel.layouts.read_plan`), with Adam at `learning_rate`."""
 
     plan: str
     gpus: PositiveInt

@@ -6,8 +6,8 @@ sums and products, so that they take one model's integers as well as arrays of m
 
 from typing import Any, Protocol
 
-from repro.catalog.models import Family
-from repro.catalog.open_models import DecoderShape
+from repro.catalog.models.open_models import DecoderShape
+from repro.catalog.models.papers import Family
 
 # A backward pass computes two products for each one of the forward pass: with respect to the
 # inputs and to the weights (Narayanan et al., SC 2021, appendix).

@@ -2,16 +2,17 @@
 
 from pydantic import PositiveFloat, PositiveInt
 
-from repro.catalog.dlrm import DlrmShape, Table, random_tables
-from repro.catalog.operator_calls import (
+from repro.catalog.models.dlrm import DlrmShape, Table, random_tables
+from repro.catalog.reading import Entry, choose, read_yaml
+from repro.catalog.studies.operator_calls import (
     BAGS,
+    BATCHED_PRODUCTS,
     BY_ELEMENTS,
     BY_ROWS,
     LOOKUPS,
     PRODUCTS,
     STRIDED_COPY,
 )
-from repro.catalog.reading import Entry, choose, read_yaml
 from repro.paths import PARAMS
 
 _Range = tuple[PositiveInt, PositiveInt]
@@ -74,12 +75,12 @@ class OperatorProfile(Entry):
     table_sets: PositiveInt
 
     def grids(self) -> dict[str, tuple[tuple[float, ...], ...]]:
-        """The sizes of every operator of `repro.catalog.operator_calls` that one rank measures, an
-        axis for each of its sizes."""
+        """The sizes of every operator of `operator_calls` that one rank measures, an axis for each
+        of its sizes."""
         products = {f"product {layout}": 3 * (self.sides,) for layout in PRODUCTS}
         batched = {
             f"batched product {layout}": (self.batches, *3 * (self.batched_sides,))
-            for layout in PRODUCTS
+            for layout in BATCHED_PRODUCTS
         }
         by_elements = [
             f"{name}/{count}" for name, counts in BY_ELEMENTS.items() for count in counts
@@ -96,12 +97,13 @@ class OperatorProfile(Entry):
 
 
 class OperatorStudy(Entry):
-    """Models of the testbed by name with their micro batch, the bytes that operands take turns in,
-    recommendation models, and profiles by name."""
+    """Models of the testbed by name with their micro batch, the bytes that operands and that states
+    take turns in, recommendation models, and profiles by name."""
 
     models: tuple[str, ...]
     micro_batch_size: PositiveInt
     working_set_bytes: PositiveFloat
+    states_bytes: PositiveFloat
     dlrm: DlrmShape
     tables: TableSets
     profiles: dict[str, OperatorProfile]

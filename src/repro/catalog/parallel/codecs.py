@@ -85,7 +85,7 @@ class Compression(Entry):
     pipeline
         Of those that stages hand on.
     weights
-        Of weights that a partition's ranks gather in front of a pass (`repro.catalog.partitions`).
+        Of weights that ranks gather in front of a pass (`repro.catalog.parallel.partitions`).
     error_feedback
         Whether what encoding lost of a gradient is added to the next iteration's (Seide et al.,
         Interspeech 2014; Karimireddy et al., ICML 2019).

@@ -1,0 +1,1 @@
+"""The models: shapes, parameters, FLOPs and bytes of a training step."""

@@ -1,0 +1,1 @@
+"""How a training step is spread over ranks, and what ranks communicate, encoded or not."""

@@ -1,0 +1,1 @@
+"""What is measured and predicted, and how thoroughly: experiments, sweeps and studies."""

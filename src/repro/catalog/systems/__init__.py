@@ -1,0 +1,1 @@
+"""What trains and serves: GPUs, their clusters and links, protocols, and the software on them."""

@@ -1,0 +1,63 @@
+"""The command line: one short function per stage of the pipeline, and the questions users ask."""
+
+import sys
+import warnings
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from repro.cli import corpus, measuring, predicting, showing
+from repro.errors import ReproError
+
+app = typer.Typer(pretty_exceptions_enable=False)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"repro {version('repro')}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def start(
+    context: typer.Context,
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print it, and end."
+        ),
+    ] = False,
+) -> None:
+    """The wind tunnel for LLM interconnects."""
+    if context.invoked_subcommand is None:
+        from repro.first_steps import first_steps
+
+        typer.echo(first_steps())
+
+
+@app.command(rich_help_panel="This machine")
+def doctor() -> None:
+    """Say what this machine can do, one line each, with the mend where it cannot."""
+    from repro.doctor import examine
+
+    for finding in examine():
+        typer.echo(finding)
+
+
+app.add_typer(showing.app)
+app.add_typer(predicting.app)
+app.add_typer(measuring.app)
+app.add_typer(corpus.app, name="corpus", no_args_is_help=True, rich_help_panel=measuring.PANEL)
+
+
+def main() -> None:
+    """Run a command; what the user can mend is one line on stderr and exit status 1."""
+    # Megatron-Core names every accelerated package that it does without.
+    warnings.filterwarnings("ignore", category=UserWarning, module="megatron")
+    try:
+        app(standalone_mode=True)
+    except ReproError as error:
+        sys.exit(f"repro: {error}")
+    except KeyboardInterrupt:
+        sys.exit("repro: interrupted; the same command goes on from here")
