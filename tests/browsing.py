@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+from waiting import PATIENCE_S
 
 _CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 needs_browser = pytest.mark.skipif(
@@ -19,6 +20,7 @@ _HERE = ("file:", "data:", "blob:", "http://127.0.0.1:", "ws://127.0.0.1:")
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
+        expect.set_options(timeout=PATIENCE_S * 1000)
         started = playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
         yield started
         started.close()
@@ -34,6 +36,7 @@ def wrong() -> list[str]:
 def page(browser: Browser, request: pytest.FixtureRequest, wrong: list[str]) -> Iterator[Page]:
     """A page that fails its test if anything is wrong."""
     opened = browser.new_page(viewport={"width": request.param, "height": 900})
+    opened.set_default_timeout(PATIENCE_S * 1000)
     opened.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
     opened.on("pageerror", lambda error: wrong.append(str(error)))
     opened.on(

@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_S, wait_until
 
 from repro.catalog.systems.topology import Level, Topology
 from repro.testbed.kernel import die_with_parent
@@ -29,7 +29,6 @@ MAX_TIME_MINUTES = 5
 # The kernel's limit for the path of a socket; slurmstepd's is in the node's spool folder.
 _LONGEST_SOCKET_PATH = 107
 _LONGEST_SOCKET = "spool.node99/node99_4294967295.4294967295"
-_START_S = 20.0
 _PROGRAMS = ("slurmctld", "slurmd", "slurmstepd", "srun", "sbatch", "scontrol", "unshare")
 
 # No munge (auth/none, cred/none): nobody but the test's user can reach these namespaces.
@@ -194,13 +193,12 @@ class SlurmTestbed:
         command: list[str],
         environment: dict[str, str] | None = None,
         folder: Path | None = None,
-        timeout_s: float = 60.0,
         check: bool = False,
     ) -> "subprocess.CompletedProcess[str]":
         """Run a command on the login node, in a folder (the testbed's if none is given)."""
         process = self.popen(command, environment, folder)
         try:
-            stdout, stderr = process.communicate(timeout=timeout_s)
+            stdout, stderr = process.communicate(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -221,14 +219,9 @@ class SlurmTestbed:
         pairs = (word.partition("=") for word in shown.split())
         return {key: value for key, equals, value in pairs if equals}
 
-    def wait_state(self, job: str, *states: str, timeout_s: float = 60.0) -> dict[str, str]:
-        """Wait till a job is in one of the states, and return what is said about it then."""
-        end = time.monotonic() + timeout_s
-        while (shown := self.job(job))["JobState"] not in states:
-            if time.monotonic() > end:
-                raise AssertionError(f"job {job} is {shown['JobState']}, not {states}: {shown}")
-            time.sleep(0.1)
-        return shown
+    def wait_state(self, job: str, *states: str) -> None:
+        """Wait till a job is in one of the states."""
+        wait_until(lambda: self.job(job)["JobState"] in states, lambda: (states, self.job(job)))
 
     def node_states(self) -> dict[str, str]:
         """State of every compute node, as sinfo names it; `*` after it: the node does not respond.
@@ -238,24 +231,22 @@ class SlurmTestbed:
         shown = self.run(["sinfo", "-h", "-N", "-o", "%N %T"]).stdout
         return dict(line.split(maxsplit=1) for line in shown.splitlines())
 
-    def wait_idle(self, nodes: int, timeout_s: float = _START_S) -> None:
+    def wait_idle(self, nodes: int) -> None:
         """Wait till so many nodes are idle."""
-        self._wait(lambda states: states.count("idle") >= nodes, f"{nodes} idle nodes", timeout_s)
+        self._wait(lambda states: states.count("idle") >= nodes, f"{nodes} idle nodes")
 
-    def wait_down(self, nodes: int, timeout_s: float = 40.0) -> None:
+    def wait_down(self, nodes: int) -> None:
         """Wait till the controller has noticed that so many nodes failed."""
         self._wait(
             lambda states: sum(state.startswith("down") for state in states) >= nodes,
             f"{nodes} nodes that are down",
-            timeout_s,
         )
 
-    def _wait(self, reached: Callable[[list[str]], bool], what: str, timeout_s: float) -> None:
-        end = time.monotonic() + timeout_s
-        while not reached(list((states := self.node_states()).values())):
-            if time.monotonic() > end:
-                raise AssertionError(f"waited for {what}: {states}; {self._last_lines()}")
-            time.sleep(0.1)
+    def _wait(self, reached: Callable[[list[str]], bool], what: str) -> None:
+        wait_until(
+            lambda: reached(list(self.node_states().values())),
+            lambda: f"waited for {what}: {self.node_states()}; {self._last_lines()}",
+        )
 
     def start_node(self, index: int) -> None:
         """Start a node's slurmd; it is idle some moments later."""

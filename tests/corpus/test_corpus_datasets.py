@@ -16,6 +16,7 @@ from megatron.core.datasets.t5_dataset import (
     T5MaskedWordPieceDataset,
 )
 from synthetic_corpus import Corpus
+from waiting import PATIENCE_S
 
 from repro.corpus import datasets as module
 from repro.corpus.config import FAMILIES, Family
@@ -285,7 +286,7 @@ def test_two_ranks_share_one_cache(corpus: Corpus, tmp_path: Path) -> None:
         )
         for rank in range(2)
     ]
-    outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
+    outputs = [rank.communicate(timeout=PATIENCE_S)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
     assert outputs[0] == outputs[1] and len(outputs[0].splitlines()) == 2
     assert sorted(path.name.split("-")[0] for path in cache.iterdir()) == ["gpt", "t5"]

@@ -43,7 +43,7 @@ _DRAWN = """() => JSON.stringify(
 def drawn(address: str, page: Page) -> Page:
     """The page, when its figures are there."""
     page.goto(f"{address}?protocol=tcp&gbps=40.5")
-    expect(page.locator(".bk-Figure")).to_have_count(2, timeout=60_000)
+    expect(page.locator(".bk-Figure")).to_have_count(2)
     expect(page.get_by_label("link rate")).to_have_count(1)
     return page
 
@@ -54,7 +54,7 @@ def test_the_page_is_whole_and_accessible(drawn: Page) -> None:
 
 def test_so_is_the_page_of_designs(address: str, page: Page) -> None:
     page.goto(f"{address}designs?power_w=300")
-    expect(page.locator(".bk-Figure")).to_have_count(2, timeout=60_000)
+    expect(page.locator(".bk-Figure")).to_have_count(2)
     expect(page.get_by_label("power, W: 300")).to_have_count(1)
     assert faults(page) == []
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import PATIENCE_S
 
 from repro.logs.kineto import read_kineto
 
@@ -83,7 +84,7 @@ def test_a_trace_of_gloo_made_here(tmp_path: Path) -> None:
         subprocess.Popen([sys.executable, "-c", RANK, str(rank), str(tmp_path)])
         for rank in range(2)
     ]
-    assert [rank.wait(timeout=60) for rank in ranks] == [0, 0]
+    assert [rank.wait(timeout=PATIENCE_S) for rank in ranks] == [0, 0]
     for rank in range(2):
         text = (tmp_path / f"{rank}.json").read_text(encoding="utf-8")
         rows, skipped = read_kineto(text, ranks=None)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from waiting import PATIENCE_S
 
 from repro.observe.adapters import read_interfaces
 from repro.observe.counters import open_counters
@@ -273,7 +274,7 @@ def test_a_veth_pairs_bytes_are_counted_and_its_end_is_noticed(tmp_path: Path) -
         [*ENTER, "-c", _IN_A_NAMESPACE, str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     if "cannot mount sysfs" in result.stderr:
         pytest.skip(result.stderr.strip().splitlines()[-1])

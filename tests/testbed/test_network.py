@@ -3,6 +3,7 @@
 import subprocess
 
 import pytest
+from waiting import PATIENCE_S
 
 from repro.catalog.systems.topology import Level, Topology
 from repro.testbed.ability import ENTER
@@ -24,7 +25,9 @@ def _in_a_process_of_its_own(code: str) -> "subprocess.CompletedProcess[str]":
         "from repro.testbed.namespaces import *\nfrom repro.testbed.verify import *\n"
         f"topology = Topology.model_validate({_TOPOLOGY.model_dump()!r})\n"
     )
-    return subprocess.run([*ENTER, "-c", header + code], capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [*ENTER, "-c", header + code], capture_output=True, text=True, timeout=PATIENCE_S
+    )
 
 
 def test_links_carry_what_they_are_set_to_and_one_that_does_not_is_named() -> None:

@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 import xarray as xr
 import yaml
 from slurm_testbed import MAX_TIME_MINUTES, PARTITION, SlurmTestbed, needs_slurm, slurm_testbed
+from waiting import PATIENCE_S, wait_until
 
 from repro.paths import ROOT
 
@@ -75,15 +75,12 @@ class _Project:
         kept = (self.folder / "results").glob(".*.journal/*.nc")
         return {path: path.stat().st_mtime_ns for path in kept}
 
-    def wait_for(self, reached: Callable[[], bool], timeout_s: float = 120.0) -> None:
-        end = time.monotonic() + timeout_s
-        while not reached():
-            assert time.monotonic() < end, list(self.folder.glob("results/*.logs/**/*.log"))
-            time.sleep(0.2)
+    def wait_for(self, reached: Callable[[], bool]) -> None:
+        wait_until(reached, lambda: list(self.folder.glob("results/*.logs/**/*.log")))
 
 
-def _ended(process: "subprocess.Popen[str]", timeout_s: float = 240.0) -> tuple[int, str]:
-    _, errors = process.communicate(timeout=timeout_s)
+def _ended(process: "subprocess.Popen[str]") -> tuple[int, str]:
+    _, errors = process.communicate(timeout=PATIENCE_S)
     return process.returncode, errors
 
 
@@ -175,7 +172,7 @@ def test_an_interrupted_client_leaves_no_element_of_an_array(
     for element in elements:
         slurm.wait_state(element, "RUNNING")
     client.send_signal(signal.SIGINT)
-    assert client.wait(60) != 0
+    assert client.wait(PATIENCE_S) != 0
     for element in elements:
         slurm.wait_state(element, "CANCELLED")
 

@@ -3,12 +3,12 @@
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from slurm_testbed import SlurmTestbed, needs_slurm, slurm_testbed
+from waiting import wait_until
 
 from repro.testbed.links import read_uplink_bytes
 
@@ -61,13 +61,6 @@ def _sleeping(folder: Path) -> int:
     return sum(line.split()[0].endswith("sleep") for line in _processes(folder) if line.split())
 
 
-def _wait_for(path: Path, timeout_s: float = 20.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not path.exists():
-        assert time.monotonic() < end, f"no {path}"
-        time.sleep(0.05)
-
-
 def test_four_nodes_have_their_names_and_interfaces(slurm: SlurmTestbed) -> None:
     assert slurm.node_states() == {f"node{index}": "idle" for index in range(4)}
     show = "echo $(hostname) $(ls /sys/class/net) $(getent hosts node3)"
@@ -106,11 +99,8 @@ def test_nothing_outlives_the_context(tmp_path: Path) -> None:
         slurm.submit("job.sh")
         slurm.run(["sh", "-c", "setsid sleep 600 > /dev/null 2>&1 &"])
         waiting = slurm.popen(["srun", "-N1", "-n1", "sleep", "600"])
-        end = time.monotonic() + 20
         # Three of the job, one detached on the login node, one of the step.
-        while (asleep := _sleeping(tmp_path)) < 5:
-            assert time.monotonic() < end, asleep
-            time.sleep(0.05)
+        wait_until(lambda: _sleeping(tmp_path) >= 5, lambda: _sleeping(tmp_path))
     assert waiting.poll() == -signal.SIGKILL
     assert _processes(tmp_path) == []
 
@@ -125,11 +115,8 @@ def test_nothing_outlives_a_killed_test(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parents[2]
     )
-    _wait_for(tmp_path / "started")
+    wait_until((tmp_path / "started").exists)
     assert _processes(tmp_path)
     process.kill()
     process.wait()
-    end = time.monotonic() + 5
-    while left := _processes(tmp_path):
-        assert time.monotonic() < end, left
-        time.sleep(0.05)
+    wait_until(lambda: not _processes(tmp_path), lambda: _processes(tmp_path))

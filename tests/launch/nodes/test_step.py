@@ -7,8 +7,6 @@ import json
 import pickle
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +14,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from made_up import made_up_records, small_run
+from waiting import wait_until
 
 from repro.errors import ProtocolMissing, ReproError
 from repro.launch.cases import Case, training_case
@@ -113,19 +112,12 @@ def test_a_killed_client_leaves_no_ranks(tmp_path: Path) -> None:
     )
     client = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
     pid = tmp_path / "pid"
-    _wait_until(lambda: pid.exists() and pid.read_text() != "")
+    wait_until(lambda: pid.exists() and pid.read_text() != "")
     launcher = Path(f"/proc/{pid.read_text().strip()}")
     assert launcher.exists()
     client.kill()
     client.wait()
-    _wait_until(lambda: not launcher.exists())
-
-
-def _wait_until(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not launcher.exists())
 
 
 def test_all_times_are_on_the_first_ranks_clock(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
 import pytest
+from waiting import PATIENCE_S
 
 # Loaded here, so that loading it does not count as the thread's computing.
 import repro.train.pacing  # noqa: F401
@@ -15,8 +16,6 @@ from repro.launch.messages import Rest
 from repro.launch.ranks.rank import stay_busy
 
 pytestmark = pytest.mark.alone
-
-_LONGEST_S = 20.0
 
 
 @contextmanager
@@ -32,7 +31,7 @@ def _busy(rank: Connection) -> Iterator[list[float]]:
     thread = threading.Thread(target=compute, daemon=True)
     thread.start()
     yield computed
-    thread.join(_LONGEST_S)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive(), "it goes on computing"
 
 
