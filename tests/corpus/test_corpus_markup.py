@@ -18,6 +18,8 @@ _CASES = [
     ("a{{cite|x={{y|z}}}} b<ref name=q>no {{n}}</ref> c<ref name=q /> d", "a b c d"),
     ('one\n{| class="wikitable"\n! h\n|-\n| cell || {{x}}\n|}\ntwo', "one\ntwo"),
     ("one\n{|\n| a\n{|\n| b\n|}\n|}\ntwo", "one\ntwo"),
+    ("one\n{|\n|{\n|-\n|[[b|}]]\n{|\n|b {x}\n |}\n|}\ntwo {x}", "one\ntwo {x}"),
+    ("a<ref name=q><cite>no <small>{{n}}</ref> b<ref>no<br>{{n}}</ref>", "a b"),
     ("[[File:A.jpg|thumb|caption with [[link]]]]text", "text"),
     ("[[Category:Cats]][[fr:Chat]][[zh-min-nan:X]]text", "text"),
     ("see [[:Category:Cats]]", "see Category:Cats"),

@@ -56,9 +56,17 @@ _TEMPLATE = re.compile(
     r"(?:\|[^{}]*+)?\}\}"
 )
 _TABLE = re.compile(r"\n[^\S\n]*+\{\|[^{}]*\n[^\S\n]*\|\}")
+# Where there are no templates, braces; those of a table, and what stands for others meanwhile.
+_BRACE = re.compile(r"(\{\||\n[^\S\n]*+\|\})|[{}]")
+_LONE_BRACES = {"{": "\x15", "}": "\x16"}
 _NO_TAG = re.compile(r"<(?=[\s\d.,=<>()-]|https?:)")
 _ATTRIBUTES = r"(?:[ \t]++[\w-]++[ \t]?=[ \t]?(?:\"[^\"<>\n]*+\"|[\w%#.;]++))*"
 _REFERENCE = re.compile(r"<ref(?=[ />])[^<>\n]*+(?:(?<=/)>|>[^<]*+</ref\s*>)")
+# Tags that are begun in one and never closed are its text.
+_UNTIDY_REFERENCE = re.compile(
+    rf"<ref(?=[ >])[^<>\n]*+(?<!/)>[^<]*+"
+    rf"(?:<(?!/|ref[ />]|(?i:{'|'.join(sorted(_RAW_TAGS))})\b)[^<]*+)*</ref\s*>"
+)
 _BREAKING = re.compile(rf"<(?:br|hr){_ATTRIBUTES}[ \t]*+/?>", re.IGNORECASE)
 _EMPTY_TAG = re.compile(rf"<[a-z][a-z0-9]*+{_ATTRIBUTES}[ \t]*+/>", re.IGNORECASE)
 _PAIR = re.compile(rf"<([a-z][a-z0-9]*+){_ATTRIBUTES}[ \t]*+>([^<]*+)</\1\s*>", re.IGNORECASE)
@@ -139,6 +147,16 @@ def reduced(markup: str) -> str:
     text = _inside_out(partial(_TEMPLATE.sub, _GONE), "{{", _RAW.sub(_raw, text))
     if "{{" in text or "}}" in text:
         return text
+    text = _without_tables(text)
+    if "{|" in text:
+        text = _BRACE.sub(lambda found: found[1] or _LONE_BRACES[found[0]], text)
+        text = _without_tables(text)
+        for brace, mark in _LONE_BRACES.items():
+            text = text.replace(mark, brace)
+    return text
+
+
+def _without_tables(text: str) -> str:
     return _inside_out(partial(_TABLE.sub, "\n" + _GONE), "{|", text)
 
 
@@ -154,10 +172,16 @@ def _without_tags(text: str) -> str:
     if "<" in text:
         text = _NO_TAG.sub(_LESS, text)
         text = _BREAKING.sub(_BREAK, _REFERENCE.sub(_DROPPED, text))
-        text = _inside_out(partial(_PAIR.sub, _pair), "<", _EMPTY_TAG.sub(_DROPPED, text))
+        text = _without_pairs(_EMPTY_TAG.sub(_DROPPED, text))
+    if "<" in text:
+        text = _without_pairs(_UNTIDY_REFERENCE.sub(_DROPPED, text))
         if "<" in text:
             raise _NotTaken
     return text
+
+
+def _without_pairs(text: str) -> str:
+    return _inside_out(partial(_PAIR.sub, _pair), "<", text)
 
 
 def _pair(found: re.Match[str]) -> str:

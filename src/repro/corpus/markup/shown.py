@@ -33,7 +33,12 @@ _EMPTY_BRACKETS = [
 ]
 _BRACKET_START = re.compile(r"\([^\S\n]*+[,;:](?:[,;:]|[^\S\n])*")
 _SPACE_BEFORE_STOP = re.compile(r" (?=[,.;:!?)](?:\s|$))")
-_BLANKS = re.compile(r"[^\S\n]{2,}|[^\S\n ]")
+# All other white space but the line's end; a pattern would look at every character.
+_OTHER_BLANKS = (
+    "\t\x0b\x0c\r\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007"
+    "\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+)
+_BLANKS = re.compile("  +")
 _HAS_WORD = re.compile(r"\w")
 
 
@@ -77,6 +82,8 @@ def tidy(text: str) -> str:
     for empty in _EMPTY_BRACKETS:
         text = empty.sub("", text)
     text = _BRACKET_START.sub("(", text)
+    for other in _OTHER_BLANKS:
+        text = text.replace(other, " ")
     text = _BLANKS.sub(" ", text)
     lines = [line.strip().lstrip("*#:; ") for line in text.split("\n")]
     return _SPACE_BEFORE_STOP.sub("", "\n".join(line for line in lines if _HAS_WORD.search(line)))
