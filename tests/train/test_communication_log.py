@@ -26,6 +26,7 @@ def _every_call() -> list[Transfer]:
         dist.all_reduce(x.clone())
         dist.all_reduce(x.clone(), async_op=True).wait()
         group.allreduce([x.clone()]).wait()
+        group.allreduce(tensors=[x.clone()]).wait()
         with _coalescing_manager(group):
             dist.all_reduce(x.clone(), group=group)
             dist.all_reduce(half.clone(), group=group)
@@ -58,7 +59,7 @@ def test_every_way_of_calling_is_seen_once(pool: RankPool) -> None:
     by_rank = pool.run(_every_call, ranks=2)
     for rank, found in enumerate(by_rank):
         last = ("recv" if rank else "send", _S // 4)
-        expected = [("all_reduce", _S)] * 3 + [("all_reduce", _S + _S // 2), ("all_reduce", _S)]
+        expected = [("all_reduce", _S)] * 4 + [("all_reduce", _S + _S // 2), ("all_reduce", _S)]
         expected += [("all_gather", _S)] * 2 + [("reduce_scatter", _S)]
         expected += [(name, _S) for name in ("all_to_all", "broadcast", "reduce", "send", "recv")]
         expected += [last, ("barrier", 0), ("all_reduce", _S)]
@@ -67,12 +68,26 @@ def test_every_way_of_calling_is_seen_once(pool: RankPool) -> None:
         assert {one.iteration for one in found} == {3}
         messages = [one for one in found if one.operation in ("send", "recv")]
         assert [one.peer for one in messages] == [1 - rank] * 3
-        assert Counter(one.role for one in found) == {"world": 13, "pipeline": 3}
+        assert Counter(one.role for one in found) == {"world": 14, "pipeline": 3}
         assert messages[-1].dtype == "bfloat16"
         asynchronous = [one.asynchronous for one in found if one.operation == "all_reduce"]
         assert asynchronous[:2] == [False, True]
         # torch waits for functional collectives by itself.
         ends = [one.end_s for one in found]
-        assert [end != end for end in ends] == [number == 4 for number in range(len(ends))]
+        assert [end != end for end in ends] == [number == 5 for number in range(len(ends))]
         assert all(one.start_s < one.end_s for one in found if one.end_s == one.end_s)
     check_clocks(by_rank)
+
+
+def _gradients() -> list[Transfer]:
+    """A rank's task: torch's own data parallelism, whose C++ calls while gradients are computed."""
+    log = CommunicationLog(lambda: "backward")
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(_COUNT, 1, bias=False))
+    with logging(log):
+        model(torch.ones(_COUNT)).sum().backward()
+    return log.take(0)
+
+
+def test_what_torch_calls_in_cpp_is_seen(pool: RankPool) -> None:
+    for found in pool.run(_gradients, ranks=2):
+        assert [(one.operation, one.size_bytes) for one in found] == [("all_reduce", _S)]

@@ -27,7 +27,7 @@ def _compute(cpu_s: float) -> float:
 
 @pytest.mark.parametrize("cpu_s", [0.001, 0.01])
 def test_a_pass_takes_its_cpu_time_at_the_pace(cpu_s: float) -> None:
-    timers = PacedTimers(0.1, log_level=2, log_option="minmax")
+    timers = PacedTimers(0.1)
     timers("forward-compute", log_level=2).start()
     used = _compute(cpu_s)
     timers("forward-compute").stop()
@@ -36,7 +36,7 @@ def test_a_pass_takes_its_cpu_time_at_the_pace(cpu_s: float) -> None:
 
 
 def test_waiting_buys_no_faster_pass() -> None:
-    timers = PacedTimers(0.1, log_level=2, log_option="minmax")
+    timers = PacedTimers(0.1)
     time.sleep(0.1)
     timers("backward-compute", log_level=2).start()
     used = _compute(0.002)
@@ -45,7 +45,7 @@ def test_waiting_buys_no_faster_pass() -> None:
 
 
 def test_messages_are_not_paced() -> None:
-    timers = PacedTimers(0.001, log_level=2, log_option="minmax")
+    timers = PacedTimers(0.001)
     timers("forward-recv", log_level=2).start()
     _compute(0.002)
     timers("forward-recv").stop()
@@ -53,7 +53,7 @@ def test_messages_are_not_paced() -> None:
 
 
 def test_once_held_every_pass_takes_as_long() -> None:
-    timers = PacedTimers(0.5, log_level=2, log_option="minmax")
+    timers = PacedTimers(0.5)
     forward = timers("forward-compute", log_level=2)
     hold_passes(timers, [0.05, 0.0, 0.0])
     for cpu_s in (0.001, 0.01):
@@ -65,7 +65,7 @@ def test_once_held_every_pass_takes_as_long() -> None:
 
 
 def test_passes_are_noted_until_they_are_held() -> None:
-    timers = PacedTimers(0.5, log_level=2, log_option="minmax")
+    timers = PacedTimers(0.5)
     forward = timers("forward-compute", log_level=2)
     for cpu_s in (0.001, 0.01):
         forward.start()
@@ -80,7 +80,7 @@ def test_passes_are_noted_until_they_are_held() -> None:
 
 
 def test_a_late_pass_lacked_what_it_was_late() -> None:
-    timers = PacedTimers(0.5, log_level=2, log_option="minmax")
+    timers = PacedTimers(0.5)
     backward = timers("backward-compute", log_level=2)
     hold_passes(timers, [0.0, 0.02, 0.0])
     backward.start()
@@ -91,7 +91,7 @@ def test_a_late_pass_lacked_what_it_was_late() -> None:
 
 
 def test_what_interrupts_a_pass_is_none_of_it() -> None:
-    timers = PacedTimers(0.5, log_level=2, log_option="minmax")
+    timers = PacedTimers(0.5)
     forward = timers("forward-compute", log_level=2)
     began_s = time.monotonic()
     forward.start()

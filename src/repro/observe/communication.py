@@ -1,18 +1,20 @@
-"""A log of all collectives and messages of this process, taken where c10d dispatches them.
+"""A log of all collectives and messages of this process, taken at two doors that all of them pass.
 
-The functions of torch.distributed, a process group's own methods and torch's functional
-collectives all end in the operators `c10d::*`. While a log is open, these have a kernel in front of
-their own that notes each call and hands it on; backends, Megatron-Core and callers stay as they
-are, and no other operator is slowed. A call is over when its `Work.wait` returns.
+What Python calls, by the functions of torch.distributed or by itself, goes through a method of the
+process group: while a log is open, the frequent ones note each call and hand it on. Everything,
+torch's functional collectives and its C++ too, ends in the operators `c10d::*`: these have a kernel
+in front of their own, which costs three times as much and is passed by for what was noted already.
+Backends, Megatron-Core and callers stay as they are, and no other operator is slowed. A call is
+over when its `Work.wait` returns.
 """
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import wraps
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
@@ -31,38 +33,42 @@ _OPERATIONS = {
     **{f"{name}_": name for name in ("broadcast", "reduce", "gather", "scatter")},
     **{"send": "send", "recv_": "recv", "recv_any_source_": "recv", "barrier": "barrier"},
 }
-# The dispatcher's key that all calls pass, on every device and below autograd; these operators have
-# no kernel there.
-_KEY = "BackendSelect"
+# The methods of a process group that Python calls often, what they are, and how many arguments of
+# tensors come first; behind them are whom a message is for, or options.
+_METHODS = {
+    "allreduce": ("all_reduce", 1),
+    **{name: (name, 1) for name in ("broadcast", "reduce", "send", "recv")},
+    **dict.fromkeys(("allgather", "all_gather_single"), ("all_gather", 2)),
+    **dict.fromkeys(("reduce_scatter", "reduce_scatter_single"), ("reduce_scatter", 2)),
+    **dict.fromkeys(("alltoall", "all_to_all_single"), ("all_to_all", 2)),
+    **{name: (name, 2) for name in ("gather", "scatter")},
+    "barrier": ("barrier", 0),
+}
+# The dispatcher's key of the kernels: all tensors have it (but those of inference mode), these
+# operators have no kernel there, and without it what backends allocate is dispatched as ever.
+_KEY = torch._C.DispatchKey.ADInplaceOrView
+_pass_by = torch._C._dispatch_tls_set_dispatch_key_excluded
+# Options of a call whose caller waits.
+_SYNCHRONOUS = SimpleNamespace(asyncOp=False)
 # On a GPU a moment is an event, whose time is known when the device has come to it.
 _Moment = float | torch.cuda.Event
-_Kernel = Callable[[], Any]
 _in_use: "CommunicationLog | None" = None
 
 
-@dataclass(slots=True)
-class _Call:
+class _Call(NamedTuple):
+    """What is noted of a call while it is made: as little as can be, in caches that computing has
+    filled, and the rest when the log is taken. `options` may be c10d's, and `peer` is a rank of
+    the group."""
+
+    start: _Moment
     operation: str
     group: dist.ProcessGroup
     size_bytes: int
     dtype: torch.dtype
     phase: str
-    asynchronous: bool
-    peer: int
-    on_gpu: bool
-    start: _Moment
-    end: _Moment = math.nan
-
-
-@dataclass(frozen=True, slots=True)
-class _Operator:
-    """An operator of c10d and where its arguments are: first tensors (out of place there are two,
-    each a tensor or lists of them), behind them the group; None where there is no such argument."""
-
-    operation: str
-    tensors: int
+    options: Any
     peer: int | None
-    asynchronous: int | None
+    on_gpu: bool
 
 
 class CommunicationLog:
@@ -77,7 +83,9 @@ class CommunicationLog:
     def __init__(self, phase: Callable[[], str]) -> None:
         self._phase = phase
         self._calls: list[_Call] = []
-        self._unfinished: dict[dist.Work, _Call] = {}
+        self._ends: dict[int, _Moment] = {}
+        # Which calls these works are.
+        self._unfinished: dict[dist.Work, int] = {}
         self._within = False
 
     def take(self, iteration: int) -> list[Transfer]:
@@ -92,70 +100,99 @@ class CommunicationLog:
                 call.size_bytes,
                 str(call.dtype).removeprefix("torch."),
                 call.phase,
-                call.asynchronous,
-                call.peer,
+                getattr(call.options, "asyncOp", True),
+                -1 if call.peer is None else dist.get_global_rank(call.group, call.peer),
                 seconds(call.start),
-                seconds(call.end),
+                seconds(self._ends.get(number, math.nan)),
             )
-            for call in self._calls
+            for number, call in enumerate(self._calls)
+            if call.group.size() > 1
         ]
-        self._calls, self._unfinished = [], {}
+        self._calls, self._ends, self._unfinished = [], {}, {}
         return found
 
-    @contextmanager
     def one_call(
-        self, operation: str, group: dist.ProcessGroup, whole: torch.Tensor
-    ) -> Iterator[None]:
-        """Note everything inside as one call."""
-        call = self._begin(operation, group, whole.nbytes, whole)
-        self._within = True
-        try:
-            yield
-        finally:
-            self._within = False
-        call.end = _now(call.on_gpu)
+        self,
+        operation: str,
+        group: dist.ProcessGroup,
+        whole: torch.Tensor,
+        collective: Callable[[], None],
+    ) -> None:
+        """Note everything that a collective calls as one call."""
 
-    def dispatched(self, operator: _Operator, arguments: tuple[Any, ...], hand_on: _Kernel) -> Any:
-        """Hand a call of an operator of c10d on, and note it."""
-        group = dist.ProcessGroup.unbox(arguments[operator.tensors])
-        if self._within or group.size() == 1:
-            return hand_on()
-        size_bytes, first = 0, None
-        for side in arguments[: operator.tensors]:
-            flat = _flat(side)
-            side_bytes = flat[0].nbytes if len(flat) == 1 else sum([one.nbytes for one in flat])
-            size_bytes = max(size_bytes, side_bytes)
-            first = flat[0] if first is None and flat else first
-        assert first is not None
-        call = self._begin(operator.operation, group, size_bytes, first)
-        if operator.operation == "barrier":
-            call.size_bytes = 0
-        if operator.peer is not None:
-            call.peer = dist.get_global_rank(group, arguments[operator.peer])
-        # The operators' default is left out; messages are requests, which have no such word.
-        at = operator.asynchronous
-        call.asynchronous = at is None or at >= len(arguments) or arguments[at]
-        result = hand_on()
+        def unseen() -> None:
+            self._within = True
+            try:
+                collective()
+            finally:
+                self._within = False
+
+        number = len(self._calls)
+        self.note(operation, group, (whole,), _SYNCHRONOUS, None, unseen)
+        self._ends[number] = _now(whole.is_cuda)
+
+    def note(
+        self,
+        operation: str,
+        group: dist.ProcessGroup,
+        sides: Sequence[Any],
+        options: Any,
+        peer: int | None,
+        own: Callable[..., Any],
+        *arguments: Any,
+    ) -> Any:
+        """Make a call, and note it.
+
+        Parameters
+        ----------
+        sides
+            What it gives and gets, each a tensor or lists of them.
+        options
+            Say as `asyncOp` whether the caller goes on before it is over; others do not.
+        peer
+            A message's rank in its group.
+        own
+            What is called, with the arguments behind it.
+        """
+        if self._within:
+            return own(*arguments)
+        size_bytes, dtype, on_gpu = 0, torch.uint8, False  # A barrier's, which moves nothing.
+        for side in sides:
+            if type(side) is list and len(side) == 1:
+                side = side[0]
+            if not isinstance(side, torch.Tensor):
+                flat = _flat(side)
+                if not flat:
+                    continue
+                size_bytes = max(size_bytes, sum([tensor.nbytes for tensor in flat]))
+                side = flat[0]
+            size_bytes = max(size_bytes, side.nbytes)
+            dtype, on_gpu = side.dtype, side.is_cuda
+        start = _now(on_gpu)
+        number, phase = len(self._calls), self._phase()
+        self._calls.append(
+            _Call(start, operation, group, size_bytes, dtype, phase, options, peer, on_gpu)
+        )
+        _pass_by(_KEY, True)
+        try:
+            result = own(*arguments)
+        finally:
+            _pass_by(_KEY, False)
         work = result[-1] if isinstance(result, tuple) else result
-        self._unfinished[dist.Work.unbox(work)] = call
+        if work is not None:
+            known = work if isinstance(work, dist.Work) else dist.Work.unbox(work)
+            self._unfinished[known] = number
         return result
 
     def waited(self, work: dist.Work) -> None:
         """The caller has waited for a work; one that is unknown ends a batch of messages."""
-        if call := self._unfinished.pop(work, None):
-            call.end = _now(call.on_gpu)
+        number = self._unfinished.pop(work, None)
+        if number is not None:
+            self._ends[number] = _now(self._calls[number].on_gpu)
             return
         for one in self._unfinished.values():
-            if one.operation in MESSAGES:
-                one.end = _now(one.on_gpu)
-
-    def _begin(
-        self, operation: str, group: dist.ProcessGroup, size_bytes: int, tensor: torch.Tensor
-    ) -> _Call:
-        gpu, kind = tensor.is_cuda, tensor.dtype
-        call = _Call(operation, group, size_bytes, kind, self._phase(), False, -1, gpu, _now(gpu))
-        self._calls.append(call)
-        return call
+            if (call := self._calls[one]).operation in MESSAGES:
+                self._ends[one] = _now(call.on_gpu)
 
 
 @contextmanager
@@ -169,15 +206,19 @@ def logging(log: CommunicationLog) -> Iterator[None]:
         log.waited(work)
         return result
 
-    with torch.library._scoped_library("c10d", "IMPL") as library:
+    with ExitStack() as doors:
+        library = doors.enter_context(torch.library._scoped_library("c10d", "IMPL"))
         for name in _OPERATIONS:
-            library.impl(name, _noting_kernel(log, name), _KEY, with_keyset=True)
-        with mock.patch.object(dist.Work, "wait", noted_wait):
-            _in_use = log
-            try:
-                yield
-            finally:
-                _in_use = None
+            library.impl(name, _noting_kernel(log, name), _KEY.name, with_keyset=True)
+        for name in _METHODS:
+            method = _noting_method(log, name)
+            doors.enter_context(mock.patch.object(dist.ProcessGroup, name, method))
+        doors.enter_context(mock.patch.object(dist.Work, "wait", noted_wait))
+        _in_use = log
+        try:
+            yield
+        finally:
+            _in_use = None
 
 
 def logged_as(operation: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -198,40 +239,63 @@ def logged_as(operation: str) -> Callable[[Callable[..., None]], Callable[..., N
                 collective(output, input, *arguments, group=group, **options)
                 return
             whole = max(output, input, key=torch.Tensor.numel)
-            with _in_use.one_call(operation, ring, whole):
-                collective(output, input, *arguments, group=group, **options)
+            inner = partial(collective, output, input, *arguments, group=group, **options)
+            _in_use.one_call(operation, ring, whole, inner)
 
         return call
 
     return decorate
 
 
+def _noting_method(log: CommunicationLog, name: str) -> Callable[..., Any]:
+    """What stands in front of a process group's own method."""
+    own = getattr(dist.ProcessGroup, name)
+    operation, sides = _METHODS[name]
+    is_message, note = operation in MESSAGES, log.note
+
+    def method(group: dist.ProcessGroup, *arguments: Any, **options: Any) -> Any:
+        if options:
+            if sides:  # The kernel knows their names.
+                return own(group, *arguments, **options)
+            return note(operation, group, (), options["opts"], None, partial(own, group, **options))
+        peer = arguments[1] if is_message else None
+        chosen = arguments[-1] if arguments else None
+        return note(operation, group, arguments[:sides], chosen, peer, own, group, *arguments)
+
+    return method
+
+
 def _noting_kernel(log: CommunicationLog, name: str) -> Callable[..., Any]:
     """What stands in front of c10d's own kernels of an operator."""
     operator = getattr(torch.ops.c10d, name).default
     at = {one.name: number for number, one in enumerate(operator._schema.arguments)}
-    known = _Operator(
-        _OPERATIONS[name],
-        at["process_group"],
-        at.get("dst", at.get("src")),
-        at.get("async_op"),
-    )
-    below = torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, _KEY))
+    sides, peer_at = at["process_group"], at.get("dst", at.get("src"))
+    asynchronous_at = at.get("async_op")
+    below = torch._C._dispatch_keyset_full_after(_KEY)
 
-    # None of them has an argument that goes by name only.
+    # None of them has an argument that goes by name only. The operators' default is left out;
+    # messages are requests, which have no such word.
     def kernel(keys: Any, *arguments: Any) -> Any:
-        return log.dispatched(
-            known, arguments, lambda: operator.redispatch(keys & below, *arguments)
+        waits = asynchronous_at is not None and arguments[asynchronous_at:][:1] == (False,)
+        return log.note(
+            _OPERATIONS[name],
+            dist.ProcessGroup.unbox(arguments[sides]),
+            () if name == "barrier" else arguments[:sides],
+            _SYNCHRONOUS if waits else None,
+            None if peer_at is None else arguments[peer_at],
+            operator.redispatch,
+            keys & below,
+            *arguments,
         )
 
     return kernel
 
 
-def _flat(side: Any) -> list[torch.Tensor]:
+def _flat(side: Any) -> Sequence[torch.Tensor]:
     if isinstance(side, torch.Tensor):
-        return [side]
-    if all([isinstance(part, torch.Tensor) for part in side]):
-        return list(side)
+        return (side,)
+    if side and isinstance(side[0], torch.Tensor):
+        return side  # type: ignore[no-any-return]
     return [tensor for part in side for tensor in _flat(part)]
 
 

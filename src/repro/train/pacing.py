@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from megatron.core.timers import TimerBase, Timers
 
+from repro.train.timers import RunningTimers
+
 # What a GPU computes.
 PASSES = ("forward-compute", "backward-compute", "optimizer")
 # And of messages, in parts of every size: none is like the one before.
@@ -76,19 +78,17 @@ class Pace:
         return time.process_time() - self._cpu_s, time.monotonic() - self._wall_s
 
 
-class PacedTimers(Timers):  # type: ignore[misc]
+class PacedTimers(RunningTimers):
     """Megatron-Core's timers, of which those of computing wait until the pace's time is over.
 
     Parameters
     ----------
     cores : float
         The rank's share, in cores.
-    log_level, log_option
-        As Megatron-Core's.
     """
 
-    def __init__(self, cores: float, log_level: int, log_option: str) -> None:
-        super().__init__(log_level, log_option)
+    def __init__(self, cores: float) -> None:
+        super().__init__()
         self.paces = {name: Pace(cores) for name in (*PASSES, *CODING)}
         self._paced: dict[str, _PacedTimer] = {}
 

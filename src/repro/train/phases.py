@@ -8,11 +8,11 @@ from typing import Any
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.distributed import finalize_model_grads
-from megatron.core.timers import Timers
 
 from repro.catalog.phases import MESSAGE_PHASES, P2P_TIMERS, PHASES
 from repro.train.exchange import all_to_all_timer
 from repro.train.pacing import CODING, PASSES, PacedTimers, pause, resume
+from repro.train.timers import RunningTimers
 
 # Megatron-Core's schedule starts and stops the timers of computing and of messages, given the
 # `Timers` in its configuration, and its gradient sync that of the data-parallel part; the training
@@ -28,7 +28,6 @@ _LOOP = {
 }
 _GRADIENT_SYNC = "gradient-sync"
 _ALL_GATHER = "parameter-all-gather"
-_ALL_LEVELS, _LOG_OPTION = 2, "minmax"
 _DATA_PARALLEL = "all-grads-sync"
 # A timer's phase, those of the interleaved schedule included.
 _PHASES_OF = {
@@ -49,35 +48,35 @@ _ALL = (
 )
 
 
-def create_timers(cores: float | None = None) -> Timers:
-    """Timers that record all levels: each start and stop synchronises the device.
-
-    With a share of `cores`, passes take the time that they have at that pace.
-    """
-    levels = (_ALL_LEVELS, _LOG_OPTION)
-    timers = Timers(*levels) if cores is None else PacedTimers(cores, *levels)
+def create_timers(cores: float | None = None) -> RunningTimers:
+    """An iteration's timers; with a share of `cores`, passes take the time that they have at that
+    pace."""
+    timers = RunningTimers() if cores is None else PacedTimers(cores)
     for name in (*_LOOP.values(), _GRADIENT_SYNC, _ALL_GATHER):
         timers(name, log_level=0)
     timers(_DATA_PARALLEL, log_level=1)
     return timers
 
 
-def running_phase(timers: Timers, pipeline: bool = False) -> str:
-    """The phase whose timer runs now, as `read_phases` divides the iteration."""
-    started = [name for name, timer in timers._timers.items() if timer._started]
-    if _GRADIENT_SYNC in started:
-        return "gradient sync" if _DATA_PARALLEL in started or not pipeline else "embedding sync"
-    return next((_PHASES_OF[name] for name in started if name in _PHASES_OF), "other")
+def running_phase(timers: RunningTimers, pipeline: bool = False) -> str:
+    """The phase whose timer runs now, the innermost, as `read_phases` divides the iteration."""
+    running = timers.running
+    if _GRADIENT_SYNC in running:
+        return "gradient sync" if _DATA_PARALLEL in running or not pipeline else "embedding sync"
+    for name in reversed(running):
+        if name in _PHASES_OF:
+            return _PHASES_OF[name]
+    return "other"
 
 
-def reset_timers(timers: Timers) -> None:
+def reset_timers(timers: RunningTimers) -> None:
     """Forget what was timed since the last reading."""
     for name in _ALL:
         timers(name).reset()
 
 
 def read_phases(
-    timers: Timers, iteration_time_s: float, pipeline: bool = False
+    timers: RunningTimers, iteration_time_s: float, pipeline: bool = False
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Seconds of each phase and of each message timer of the iteration just finished.
 
@@ -97,7 +96,7 @@ def read_phases(
 
 @contextmanager
 def _between_barriers(
-    timers: Timers, name: str, group: dist.ProcessGroup | None = None
+    timers: RunningTimers, name: str, group: dist.ProcessGroup | None = None
 ) -> Iterator[None]:
     """Time what is inside between two barriers of a group, and the waiting for the first one.
 
@@ -115,7 +114,7 @@ def _between_barriers(
 
 
 def timed_gradient_sync(
-    timers: Timers, sync: Callable[..., None] = finalize_model_grads
+    timers: RunningTimers, sync: Callable[..., None] = finalize_model_grads
 ) -> Callable[..., None]:
     """A gradient sync, Megatron-Core's by default, between two barriers under its own timer."""
 
@@ -126,7 +125,7 @@ def timed_gradient_sync(
     return synchronise
 
 
-def time_parameter_all_gather(model: Any, timers: Timers) -> None:
+def time_parameter_all_gather(model: Any, timers: RunningTimers) -> None:
     """Have Megatron-Core's parameter all-gather, which is part of the optimizer's step, run between
     two barriers like the gradient sync, and out of the optimizer's timer."""
     # Before release 0.18 the optimizer asks the model for it, since then the model's buckets. A
@@ -136,7 +135,7 @@ def time_parameter_all_gather(model: Any, timers: Timers) -> None:
 
 
 def _timed_all_gather(
-    gather: Callable[..., None], timers: Timers, *arguments: Any, **options: Any
+    gather: Callable[..., None], timers: RunningTimers, *arguments: Any, **options: Any
 ) -> None:
     timers("optimizer").stop()
     with _between_barriers(timers, _ALL_GATHER, parallel_state.get_data_parallel_group()):
@@ -145,14 +144,13 @@ def _timed_all_gather(
 
 
 @contextmanager
-def _out_of_pass(timers: Timers, name: str) -> Iterator[None]:
+def _out_of_pass(timers: RunningTimers, name: str) -> Iterator[None]:
     """Time a collective in the middle of a pass as itself: waiting for slower ranks is part of it.
     Where its timer runs already, it is in no pass."""
-    if timers(name)._started:
+    if name in timers.running:
         yield
         return
-    known = timers._timers
-    within = [one for one in PASSES if one in known and known[one]._started]
+    within = [one for one in PASSES if one in timers.running]
     for one in within:
         pause(timers(one))
     timers(name).start()
@@ -162,25 +160,25 @@ def _out_of_pass(timers: Timers, name: str) -> Iterator[None]:
         resume(timers(one))
 
 
-def gathering_parameters(timers: Timers) -> AbstractContextManager[None]:
+def gathering_parameters(timers: RunningTimers) -> AbstractContextManager[None]:
     """What is inside is the parameter all-gather's, out of the pass in which it is."""
     return _out_of_pass(timers, _ALL_GATHER)
 
 
-def syncing_gradients(timers: Timers) -> AbstractContextManager[None]:
+def syncing_gradients(timers: RunningTimers) -> AbstractContextManager[None]:
     """What is inside is the gradient sync's, out of the pass in which it is."""
     return _out_of_pass(timers, _GRADIENT_SYNC)
 
 
-def tensor_all_reduce(timers: Timers) -> AbstractContextManager[None]:
+def tensor_all_reduce(timers: RunningTimers) -> AbstractContextManager[None]:
     """What is inside is a tensor-parallel all-reduce, out of the pass in which it is."""
     return _out_of_pass(timers, _LOOP["tensor all-reduce"])
 
 
 @contextmanager
-def _out_of_everything(timers: Timers, name: str) -> Iterator[None]:
+def _out_of_everything(timers: RunningTimers, name: str) -> Iterator[None]:
     """Time computing that interrupts passes, collectives and messages."""
-    running = [one for one, timer in timers._timers.items() if timer._started]
+    running = list(timers.running)
     for one in running:
         pause(timers(one))
     timers(name).start()
@@ -190,11 +188,11 @@ def _out_of_everything(timers: Timers, name: str) -> Iterator[None]:
         resume(timers(one))
 
 
-def encoding(timers: Timers) -> AbstractContextManager[None]:
+def encoding(timers: RunningTimers) -> AbstractContextManager[None]:
     """What is inside encodes a message, out of whatever it is a part of."""
     return _out_of_everything(timers, "encode")
 
 
-def decoding(timers: Timers) -> AbstractContextManager[None]:
+def decoding(timers: RunningTimers) -> AbstractContextManager[None]:
     """What is inside decodes a message, likewise."""
     return _out_of_everything(timers, "decode")
