@@ -14,6 +14,7 @@ from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 from repro.catalog.models.papers import Family
+from repro.launch.ranks.processes import PRELOADED
 from repro.testbed.kernel import die_with_parent
 
 _SIZE = 8
@@ -42,7 +43,7 @@ class RankPool:
 
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["repro.train.run", "repro.train.groups"])
+        self._context.set_forkserver_preload(PRELOADED)
         self._processes: list[ForkServerProcess] = []
         self._pipes: list[Connection] = []
 

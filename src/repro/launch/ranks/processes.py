@@ -15,6 +15,15 @@ from repro.launch.ranks.rank import Place, serve
 from repro.results.outcome import OutOfMemory
 from repro.testbed.links import Network
 
+# What ranks use, loaded once before they are forked; the last two are loaded by the first dataset
+# and the first optimizer, in each rank for itself.
+PRELOADED = [
+    "repro.train.uncompiled",
+    "repro.train.run",
+    "repro.train.groups",
+    "megatron.core.datasets.helpers",
+    "torch._dynamo",
+]
 _LOG_LINES = 5
 _LAST_WORDS_S = 1.0
 
@@ -36,9 +45,7 @@ class RankProcesses:
 
     def __init__(self, site: Site, network: Network | None, logs: Path):
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(
-            ["repro.train.uncompiled", "repro.train.run", "repro.train.groups"]
-        )
+        context.set_forkserver_preload(PRELOADED)
         self._topology, self._cores = site.topology, site.cores
         self._logs = [logs / f"rank{rank}.log" for rank in range(site.ranks)]
         self.pipes: list[Connection] = []

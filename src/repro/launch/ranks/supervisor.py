@@ -66,17 +66,25 @@ def supervise(user: Connection) -> None:
         if site.topology is not None:
             network = stack.enter_context(build_network(site.topology))
         os.environ.update(_environment(network is not None))
-        began = time.monotonic()
-        ranks = RankProcesses(site, network, scratch)
-        stack.callback(lambda: ranks.bury())
-        speed = _verify_speed(site, ranks, user)
-        starting_s = time.monotonic() - began
+
+        def start() -> tuple[RankProcesses, SpeedCheck | None, float]:
+            began = time.monotonic()
+            started = RankProcesses(site, network, scratch)
+            stack.callback(started.bury)
+            # Ranks that are still starting would disturb the next check of the links.
+            return started, _verify_speed(site, started, user), time.monotonic() - began
+
+        ranks, speed, starting_s = start()
         user.send(Ready())
+        lost = False
         port, previous = _FIRST_PORT, None
         verified: dict[tuple[str, float], LinkCheck] = {}
         while True:
             orders: tuple[Order[Any], ...] = user.recv()
             first = orders[0]
+            if lost:
+                ranks, speed, starting_s = start()
+                lost, previous = False, None
             # Ranks that form other groups meet at another port.
             stages, family, *split = groups_of(first.run)
             layout = (first.ranks, stages, family if stages > 1 else None, *split)
@@ -92,12 +100,8 @@ def supervise(user: Connection) -> None:
                 starting_s = 0.0
                 user.send([replace(outcome, speed=speed) for outcome in found])
             except RankOutOfMemory as error:
-                began = time.monotonic()
                 ranks.bury()
-                ranks, previous = RankProcesses(site, network, scratch), None
-                # Ranks that are still starting would disturb the next check of the links.
-                speed = _verify_speed(site, ranks, user)
-                starting_s = time.monotonic() - began
+                lost = True
                 user.send(error.found)
 
 
