@@ -1,6 +1,7 @@
 """One iteration of a fused step: layers in stages, replicas' gradients and parameters, the step."""
 
 from dataclasses import dataclass, fields
+from functools import reduce
 
 import numpy as np
 
@@ -50,7 +51,7 @@ class Phases:
     @property
     def iteration_time_s(self) -> Array:
         """The sum of all phases."""
-        return sum((getattr(self, one.name) for one in fields(self)), start=np.zeros(()))
+        return reduce(np.add, (getattr(self, one.name) for one in fields(self)))
 
 
 def predict_phases(run: Run, parameters: FusedParameters) -> Phases:
@@ -96,7 +97,7 @@ def predict_phases(run: Run, parameters: FusedParameters) -> Phases:
         "bubble": bubble,
         "optimizer": _optimizer_s(run, parameters, held),
     }
-    busy = sum(phases.values(), start=np.zeros(()))
+    busy = reduce(np.add, phases.values())
     return Phases(**phases, stragglers=parameters.straggler_fraction * np.log2(run.gpus) * busy)
 
 
@@ -106,8 +107,9 @@ def iteration_times_s(run: Run, parameters: FusedParameters) -> Array:
 
 
 def in_blocks_s(run: Run, parameters: FusedParameters) -> Array:
-    """`iteration_times_s` of many runs, in blocks that fit a cache."""
-    return in_blocks(run, lambda rows: {"time": iteration_times_s(rows, parameters)})["time"]
+    """`iteration_times_s` of many runs, in single precision and in blocks that fit a cache."""
+    found = in_blocks(run.single(), lambda rows: {"time": iteration_times_s(rows, parameters)})
+    return found["time"].astype(np.float64)
 
 
 def layer_parameters(run: Run) -> tuple[Array, Array]:
@@ -166,7 +168,8 @@ def stage_layers(run: Run) -> Array:
 
 def _recomputed(run: Run, one: Passes) -> Array:
     """Seconds of what a layer's backward pass computes again."""
-    choices = {"none": 0.0, "selective": one.attention[0], "full": one.time_s[0]}
+    nothing = np.zeros_like(one.time_s[0])
+    choices = {"none": nothing, "selective": one.attention[0], "full": one.time_s[0]}
     return np.choose(run.recompute.astype(int), [choices[name] for name in RECOMPUTE])
 
 

@@ -82,7 +82,7 @@ def layer_passes(run: Run, parameters: FusedParameters) -> Passes:
     """The passes of one layer."""
     products, operands, results = _products(run, parameters)
     attention = _attention(run, parameters)
-    elements = _elements(run) + (run.precision > 0) * _CAST_BYTES * np.stack([operands, results])
+    elements = _elements(run) + run.quantised * _CAST_BYTES * np.stack([operands, results])
     memory = run.memory_bytes_per_s * parameters.memory_efficiency
     element_s = by_software(run, parameters.traffic) * elements / memory
     return Passes(
@@ -166,16 +166,15 @@ def _elements(run: Run) -> Array:
     inner = run.ffn + run.shared_expert_ffn + run.experts_per_token * run.expert_ffn
     inner = tokens * inner / t
     permuted = _PERMUTED * run.mixture * hidden * run.experts_per_token
-    gated = run.gated > 0
     return np.stack(
         [
             _HIDDEN_FORWARD * hidden
             + rotary
-            + np.where(gated, _GATED_FORWARD, _PLAIN_FORWARD) * inner
+            + (_PLAIN_FORWARD + (_GATED_FORWARD - _PLAIN_FORWARD) * run.gated) * inner
             + permuted,
             _HIDDEN_BACKWARD * hidden
             + rotary
-            + np.where(gated, _GATED_BACKWARD, _PLAIN_BACKWARD) * inner
+            + (_PLAIN_BACKWARD + (_GATED_BACKWARD - _PLAIN_BACKWARD) * run.gated) * inner
             + permuted,
         ]
     )
@@ -191,7 +190,8 @@ def _tensor(run: Run, parameters: FusedParameters, products: Array) -> Array:
     """
     t = run.tp
     link = run.link_bytes_per_s * parameters.link_efficiency
-    one = (t - 1) / t * _HALF_BYTES * run.tokens * run.hidden / link + (t > 1) * _COLLECTIVE_S
+    one = (t - 1) / t * _HALF_BYTES * run.tokens * run.hidden / link
+    one = one + _COLLECTIVE_S * np.minimum(t - 1, 1.0)
     every = np.stack([4 * one, 6 * one])
     pieces = np.maximum(every - products, every / t) + parameters.reserved * every
     hides = run.hidden_tp * of_stack(run, lambda stack: stack.hides_tensor)
@@ -244,17 +244,18 @@ def _rates(run: Run, parameters: FusedParameters) -> tuple[Array, Array]:
 
 def _host(run: Run, parameters: FusedParameters) -> Array:
     """Seconds of launching kernels (pass, run); a backward pass has two products for each one."""
-    quantised = run.precision > 0
+    quantised = run.quantised
     local = run.experts / run.ep
 
     def launches(own: str, passes: float) -> Array:
         expert = of_stack(run, lambda stack: stack.launches.expert)
-        return (
+        count: Array = (
             of_stack(run, lambda stack: getattr(stack.launches, own))
             + quantised * of_stack(run, lambda stack: stack.launches.quantised)
             + run.mixture * passes * of_stack(run, lambda stack: stack.launches.experts)
             + passes * (1 + quantised) * expert * local
         )
+        return count
 
     counts = np.stack([launches("forward", 1.0), launches("backward", 1.5)])
     seconds: Array = parameters.launch_s * counts

@@ -130,8 +130,8 @@ def product_costs(run: Run, parameters: FusedParameters, half: bool = False) -> 
     # One index into flat tables: two of them take three times as long.
     at = (run.generation * len(PRECISIONS)).astype(int)
     at = at if half else at + run.precision.astype(int)
-    found = Costs(*np.take(_product_table(), at, axis=1))
-    return found._replace(efficiency=found.efficiency * np.take(sustained, at))
+    found = Costs(*_taken(run, _product_table(), at))
+    return found._replace(efficiency=found.efficiency * _taken(run, sustained.ravel(), at))
 
 
 def sustained_name(generation: str, precision: str) -> str:
@@ -142,15 +142,21 @@ def sustained_name(generation: str, precision: str) -> str:
 def attention_costs(run: Run, parameters: FusedParameters) -> AttentionCosts:
     """Of the software's fused attention, forward."""
     stacks = list(read_stacks().values())
-    found = AttentionCosts(*np.take(_attention_table(), run.generation.astype(int), axis=1))
+    found = AttentionCosts(*_taken(run, _attention_table(), run.generation.astype(int)))
     factors = np.array(
         [
             [parameters.attention.get(f"{one.attention} {name}", 1.0) for name in GENERATIONS]
             for one in stacks
         ]
     )
-    factor = factors[run.stack.astype(int), run.generation.astype(int)]
-    return found._replace(efficiency=found.efficiency * factor)
+    at = run.stack.astype(int) * len(GENERATIONS) + run.generation.astype(int)
+    return found._replace(efficiency=found.efficiency * _taken(run, factors.ravel(), at))
+
+
+def _taken(run: Run, table: Array, at: Array) -> Array:
+    """Columns of a table, in the runs' precision."""
+    found: Array = np.take(table.astype(run.layers.dtype), at, axis=-1)
+    return found
 
 
 def kinds(run: Run) -> Array:
@@ -180,14 +186,14 @@ def _maker(generation: str) -> str:
 def of_stack(run: Run, value: Any) -> Array:
     """`value` of each run's software."""
     found = np.array([float(value(one)) for one in read_stacks().values()])
-    return np.take(found, run.stack.astype(int))
+    return _taken(run, found, run.stack.astype(int))
 
 
 def by_software(run: Run, values: Mapping[str, float]) -> Array:
     """The value of each run's software; where it has none, that of the first."""
     names = list(read_stacks())
     found = np.array([values.get(name, values[names[0]]) for name in names])
-    return np.take(found, run.stack.astype(int))
+    return _taken(run, found, run.stack.astype(int))
 
 
 def _any_gpu(generation: str) -> Gpu:

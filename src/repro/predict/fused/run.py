@@ -128,6 +128,18 @@ class Run:
         is_one: Array = np.minimum(self.experts, 1.0)
         return is_one
 
+    @property
+    def quantised(self) -> Array:
+        """1 where linear layers compute below half precision."""
+        is_one: Array = np.minimum(self.precision, 1.0)
+        return is_one
+
+    def single(self) -> "Run":
+        """The same rows in single precision: half the bytes, and the seventh digit is lost."""
+        return replace(
+            self, **{one.name: getattr(self, one.name).astype(np.float32) for one in fields(self)}
+        )
+
     def rows(self, chosen: slice | Array) -> "Run":
         """Some of the rows."""
         kept: dict[str, Any] = {one.name: getattr(self, one.name)[chosen] for one in fields(self)}
