@@ -1,5 +1,6 @@
 """Rank processes for tests: started once, they meet in process groups of every size."""
 
+import gc
 import multiprocessing
 import os
 import random
@@ -115,6 +116,8 @@ def _serve(rank: int, pipe: Connection) -> None:
     die_with_parent(signal.SIGKILL)
     os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
     torch.set_num_threads(1)
+    # As ranks of a run do: what was loaded before the fork is never garbage.
+    gc.freeze()
     while True:
         try:
             job: _Job = pipe.recv()

@@ -6,7 +6,7 @@ the other nine, so that a reader sees which claims are explained and which are o
 """
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -29,10 +29,12 @@ HEADLINES = ("C001", "C002", "C003", "C004", "C005", "C017", "C018", "C072", "C0
 # Published numbers are rounded, and averages of four models whose sequence lengths are unknown.
 _RELATIVE_ERROR = 0.05
 # Rates are free; computing and the host are known to within these factors (one deviation).
-_COMPUTE_DEVIATION, _HOST_DEVIATION = 0.2, 0.4
+_FACTOR_DEVIATIONS = np.array([0.2, 0.4])
 # No protocol carries more payload than its port: EDR InfiniBand twice, and 10 GbE's framing.
 _PORT_GBPS = (100.0, 100.0, 9.41)
 _TOLERANCE = 1e-3
+# Of the numbers' logarithms, for slopes.
+_STEP = 1e-5
 
 
 @dataclass(frozen=True)
@@ -66,13 +68,13 @@ def explain() -> tuple[Fitted, list[Explained]]:
     """Fit the headline claims, and each of them from the others."""
     claims = {claim.id: claim for claim in read_claims() if claim.id in HEADLINES}
     start = [entry.effective_gbps for entry in read_protocols().values()] + [1.0, 1.0]
-    all_fitted = _fit(HEADLINES, claims, start)
-    values = _values(all_fitted)
+    all_fitted = _fit(HEADLINES, claims, np.log(start))
+    values = np.exp(_values_around(tuple(all_fitted))[0])
     explained = []
-    for left in tqdm(HEADLINES, desc="leave one out", unit="claim"):
+    for index, left in enumerate(tqdm(HEADLINES, desc="leave one out", unit="claim")):
         others = [claim for claim in HEADLINES if claim != left]
-        numbers = _fit(others, claims, astuple(all_fitted))
-        alone = float(_values(numbers)[HEADLINES.index(left)])
+        unseen = _fit(others, claims, all_fitted)
+        alone = float(np.exp(_values_around(tuple(unseen))[0, index]))
         published = _published(claims[left])
         explained.append(
             Explained(
@@ -80,13 +82,13 @@ def explain() -> tuple[Fitted, list[Explained]]:
                 statement=claims[left].statement,
                 unit=claims[left].unit,
                 published=published,
-                fitted=float(values[HEADLINES.index(left)]),
+                fitted=float(values[index]),
                 left_out=alone,
                 deviations=float(np.log(alone / published) / _RELATIVE_ERROR),
             )
         )
     clear_progress()
-    return all_fitted, explained
+    return Fitted(*np.exp(all_fitted).tolist()), explained
 
 
 def _published(claim: Claim) -> float:
@@ -94,27 +96,37 @@ def _published(claim: Claim) -> float:
     return claim.value
 
 
-def _fit(wanted: Sequence[str], claims: dict[str, Claim], start: Sequence[float]) -> Fitted:
+def _fit(wanted: Sequence[str], claims: dict[str, Claim], start: Array) -> Array:
+    """The logarithms of the five numbers that suit the wanted claims best."""
     published = np.log([_published(claims[claim]) for claim in wanted])
     at = [HEADLINES.index(claim) for claim in wanted]
 
     def residuals(logarithms: Array) -> Array:
-        numbers = Fitted(*np.exp(logarithms).tolist())
-        errors = (np.log(_values(numbers)[at]) - published) / _RELATIVE_ERROR
-        priors = [logarithms[3] / _COMPUTE_DEVIATION, logarithms[4] / _HOST_DEVIATION]
-        together: Array = np.concatenate([errors, priors])
-        return together
+        errors = (_values_around(tuple(logarithms))[0, at] - published) / _RELATIVE_ERROR
+        return np.concatenate([errors, logarithms[-2:] / _FACTOR_DEVIATIONS])
+
+    def slopes(logarithms: Array) -> Array:
+        values = _values_around(tuple(logarithms))[:, at]
+        errors = (values[1:] - values[0]).T / _STEP / _RELATIVE_ERROR
+        factors = np.eye(len(logarithms))[-2:] / _FACTOR_DEVIATIONS[:, None]
+        return np.concatenate([errors, factors])
 
     limits = np.log([*_PORT_GBPS, np.inf, np.inf])
-    first = np.minimum(np.log(start), limits - 1e-6)
-    solution = least_squares(residuals, first, bounds=(-np.inf, limits), xtol=_TOLERANCE)
-    return Fitted(*np.exp(solution.x).tolist())
+    first = np.minimum(start, limits - 1e-6)
+    solution = least_squares(
+        residuals, first, jac=slopes, bounds=(-np.inf, limits), xtol=_TOLERANCE
+    )
+    best: Array = solution.x
+    return best
 
 
 @cache
-def _values(numbers: Fitted) -> Array:
-    """The headline claims' quantities for five numbers; every fit to nine begins at the same."""
-    *rates, compute_factor, host_factor = astuple(numbers)
+def _values_around(logarithms: tuple[float, ...]) -> Array:
+    """Logarithms of the headline claims' quantities (point, claim) for five numbers, given as
+    logarithms too, and for those with one a step larger; every fit to nine begins at the same."""
+    steps = np.insert(_STEP * np.eye(len(logarithms)), 0, 0.0, axis=0)
+    points = np.exp(np.array(logarithms) + steps)
+    *rates, compute_factor, host_factor = np.hsplit(points, len(logarithms))
     protocols: dict[str, Protocol] = {
         name: entry.model_copy(update={"effective_gbps": rate})
         for (name, entry), rate in zip(read_protocols().items(), rates, strict=True)
@@ -126,7 +138,7 @@ def _values(numbers: Fitted) -> Array:
         changed = slower(fitted, compute_factor, host_factor)
         predicted[name] = predict_with(selection, protocols, changed)
     quantities = [_quantity(claim) for claim in HEADLINES]
-    return np.array([float(q.compute(predicted[q.experiment])) for q in quantities])
+    return np.log([q.compute(predicted[q.experiment]) for q in quantities]).T
 
 
 def _quantity(claim: str) -> Quantity:
