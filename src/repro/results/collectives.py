@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
-from scipy.stats import binom
+from scipy.special import bdtr
 
 from repro.collectives.definitions import bus_factor
 from repro.collectives.records import CollectiveSweep
@@ -148,7 +148,8 @@ def median_ranks(samples: int) -> tuple[int, int]:
     The number of samples below the median is binomial with 1/2 (David and Nagaraja, Order
     Statistics, section 7.1).
     """
-    below = int(binom.ppf((1 - CONFIDENCE) / 2, samples, 0.5))
+    at_most = bdtr(np.arange(samples + 1), samples, 0.5)
+    below = int(np.searchsorted(at_most, (1 - CONFIDENCE) / 2))
     low = max(0, below - 1)
     return low, samples - 1 - low
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import yaml
 from scipy.optimize import least_squares
-from scipy.stats import t as student_t
+from scipy.special import stdtrit
 
 from repro.atomic import replacing
 from repro.catalog.systems.gpus import gpu_labelled
@@ -119,7 +119,7 @@ def residuals_of(errors: Array, groups: int | None = None) -> Residuals:
     Of few `groups` with an error each that their rows share, Student's t makes of it what it says
     of the next group; None: every row has its own.
     """
-    few = 1.0 if groups is None else student_t.ppf((1 + LEVEL) / 2, groups - 1) / DEVIATIONS
+    few = 1.0 if groups is None else stdtrit(groups - 1, (1 + LEVEL) / 2) / DEVIATIONS
     return Residuals(
         rows=len(errors),
         mape_pct=float(100 * np.abs(np.expm1(errors)).mean()),
