@@ -14,6 +14,7 @@ from repro.errors import NotRunHere, ReproError
 from repro.experiments import computing as computing_times
 from repro.experiments import on_testbed, this_machine
 from repro.experiments.computing import measure_missing
+from repro.experiments.obtain import obtain_sensitivity
 from repro.experiments.on_testbed import resolve_on_testbed
 from repro.launch import carry_out as carrying
 from repro.launch import cases
@@ -72,13 +73,23 @@ def _measure(
     session: _FakeSession,
     monkeypatch: pytest.MonkeyPatch,
 ) -> xr.Dataset:
-    monkeypatch.setattr(carrying, "open_site", lambda site, say: nullcontext(session))
+    _answer_with(session, monkeypatch, [])
+    return _carried_out(selection, folder)
+
+
+def _answer_with(
+    session: _FakeSession, monkeypatch: pytest.MonkeyPatch, opened: list[Site]
+) -> None:
+    def open_site(site: Site, say: object) -> nullcontext[_FakeSession]:
+        opened.append(site)
+        return nullcontext(session)
+
+    monkeypatch.setattr(carrying, "open_site", open_site)
     monkeypatch.setattr(
         cases,
         "configuration_dataset",
         lambda source, cell, outcome, *scales: made_up_configuration(cell),
     )
-    return _carried_out(selection, folder)
 
 
 def _carried_out(selection: Selection, folder: Path) -> xr.Dataset:
@@ -153,6 +164,23 @@ def test_rates_are_derived_from_the_median_computing_time(
     full = {"rdma": 81.9, "ipoib": 20.0, "tcp": 9.41}
     for order, rate in zip(session.trained, full.values(), strict=True):
         assert order.rates_gbps["fabric"] == pytest.approx(rate * explained["rate_scale"])
+
+
+def test_both_ends_of_the_computing_time_take_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, opened = _FakeSession(), []
+    _answer_with(session, monkeypatch, opened)
+    selection = select("weak_scaling", models="bert-large", gpus=8)
+    dataset = obtain_sensitivity(selection, str(tmp_path / "out.nc"))
+    assert len(opened) == 1 and dataset["mfu"].size == 2
+    assert dataset["iteration_time_s"].notnull().any(["iteration", "rank"]).all()
+    # The faster the real GPU, the slower links may be.
+    rates = [order.rates_gbps["fabric"] for order in session.trained]
+    mfus = [asked["mfu"] for asked in json.loads(dataset.attrs["asked"])]
+    assert len(rates) == 6 and json.loads(dataset.attrs["provenance"])
+    for low, high in zip(rates[:3], rates[3:], strict=True):
+        assert low / high == pytest.approx(mfus[-1] / mfus[0])
 
 
 def test_open_models_are_measured_when_they_are_asked_for(

@@ -1,6 +1,9 @@
 """Get an experiment's results from the source that a notebook asks for."""
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import xarray as xr
 
@@ -17,9 +20,12 @@ from repro.experiments.resolved import Resolved
 from repro.experiments.similarity import REFERENCE_MICRO_BATCH
 from repro.experiments.sweeps import resolve_sweep
 from repro.launch.carry_out import carry_out
+from repro.launch.cases import Case
 from repro.launch.journal import Journal
 from repro.paths import ENWIKI, PARAMS, RESULTS
 from repro.predict.explore.compute import compute_time
+from repro.results.merging import merge
+from repro.results.outcome import Outcome, OutOfMemory
 from repro.results.store import write_dataset
 
 _MEASURED = ("testbed", "cluster")
@@ -86,29 +92,43 @@ def obtain_sensitivity(selection: Selection, output: str = "") -> xr.Dataset:
     """
     path = RESULTS.parent / (output or f"results/adhoc/sensitivity-{selection.label}.nc")
     journal = Journal(path)
-    dataset = xr.concat(
-        [
-            carried_out(resolved, journal, path).expand_dims(mfu=[mfu])
-            for mfu, resolved in resolve_sensitivity(selection).items()
-        ],
-        dim="mfu",
-        join="outer",
-        combine_attrs="drop_conflicts",
-    )
-    dataset["mfu"].attrs = {"long_name": "fraction of the GPU's peak at full scale", "units": "1"}
+    dataset = merge([carried_out(one, journal, path) for one in resolve_sensitivity(selection)])
+    if "mfu" in dataset:
+        about = {"long_name": "fraction of the GPU's peak at full scale", "units": "1"}
+        dataset["mfu"].attrs = about
     return finish(dataset, path, journal)
 
 
-def resolve_sensitivity(selection: Selection) -> dict[float, Resolved]:
-    """A selection of one model at both ends of that interval, by the MFU that each amounts to."""
+def resolve_sensitivity(selection: Selection) -> list[Resolved]:
+    """A selection of one model at both ends of that interval: on one set of ranks where both ask
+    for the same, so that they take turns."""
     entry = cluster(selection.experiment.cluster)
     predicted = compute_time(trainable(selection.models[0]), entry, REFERENCE_MICRO_BATCH)
-    return {
-        predicted.mfu * predicted.value_s / end: resolve_on_testbed(
-            selection, ENWIKI, _split(), end / predicted.value_s
-        )
-        for end in (predicted.low_s, predicted.high_s)
-    }
+    both = []
+    for end_s in (predicted.low_s, predicted.high_s):
+        resolved = resolve_on_testbed(selection, ENWIKI, _split(), end_s / predicted.value_s)
+        mfu = predicted.mfu * predicted.value_s / end_s
+        # What the cases have of it differs; each has its own among its inputs.
+        attributes = {k: v for k, v in resolved.attributes.items() if k != "similarity"}
+        cases = tuple(_at_mfu(mfu, case) for case in resolved.cases)
+        both.append(replace(resolved, cases=cases, attributes=attributes))
+    low, high = both
+    if low.where != high.where:
+        return both
+    return [replace(low, cases=low.cases + high.cases)]
+
+
+def _at_mfu(mfu: float, case: Case[Any]) -> Case[Any]:
+    return replace(
+        case,
+        label=f"{case.label}, MFU {mfu:.3f}",
+        inputs={**case.inputs, "mfu": mfu},
+        dataset=partial(_made_at_mfu, mfu, case),
+    )
+
+
+def _made_at_mfu(mfu: float, case: Case[Any], outcome: Outcome | OutOfMemory) -> xr.Dataset:
+    return case.dataset(outcome).expand_dims(mfu=[mfu])
 
 
 def carried_out(resolved: Resolved, journal: Journal, path: Path) -> xr.Dataset:

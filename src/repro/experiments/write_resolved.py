@@ -38,7 +38,7 @@ def write_resolved(profile: str, folder: Path) -> list[Path]:
     found["hierarchical_zero"] = [resolve_partitions(profile)]
     found["compression"] = resolve_compression(profile=profile)
     one = select("weak_scaling", models="bert-large", gpus=8, profile=profile)
-    found["sensitivity"] = list(resolve_sensitivity(one).values())
+    found["sensitivity"] = resolve_sensitivity(one)
     return [_write(folder / f"{stage}.json", parts) for stage, parts in found.items()]
 
 

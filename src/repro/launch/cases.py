@@ -138,8 +138,9 @@ def run_cases(
     full: set[tuple[object, ...] | None] = set()
     for neighbours in _grouped(cases, in_turns):
         group = [case for case in neighbours if case.protocol not in missing]
-        found = {case.protocol: journal.find(case.inputs) for case in group}
-        todo = [case for case in group if found[case.protocol] is None]
+        kept = [journal.find(case.inputs) for case in group]
+        todo = [case for case, known in zip(group, kept, strict=True) if known is None]
+        made = []
         if todo:
             report(todo, 0, "")
             try:
@@ -153,14 +154,14 @@ def run_cases(
                 continue
             for number, case in enumerate(todo):
                 outcome = outcomes if isinstance(outcomes, OutOfMemory) else outcomes[number]
-                made = case.dataset(outcome)
-                journal.keep(case.inputs, made)
-                found[case.protocol] = made
-        for case in group:
-            if (dataset := found[case.protocol]) is not None:
-                if "out_of_memory" in dataset and bool(dataset["out_of_memory"].any()):
-                    full.add(case.series)
-                datasets.append(dataset)
+                made.append(case.dataset(outcome))
+                journal.keep(case.inputs, made[-1])
+        fresh = iter(made)
+        for case, known in zip(group, kept, strict=True):
+            dataset = next(fresh) if known is None else known
+            if "out_of_memory" in dataset and bool(dataset["out_of_memory"].any()):
+                full.add(case.series)
+            datasets.append(dataset)
         report(todo, sum(case.steps for case in todo), "")
         for case in group:
             if case not in todo:
