@@ -9,7 +9,7 @@ import numpy as np
 import yaml
 
 from repro.catalog.studies.experiments import experiment
-from repro.figures.every import every_figure
+from repro.figures.experiments.every import every_figure
 from repro.paths import PARAMS, RESULTS
 from repro.results.store import is_sweep, read_dataset, read_experiments, read_sweeps
 

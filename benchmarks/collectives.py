@@ -71,7 +71,7 @@ def _rank(rank: int, port: int, answer: Connection) -> None:
     from repro.collectives import sweep as sweeping
     from repro.collectives.definitions import PLACES
     from repro.collectives.operations import Operation
-    from repro.train.groups import join_groups, leave_groups
+    from repro.train.megatron.groups import join_groups, leave_groups
     from repro.train.run import device_scope
 
     timed = sweeping._timed

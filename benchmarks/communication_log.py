@@ -62,7 +62,7 @@ def _rank(rank: int, port: int, scratch: Path, answer: Connection) -> None:
 
     from repro.observe.communication import logging
     from repro.train import run as training
-    from repro.train.groups import join_groups, leave_groups
+    from repro.train.megatron.groups import join_groups, leave_groups
     from repro.train.pacing import PacedTimers, hold_passes, pass_times_s
 
     torch.set_num_threads(1)

@@ -33,7 +33,7 @@ def _rank(rank: int, port: int, scratch: Path, sampling: Event, answer: Connecti
     from megatron.core.distributed import finalize_model_grads
 
     from repro.train import run as training
-    from repro.train.groups import join_groups, leave_groups
+    from repro.train.megatron.groups import join_groups, leave_groups
     from repro.train.phases import read_phases
 
     torch.set_num_threads(1)

@@ -1,5 +1,6 @@
 """What several rooms' tests share."""
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,11 @@ import xarray as xr
 from made_up import made_up_experiment
 
 pytest_plugins = ["browsing"]
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One more than cores: a worker often waits for what it started."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,7 +49,7 @@ def one_rank() -> Iterator[None]:
     import torch
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
-    from repro.train.groups import join_groups, leave_groups
+    from repro.train.megatron.groups import join_groups, leave_groups
     from repro.train.run import device_scope
 
     with socket.socket() as probe:

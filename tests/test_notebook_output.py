@@ -14,7 +14,7 @@ _CELLS = """
 from repro.catalog.studies.selection import select
 from repro.experiments.look_up import look_up
 from repro.figures.notebook import show
-from repro.figures.scaling import breakdown
+from repro.figures.experiments.scaling import breakdown
 from repro.launch.progress import progress
 show("bokeh")
 ---

@@ -22,7 +22,7 @@ from repro.experiments.similarity import derive
 def test_parameters_are_megatron_cores(
     entry: Trainable, one_rank: None, cuda_means_cpu: None
 ) -> None:
-    from repro.train.models import build_model, transformer_config
+    from repro.train.megatron.models import build_model, transformer_config
     from repro.train.phases import create_timers
 
     shape = entry.testbed_size(pipeline=False)
@@ -39,9 +39,9 @@ def test_forward_flops_are_what_torch_counts(
 ) -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
-    from repro.train.models import build_model, transformer_config
+    from repro.train.megatron.models import build_model, transformer_config
+    from repro.train.megatron.steps import forward_step
     from repro.train.phases import create_timers
-    from repro.train.steps import forward_step
 
     sequences = 3
     shape = entry.testbed_size(pipeline=False)

@@ -3,8 +3,8 @@
 import xarray as xr
 
 from repro.catalog.studies.selection import select
-from repro.claims.answers import answers
-from repro.claims.quantities import TESTS
+from repro.claims.experiments.quantities import TESTS
+from repro.claims.shown.answers import answers
 from repro.experiments.look_up import look_up
 
 _WEAK = {claim for claim, test in TESTS.items() if test.experiment == "weak_scaling"}

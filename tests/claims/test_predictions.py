@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from repro.claims.predictions import PREDICTIONS
+from repro.claims.experiments.quantities import TESTS
 from repro.claims.published import read_claims
-from repro.claims.quantities import TESTS
+from repro.claims.studies.predictions import PREDICTIONS
 from repro.claims.verdicts import judge_every_claim
 
 

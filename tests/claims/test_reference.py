@@ -6,7 +6,6 @@ import pytest
 import xarray as xr
 
 from repro.catalog.studies.selection import select
-from repro.claims.answers import answers
 from repro.claims.reference import (
     agreement,
     compare,
@@ -14,6 +13,7 @@ from repro.claims.reference import (
     keep_run,
     reference_run,
 )
+from repro.claims.shown.answers import answers
 from repro.claims.verdicts import judge_every_claim
 from repro.errors import ReproError
 from repro.experiments.look_up import look_up

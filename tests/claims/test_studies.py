@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from repro.claims import partitions
-from repro.claims.studies import STUDIES, brought_by
+from repro.claims.studies import partitions
+from repro.claims.studies.every import STUDIES, brought_by
 from repro.claims.verdicts import judge_claims
 from repro.results.store import not_run, read_evidence
 

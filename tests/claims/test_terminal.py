@@ -6,11 +6,11 @@ import pytest
 import xarray as xr
 from rich.console import Console, RenderableType
 
-from repro.claims.observations import OBSERVATIONS, observation_of
+from repro.claims.experiments.quantities import TESTS
 from repro.claims.published import read_claims
-from repro.claims.quantities import TESTS
-from repro.claims.selection import filter_claims
-from repro.claims.terminal import card, overview, rows
+from repro.claims.shown.observations import OBSERVATIONS, observation_of
+from repro.claims.shown.selection import filter_claims
+from repro.claims.shown.terminal import card, overview, rows
 from repro.claims.verdicts import DOCUMENTS, Judgement, judge_claims
 from repro.errors import ReproError
 from repro.paths import ROOT

@@ -8,10 +8,10 @@ import pytest
 import xarray as xr
 
 from repro.catalog.systems.protocols import read_protocols
-from repro.claims.definitions import Quantity, Statement
+from repro.claims.experiments.definitions import Quantity, Statement
+from repro.claims.experiments.quantities import TESTS
 from repro.claims.published import read_claims
-from repro.claims.quantities import TESTS
-from repro.claims.table import frame
+from repro.claims.shown.table import frame
 from repro.claims.verdicts import Judgement, judge_claims
 from repro.paths import PUBLISHED
 from repro.results.store import not_run

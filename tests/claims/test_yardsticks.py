@@ -3,7 +3,7 @@
 import pytest
 from made_up_operators import made_up_operators
 
-from repro.claims.operators import Yardstick, yardstick
+from repro.claims.studies.operators import Yardstick, yardstick
 from repro.claims.verdicts import judge_claims
 from repro.results.store import not_run
 

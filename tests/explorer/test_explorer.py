@@ -20,9 +20,9 @@ from repro.explorer import view as views
 from repro.explorer.browser import keep_in_address
 from repro.explorer.page import Page
 from repro.explorer.view import EXPERIMENTS, breakdown, default_view, plans
-from repro.predict.explore.experiments import predict_experiment
-from repro.predict.explore.pareto import pareto
-from repro.predict.explore.plans import best_plans, choose_job
+from repro.predict.explore.experiments.predicted import predict_experiment
+from repro.predict.explore.jobs.pareto import pareto
+from repro.predict.explore.jobs.plans import best_plans, choose_job
 from repro.results.metrics import iteration_time_s
 from repro.results.store import write_dataset
 

@@ -10,10 +10,10 @@ import pytest
 import xarray as xr
 
 from repro.catalog.studies.collectives import select_sweep
-from repro.figures.collectives import bandwidth_curves
 from repro.figures.disk import save_figure
-from repro.figures.scaling import PROTOCOL_COLOURS
-from repro.predict.explore.collective_sweeps import predict_sweep, published_sweep
+from repro.figures.experiments.collectives import bandwidth_curves
+from repro.figures.experiments.scaling import PROTOCOL_COLOURS
+from repro.predict.explore.experiments.collective_sweeps import predict_sweep, published_sweep
 from repro.results.collectives import bandwidths
 from repro.results.merging import merge
 from repro.results.store import not_run

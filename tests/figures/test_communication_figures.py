@@ -3,7 +3,7 @@
 import hvplot
 import pandas as pd
 
-from repro.figures.communication import growth, message_sizes
+from repro.figures.studies.communication import growth, message_sizes
 
 
 def test_bars_hold_all_calls_but_receives() -> None:

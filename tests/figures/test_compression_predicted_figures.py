@@ -4,7 +4,7 @@ import holoviews as hv
 import pandas as pd
 import pytest
 
-from repro.figures.compression_predicted import (
+from repro.figures.studies.compression_predicted import (
     break_even_maps,
     gain_by_link,
     gain_by_setting,

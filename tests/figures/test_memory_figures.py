@@ -8,11 +8,15 @@ import pytest
 
 from repro.catalog.models.open_models import open_model
 from repro.catalog.systems.technology import read_technology
-from repro.figures.hardware import bound_regions, fronts, generations_compared
-from repro.figures.memory import parts, published_and_predicted
-from repro.predict.explore.design_cube import design_cube, pareto_front, with_budget
-from repro.predict.explore.generations import Training, generations
-from repro.predict.explore.memory_study import memory_by_policy, published_memory, published_savings
+from repro.figures.predicted.hardware import bound_regions, fronts, generations_compared
+from repro.figures.studies.memory import parts, published_and_predicted
+from repro.predict.explore.hardware.design_cube import design_cube, pareto_front, with_budget
+from repro.predict.explore.hardware.generations import Training, generations
+from repro.predict.explore.studies.memory import (
+    memory_by_policy,
+    published_memory,
+    published_savings,
+)
 
 pytestmark = pytest.mark.slow
 _TRAINING = Training(open_model("llama3.1-8b"), 64, 512)

@@ -8,8 +8,8 @@ from one_gpu_made_up import CLUSTER, made_up_measurements
 
 from repro.catalog.models.papers import model
 from repro.catalog.studies.selection import select
-from repro.figures.one_gpu import peak_memory, time_per_sequence
-from repro.predict.explore.experiments import predict_experiment
+from repro.figures.predicted.one_gpu import peak_memory, time_per_sequence
+from repro.predict.explore.experiments.predicted import predict_experiment
 from repro.predict.step.memory import FRAMEWORK_BYTES
 from repro.results.metrics import phase_time_s
 from repro.results.store import not_run

@@ -4,7 +4,7 @@ import holoviews as hv
 import pandas as pd
 import pytest
 
-from repro.figures.open_models import (
+from repro.figures.predicted.open_models import (
     plan_phases,
     published_errors,
     published_runs,
@@ -12,7 +12,7 @@ from repro.figures.open_models import (
     worst_runs,
 )
 from repro.paths import PUBLISHED
-from repro.predict.explore.fused_plans import best_plans, by_imbalance
+from repro.predict.explore.jobs.fused_plans import best_plans, by_imbalance
 
 
 @pytest.fixture(scope="module")

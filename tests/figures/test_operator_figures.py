@@ -4,7 +4,7 @@ import holoviews as hv
 import pytest
 from made_up_operators import made_up_operators
 
-from repro.figures.operators import element_times, product_rates, retimed_iterations
+from repro.figures.studies.operators import element_times, product_rates, retimed_iterations
 from repro.results.store import not_run
 
 pytestmark = pytest.mark.slow

@@ -4,7 +4,7 @@ import holoviews as hv
 import pandas as pd
 import pytest
 
-from repro.figures.partitions import bytes_by_level_bars, gain_by_choice, scheme_map
+from repro.figures.studies.partitions import bytes_by_level_bars, gain_by_choice, scheme_map
 
 
 @pytest.fixture(autouse=True)

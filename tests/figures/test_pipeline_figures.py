@@ -9,12 +9,17 @@ import xarray as xr
 from made_up import made_up_pipeline
 
 from repro.catalog.studies.selection import select
-from repro.figures.batches import batch_heatmap, share_by_micro_batch
-from repro.figures.every import figures_of
-from repro.figures.larger import larger_scale
-from repro.figures.pipelines import node_utilisation, split_breakdown, timeline, timer_breakdown
-from repro.predict.explore.experiments import predict_experiment
-from repro.predict.explore.larger import predict_larger
+from repro.figures.experiments.batches import batch_heatmap, share_by_micro_batch
+from repro.figures.experiments.every import figures_of
+from repro.figures.experiments.pipelines import (
+    node_utilisation,
+    split_breakdown,
+    timeline,
+    timer_breakdown,
+)
+from repro.figures.predicted.larger import larger_scale
+from repro.predict.explore.experiments.predicted import predict_experiment
+from repro.predict.explore.jobs.larger import predict_larger
 from repro.results.metrics import iteration_time_s
 from repro.results.schema import Cell
 from repro.results.store import not_run

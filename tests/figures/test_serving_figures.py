@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from repro.catalog.systems.gpus import gpu
-from repro.figures.serving import (
+from repro.figures.predicted.serving import (
     latency_by_memory,
     latency_throughput,
     operator_shares,

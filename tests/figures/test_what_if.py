@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from repro.figures.disk import save_figure
-from repro.figures.what_if import (
+from repro.figures.predicted.what_if import (
     compare,
     plan_breakdown,
     plan_links,
@@ -22,7 +22,7 @@ from repro.figures.what_if import (
     scenarios,
     verdict,
 )
-from repro.predict.explore.plans import Job, best_plans, choose_job, describe
+from repro.predict.explore.jobs.plans import Job, best_plans, choose_job, describe
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from made_up import made_up_configuration, made_up_records
 
 from repro.catalog.studies.compression import read_compression_study
 from repro.experiments.compression import loss_run
-from repro.figures.compression import loss_curves, loss_over_time, measured_times
+from repro.figures.studies.compression import loss_curves, loss_over_time, measured_times
 from repro.observe.nic import NicSeries
 from repro.results.compression import has_losses, loss_dataset, loss_table, time_table
 from repro.results.merging import merge

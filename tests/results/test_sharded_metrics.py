@@ -8,7 +8,7 @@ import xarray as xr
 from repro.catalog.studies.selection import select
 from repro.claims.contradictions import contradictions
 from repro.collectives.definitions import busbw_GBps
-from repro.predict.explore.experiments import predict_experiment
+from repro.predict.explore.experiments.predicted import predict_experiment
 from repro.results.sharded import (
     COLLECTIVES,
     bandwidth_table,

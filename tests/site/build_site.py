@@ -28,7 +28,7 @@ if __name__ == "__main__":
 
         from repro.claims.verdicts import judge_every_claim
         from repro.figures.compared import compared_figures
-        from repro.figures.every import every_figure, save_figures
+        from repro.figures.experiments.every import every_figure, save_figures
 
         results = {
             name: made_up_experiment().assign_attrs(experiment=name, profile="default")

@@ -19,7 +19,7 @@ from split_norms import split_norms
 from torch.autograd.graph import saved_tensors_hooks
 
 from repro.predict.workload import Recompute
-from repro.train.models import transformer_config
+from repro.train.megatron.models import transformer_config
 from repro.train.phases import create_timers
 from repro.train.records import TrainingRun
 from repro.train.run import forward_backward, iterate

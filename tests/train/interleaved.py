@@ -14,7 +14,8 @@ from megatron.core.timers import Timers
 
 from repro.observe.communication import CommunicationLog, logging
 from repro.observe.transfers import Transfer
-from repro.train.models import transformer_config
+from repro.train.megatron.models import transformer_config
+from repro.train.megatron.steps import forward_step
 from repro.train.phases import (
     create_timers,
     running_phase,
@@ -22,7 +23,6 @@ from repro.train.phases import (
     timed_gradient_sync,
 )
 from repro.train.records import TrainingRun
-from repro.train.steps import forward_step
 
 
 def interleaved_chunks(

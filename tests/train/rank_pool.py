@@ -109,7 +109,7 @@ def _free_port() -> int:
 def _serve(rank: int, pipe: Connection) -> None:
     import torch
 
-    from repro.train.groups import join_groups, leave_groups
+    from repro.train.megatron.groups import join_groups, leave_groups
     from repro.train.run import device_scope
 
     # Of a killed test run no rank is left in a collective.

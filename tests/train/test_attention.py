@@ -15,10 +15,10 @@ from staged import SEQUENCE, Trained, set_up_staged, staged_run, train_staged
 from repro.catalog.models.papers import Family
 from repro.corpus.config import FAMILIES
 from repro.errors import ReproError
-from repro.train import attention
+from repro.train.megatron import attention
+from repro.train.megatron.steps import Batch, forward_step
 from repro.train.records import Attention, TrainingRun
 from repro.train.run import forward_backward
-from repro.train.steps import Batch, forward_step
 from repro.train.training import Training, set_up
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ from rank_pool import RankPool
 from staged import named_weights, set_up_staged, staged_run
 
 from repro.catalog.models.papers import Family
-from repro.train.checkpoint import save_checkpoint
+from repro.train.megatron.checkpoint import save_checkpoint
 from repro.train.records import TrainingRun
 from repro.train.run import forward_backward
 from repro.train.training import Training, set_up

@@ -2,7 +2,7 @@
 
 import torch
 
-from repro.train.cpu_compat import cpu_as_cuda
+from repro.train.megatron.cpu_compat import cpu_as_cuda
 
 
 def test_cuda_literals_make_cpu_tensors_inside_only() -> None:

@@ -10,9 +10,9 @@ from made_up import small_run
 from rank_pool import RankPool
 
 from repro.catalog.models.papers import Shape
-from repro.claims.communication import agreement
+from repro.claims.studies.communication import agreement
 from repro.claims.verdicts import judge_claims
-from repro.figures.communication import logged_sizes
+from repro.figures.studies.communication import logged_sizes
 from repro.observe.nic import NicSeries
 from repro.results.communication import transfers
 from repro.results.merging import merge

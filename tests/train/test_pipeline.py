@@ -29,7 +29,7 @@ from repro.catalog.models.stages import layers_per_stage, tokens_handed_on
 from repro.corpus.config import FAMILIES
 from repro.errors import ReproError
 from repro.observe.messages import pair_messages
-from repro.train.groups import join_groups
+from repro.train.megatron.groups import join_groups
 from repro.train.records import RankRecord, TrainingRun
 from repro.train.training import set_up
 

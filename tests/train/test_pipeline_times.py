@@ -31,7 +31,7 @@ def _train_with_a_slow_stage(run: TrainingRun, scratch: Path) -> RankRecord:
     import torch.distributed as dist
 
     from repro.train import run as training
-    from repro.train.steps import forward_step
+    from repro.train.megatron.steps import forward_step
 
     def slowed(*arguments: Any) -> Callable[..., Any]:
         step = forward_step(*arguments)

@@ -9,19 +9,19 @@ import xarray as xr
 from repro.catalog.studies.experiments import EXPERIMENTS, experiment
 from repro.catalog.studies.selection import select
 from repro.catalog.systems.protocols import read_protocols
-from repro.claims.communication import COMMUNICATION, LOGGED
-from repro.claims.compression import COMPRESSION
-from repro.claims.definitions import Quantity, Statement
+from repro.claims.experiments.definitions import Quantity, Statement
+from repro.claims.experiments.quantities import ASSUMPTIONS, MEMORY_INPUTS, NOT_ON_TESTBED, TESTS
 from repro.claims.findings import Finding, Verdict, unanswered
-from repro.claims.hardware import HARDWARE, OfHardware
-from repro.claims.inference import INFERENCE
-from repro.claims.partitions import PARTITIONS
-from repro.claims.predictions import PREDICTIONS, Predicted
 from repro.claims.published import Claim, read_claims
-from repro.claims.quantities import ASSUMPTIONS, MEMORY_INPUTS, NOT_ON_TESTBED, TESTS
-from repro.claims.studies import brought_by, study_findings
+from repro.claims.studies.communication import COMMUNICATION, LOGGED
+from repro.claims.studies.compression import COMPRESSION
+from repro.claims.studies.every import brought_by, study_findings
+from repro.claims.studies.hardware import HARDWARE, OfHardware
+from repro.claims.studies.inference import INFERENCE
+from repro.claims.studies.partitions import PARTITIONS
+from repro.claims.studies.predictions import PREDICTIONS, Predicted
 from repro.observe.precision import CONFIDENCE
-from repro.predict.explore.experiments import draw_experiment, predict_experiment
+from repro.predict.explore.experiments.predicted import draw_experiment, predict_experiment
 from repro.predict.workload import Array
 from repro.results.metrics import Sample, draw_sample, estimate, support
 from repro.results.store import why_not_run

@@ -81,7 +81,7 @@ def first_look(
     from repro.catalog.studies.selection import select
     from repro.experiments.obtain import obtain
     from repro.figures.disk import save_figure
-    from repro.figures.scaling import breakdown
+    from repro.figures.experiments.scaling import breakdown
 
     selection = select("weak_scaling", models="bert-large", gpus=8, profile=profile)
     results = obtain(selection, "results/first_look/first_look.nc")

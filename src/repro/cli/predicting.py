@@ -33,7 +33,7 @@ def what_if(
     ] = False,
 ) -> None:
     """Print the best plans to train MODEL."""
-    from repro.predict.explore.fused_plans import best_plans, plan_table
+    from repro.predict.explore.jobs.fused_plans import best_plans, plan_table
 
     asked = precisions.split(",") if precisions else None
     best = best_plans(
@@ -58,7 +58,7 @@ def fits(
 ) -> None:
     """Print the largest micro batch and the longest context with which MODEL fits, by what is
     computed again and what replicas share, the cheapest first; and the largest model."""
-    from repro.predict.explore.fits import fits_table, largest_model, what_fits
+    from repro.predict.explore.jobs.fits import fits_table, largest_model, what_fits
 
     typer.echo(fits_table(what_fits(model, gpu, gpus, global_batch, precision=precision)))
     typer.echo(f"largest model that fits: {largest_model(gpu, gpus, global_batch)}")
@@ -83,7 +83,7 @@ def serve_estimate(
     stack: Annotated[str, typer.Option(help="Of params/serving.yaml; else its first.")] = "",
 ) -> None:
     """Print how MODEL is served best: latencies, throughput, and what bounds each operator."""
-    from repro.predict.explore.serving import best_plan, estimate_text, service, serving_plans
+    from repro.predict.explore.jobs.serving import best_plan, estimate_text, service, serving_plans
 
     asked = service(model, gpu, gpus, input_tokens, output_tokens, stack, cluster)
     plans = serving_plans(asked, precisions.split(","), batch)
@@ -104,8 +104,8 @@ def traffic(
     volumes by group, level of the topology and phase, in half precision."""
     from repro.catalog.parallel.layouts import read_plan
     from repro.catalog.systems.clusters import cluster as read_cluster
-    from repro.predict.explore.traffic import gpt_shape, traffic_table
-    from repro.predict.explore.traffic import traffic as volumes
+    from repro.predict.explore.jobs.traffic import gpt_shape, traffic_table
+    from repro.predict.explore.jobs.traffic import traffic as volumes
 
     layout = read_plan(plan)
     topology = read_cluster(cluster or "dgx-a100").topology

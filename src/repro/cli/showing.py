@@ -37,8 +37,8 @@ def claims(
 
     from repro.catalog.studies.experiments import EXPERIMENTS
     from repro.claims.reference import judge_reference, reference_run
-    from repro.claims.selection import filter_claims
-    from repro.claims.terminal import card, overview, rows
+    from repro.claims.shown.selection import filter_claims
+    from repro.claims.shown.terminal import card, overview, rows
     from repro.claims.verdicts import judge_every_claim
     from repro.experiments.this_machine import caveats
     from repro.results.store import read_evidence
@@ -67,8 +67,8 @@ def figures() -> None:
     metrics."""
     from repro.claims.judged import read_judgements
     from repro.figures.compared import compared_figures
-    from repro.figures.every import every_figure, save_figures
-    from repro.figures.what_if import scenario_figures
+    from repro.figures.experiments.every import every_figure, save_figures
+    from repro.figures.predicted.what_if import scenario_figures
     from repro.results.store import read_experiments, read_result, read_sweeps
     from repro.results.summary import write_metrics
 

@@ -11,8 +11,8 @@ from repro.catalog.systems.clusters import cluster
 from repro.errors import NotRunHere
 from repro.experiments.sweeps import sweep_attributes, sweep_parameters
 from repro.observe.environment import provenance
-from repro.predict.explore.collective_sweeps import predict_sweep, published_sweep
-from repro.predict.explore.experiments import predict_experiment
+from repro.predict.explore.experiments.collective_sweeps import predict_sweep, published_sweep
+from repro.predict.explore.experiments.predicted import predict_experiment
 from repro.predict.parameters import calibration
 from repro.results.reference import read_reference
 from repro.results.store import has_runs, not_run

@@ -23,7 +23,7 @@ from repro.launch.carry_out import carry_out
 from repro.launch.cases import Case
 from repro.launch.journal import Journal
 from repro.paths import ENWIKI, PARAMS, RESULTS
-from repro.predict.explore.compute import compute_time
+from repro.predict.explore.experiments.compute import compute_time
 from repro.results.merging import merge
 from repro.results.outcome import Outcome, OutOfMemory
 from repro.results.store import write_dataset

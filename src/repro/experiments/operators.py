@@ -134,7 +134,7 @@ def measure_operators(profile_name: str) -> xr.Dataset:
 def _alone(rank: int, ranks: int, port: int, profile_name: str) -> Found:
     """On one rank: all operators and the iterations of all models."""
     from repro.observe.operator_trace import trace_of
-    from repro.train.groups import join_groups
+    from repro.train.megatron.groups import join_groups
     from repro.train.operators import operator_s
     from repro.train.run import device_scope
 

@@ -26,7 +26,7 @@ from repro.launch.cases import Case, training_case
 from repro.launch.journal import Journal
 from repro.launch.messages import Order, Site
 from repro.paths import ENWIKI, PARAMS, RESULTS
-from repro.predict.explore.partition_study import trained
+from repro.predict.explore.studies.partitions import trained
 from repro.results.outcome import Outcome, OutOfMemory
 from repro.results.schema import Cell
 from repro.results.store import not_run

@@ -16,9 +16,9 @@ from repro.catalog.models.open_models import open_model
 from repro.catalog.systems.technology import read_technology
 from repro.errors import ReproError
 from repro.explorer.browser import open_in_browser, or_why_not
-from repro.figures.hardware import bound_regions, fronts
-from repro.predict.explore.design_cube import RATES, design_cube, pareto_front, with_budget
-from repro.predict.explore.generations import Training
+from repro.figures.predicted.hardware import bound_regions, fronts
+from repro.predict.explore.hardware.design_cube import RATES, design_cube, pareto_front, with_budget
+from repro.predict.explore.hardware.generations import Training
 
 _WIDGETS = 340
 _TRAINING = "gpt3-175b", 1024, 1536

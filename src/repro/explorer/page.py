@@ -13,10 +13,10 @@ import panel as pn
 from repro.catalog.studies.experiments import experiment
 from repro.explorer.browser import open_in_browser, or_why_not
 from repro.explorer.view import EXPERIMENTS, View, breakdown, default_view, plans
+from repro.figures.experiments.scaling import PHASE_COLOURS
 from repro.figures.palette import PURPLE
-from repro.figures.scaling import PHASE_COLOURS
-from repro.figures.what_if import plans_table
-from repro.predict.explore.plans import describe
+from repro.figures.predicted.what_if import plans_table
+from repro.predict.explore.jobs.plans import describe
 
 _WIDGETS = 340
 _ROWS = 12

@@ -14,9 +14,9 @@ from repro.catalog.systems.clusters import cluster
 from repro.catalog.systems.protocols import Protocol, protocol
 from repro.errors import ReproError
 from repro.paths import RESULTS
-from repro.predict.explore.experiments import predict_with
-from repro.predict.explore.pareto import pareto
-from repro.predict.explore.plans import best_plans, choose_job
+from repro.predict.explore.experiments.predicted import predict_with
+from repro.predict.explore.jobs.pareto import pareto
+from repro.predict.explore.jobs.plans import best_plans, choose_job
 from repro.predict.parameters import calibration
 from repro.results.reference import SOURCE, read_reference
 from repro.results.store import has_runs, read_dataset
@@ -98,7 +98,7 @@ def plans(view: View) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        As `repro.predict.explore.plans.best_plans` has it, with the level `gpus` in front, and
+        As `repro.predict.explore.jobs.plans.best_plans` has it, with the level `gpus` in front, and
         `pareto`: no other plan is at least as good in time, memory and cost.
 
     Raises

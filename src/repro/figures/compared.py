@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import holoviews as hv
 import pandas as pd
 
-from repro.claims.explained import HEADLINES
+from repro.claims.experiments.quantities import TESTS
+from repro.claims.explanations.one_model import HEADLINES
 from repro.claims.published import read_claims
-from repro.claims.quantities import TESTS
 from repro.claims.verdicts import Judgement
-from repro.figures.every import Figure, figure
+from repro.figures.experiments.every import Figure, figure
 from repro.figures.palette import GREEN, PURPLE, SKY_BLUE
 from repro.figures.panels import option, options, published_marks
 

@@ -3,7 +3,7 @@
 from repro.catalog.studies.collectives import select_sweep
 from repro.claims.published import read_claims
 from repro.errors import NotRunHere
-from repro.predict.explore.collective_sweeps import published_sweep
+from repro.predict.explore.experiments.collective_sweeps import published_sweep
 
 # Lowest and highest mean rate of a NIC over the models, by experiment and protocol.
 _NIC_RANGES = {

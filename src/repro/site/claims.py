@@ -11,12 +11,12 @@ from itables import to_html_datatable
 from itables.javascript import generate_init_offline_itables_html
 
 from repro.claims.contradictions import Contradiction, contradictions
+from repro.claims.experiments.quantities import TESTS
 from repro.claims.judged import CLAIMS, read_judgements
-from repro.claims.operators import OPERATORS
-from repro.claims.predictions import PREDICTIONS
 from repro.claims.published import read_sources
-from repro.claims.quantities import TESTS
-from repro.claims.table import frame
+from repro.claims.shown.table import frame
+from repro.claims.studies.operators import OPERATORS
+from repro.claims.studies.predictions import PREDICTIONS
 from repro.claims.verdicts import Judgement, judge_every_claim
 from repro.results.store import read_evidence
 from repro.site.dots import Dot, dot_plot

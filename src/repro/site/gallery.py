@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from repro.figures.every import INDEX
+from repro.figures.experiments.every import INDEX
 from repro.paths import RESULTS
 from repro.site.measured import missing
 from repro.site.pages import raw, toctree, write_page

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from repro.claims.observations import Observation, observation_of
+from repro.claims.shown.observations import Observation, observation_of
 from repro.claims.verdicts import Judgement
 from repro.experiments.this_machine import caveats
 from repro.figures.compared import SOURCES

@@ -29,7 +29,7 @@ from repro.catalog.systems.serving import ServingStack
 from repro.catalog.systems.stacks import Stack
 from repro.catalog.systems.technology import Technology
 from repro.corpus.config import CorpusConfig
-from repro.predict.explore.larger import LargerModels
+from repro.predict.explore.jobs.larger import LargerModels
 from repro.predict.fused.parameters import FusedCalibration
 from repro.predict.network.links import LinkCalibration
 from repro.predict.operators.measured import MeasuredOperator

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from repro.figures.what_if import scenario_tables
+from repro.figures.predicted.what_if import scenario_tables
 from repro.site.gallery import interactive, read_figures
 from repro.site.pages import raw, write_page
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from megatron.core.timers import TimerBase, Timers
 
-from repro.train.timers import RunningTimers
+from repro.train.megatron.timers import RunningTimers
 
 # What a GPU computes.
 PASSES = ("forward-compute", "backward-compute", "optimizer")

@@ -10,9 +10,9 @@ from megatron.core import parallel_state
 from megatron.core.distributed import finalize_model_grads
 
 from repro.catalog.phases import MESSAGE_PHASES, P2P_TIMERS, PHASES
-from repro.train.exchange import all_to_all_timer
+from repro.train.megatron.exchange import all_to_all_timer
+from repro.train.megatron.timers import RunningTimers
 from repro.train.pacing import CODING, PASSES, PacedTimers, pause, resume
-from repro.train.timers import RunningTimers
 
 # Megatron-Core's schedule starts and stops the timers of computing and of messages, given the
 # `Timers` in its configuration, and its gradient sync that of the data-parallel part; the training

@@ -20,14 +20,14 @@ from repro.observe.communication import logging
 from repro.observe.memory import begin_peak, peak_bytes
 from repro.observe.turns import Turns
 from repro.train.allowance import keep_to_allowance
-from repro.train.checkpoint import save_checkpoint
-from repro.train.cpu_compat import cpu_as_cuda
+from repro.train.megatron.checkpoint import save_checkpoint
+from repro.train.megatron.cpu_compat import cpu_as_cuda
+from repro.train.megatron.steps import Batch, forward_step
+from repro.train.megatron.t5_stage import t5_shapes
 from repro.train.pacing import lacked_so_far_s
 from repro.train.phases import read_phases, reset_timers
 from repro.train.records import RankRecord, Report, Span, TrainingRun
 from repro.train.series import Iteration, Series, Watch
-from repro.train.steps import Batch, forward_step
-from repro.train.t5_stage import t5_shapes
 from repro.train.training import Training, set_up
 
 
@@ -46,11 +46,11 @@ def train(
 ) -> tuple[RankRecord, ...]:
     """Train one configuration on this rank and return what it measured, by turn.
 
-    The process groups exist (`repro.train.groups`). Checkpoints and dataset indices go below
-    `scratch`, a folder all ranks see. `report` is called after each iteration with the number of
-    those recorded so far, of those that are recorded at least. `cores` is an emulated GPU's share
-    of the machine, at whose pace it computes, and `memory_bytes` what the run may take beside what
-    the process holds.
+    The process groups exist (`repro.train.megatron.groups`). Checkpoints and dataset indices go
+    below `scratch`, a folder all ranks see. `report` is called after each iteration with the number
+    of those recorded so far, of those that are recorded at least. `cores` is an emulated GPU's
+    share of the machine, at whose pace it computes, and `memory_bytes` what the run may take beside
+    what the process holds.
 
     Batches are loaded between iterations, outside the clock: what is measured is computing and
     communicating.

@@ -10,7 +10,7 @@ import torch
 from megatron.core.transformer.transformer_layer import TransformerLayer
 
 from repro.catalog.parallel.partitions import BLOCK
-from repro.train.groups import join_groups, leave_groups
+from repro.train.megatron.groups import join_groups, leave_groups
 from repro.train.partition.quantised import to_integers
 from repro.train.records import Spectrum, TrainingRun
 from repro.train.run import device_scope, iterate

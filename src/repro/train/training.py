@@ -24,10 +24,11 @@ from torch.utils.data import default_collate
 from repro.corpus.datasets import build_datasets
 from repro.errors import ReproError
 from repro.observe.communication import CommunicationLog
-from repro.train.communicator import RecordingCommunicator
 from repro.train.compression.directions import Compressor, check_compression
-from repro.train.exchange import time_exchanges
-from repro.train.models import DTYPES, build_model, transformer_config
+from repro.train.megatron.communicator import RecordingCommunicator
+from repro.train.megatron.exchange import time_exchanges
+from repro.train.megatron.models import DTYPES, build_model, transformer_config
+from repro.train.megatron.steps import Batch
 from repro.train.partition.fully_shard import check_partition, partitioned
 from repro.train.partition.optimizer import PartitionedOptimizer
 from repro.train.phases import (
@@ -37,7 +38,6 @@ from repro.train.phases import (
     timed_gradient_sync,
 )
 from repro.train.records import TrainingRun
-from repro.train.steps import Batch
 
 GRADIENT_CLIP = 1.0
 # Megatron-LM's distance between the seeds of two stages.

@@ -26,7 +26,7 @@ from repro.predict.calibration.one_gpu import (
     summary,
 )
 from repro.predict.calibration.rows import read_collectives, read_rows
-from repro.predict.explore.experiments import predict_experiment
+from repro.predict.explore.experiments.predicted import predict_experiment
 from repro.results.measured import keep_measured, read_kept
 from repro.results.metrics import communication_fraction
 from repro.results.store import has_runs, not_run, why_not_run

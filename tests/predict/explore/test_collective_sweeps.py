@@ -11,7 +11,11 @@ from repro.catalog.studies.collectives import SweepSelection, select_sweep
 from repro.collectives.definitions import bus_factor
 from repro.errors import NotRunHere
 from repro.paths import PUBLISHED
-from repro.predict.explore.collective_sweeps import judge_sweep, predict_sweep, published_sweep
+from repro.predict.explore.experiments.collective_sweeps import (
+    judge_sweep,
+    predict_sweep,
+    published_sweep,
+)
 from repro.predict.network.expected import AS_EXPECTED, SLOW, expected_busbw
 from repro.results.collectives import bandwidths
 

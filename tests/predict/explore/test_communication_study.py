@@ -5,8 +5,8 @@ import pytest
 from repro.catalog.studies.communication import read_communication_study
 from repro.catalog.systems.clusters import cluster
 from repro.errors import ReproError
-from repro.predict.explore.communication_study import predict_study, study_layout, volumes
-from repro.predict.explore.traffic import gpt_shape, traffic
+from repro.predict.explore.jobs.traffic import gpt_shape, traffic
+from repro.predict.explore.studies.communication import predict_study, study_layout, volumes
 
 
 def test_a_ranks_volumes_are_the_plans_over_its_ranks() -> None:

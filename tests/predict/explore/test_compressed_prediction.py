@@ -10,14 +10,14 @@ from scipy.optimize import brentq
 from repro.catalog.studies.compressed_training import read_compressed_training
 from repro.catalog.systems.gpus import gpu
 from repro.errors import ReproError
-from repro.predict.explore.break_even import (
+from repro.predict.explore.studies.break_even import (
     break_even_table,
     coding_by_hops,
     coding_rate_bytes_per_s,
     ring_rates_gbytes_per_s,
     speed_up_map,
 )
-from repro.predict.explore.compressed_training import (
+from repro.predict.explore.studies.compressed_training import (
     HYBRID,
     NAIVE,
     NONE,
@@ -27,7 +27,7 @@ from repro.predict.explore.compressed_training import (
     predict_compressed,
     sweep_gains,
 )
-from repro.predict.explore.partitions import faster_links
+from repro.predict.explore.studies.partitioned_step import faster_links
 from repro.predict.network.encoding import Encodings
 from repro.predict.step.iteration import predict_phases
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from repro.predict.explore.cpu_ranks import (
+from repro.predict.explore.experiments.cpu_ranks import (
     CpuRanks,
     calibrate_ranks,
     configurations,

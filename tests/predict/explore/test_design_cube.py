@@ -8,8 +8,8 @@ from repro.catalog.models.open_models import open_model
 from repro.catalog.systems.gpus import gpu
 from repro.catalog.systems.technology import read_technology
 from repro.errors import ReproError
-from repro.predict.explore.design_cube import design_cube, pareto_front, with_budget
-from repro.predict.explore.generations import Training, fastest
+from repro.predict.explore.hardware.design_cube import design_cube, pareto_front, with_budget
+from repro.predict.explore.hardware.generations import Training, fastest
 
 _TRAINING = Training(open_model("llama3.1-8b"), 64, 512, precisions=("bf16",))
 _AXES = {

@@ -10,7 +10,11 @@ from repro.catalog.studies.experiments import Experiment, Profile, experiment
 from repro.catalog.studies.selection import Selection, select
 from repro.catalog.systems.clusters import cluster
 from repro.catalog.systems.protocols import protocol
-from repro.predict.explore.experiments import draw_experiment, predict_experiment, predict_with
+from repro.predict.explore.experiments.predicted import (
+    draw_experiment,
+    predict_experiment,
+    predict_with,
+)
 from repro.predict.network.machine import machine
 from repro.predict.parameters import calibration
 from repro.predict.step.memory import FRAMEWORK_BYTES, memory

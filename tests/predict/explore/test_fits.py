@@ -7,8 +7,8 @@ from repro.catalog.models.open_models import open_model
 from repro.catalog.systems.gpus import gpu
 from repro.cli import app
 from repro.errors import ReproError
-from repro.predict.explore.fits import what_fits
-from repro.predict.explore.fused_plans import DoesNotFit, best_plans, fitting_plans
+from repro.predict.explore.jobs.fits import what_fits
+from repro.predict.explore.jobs.fused_plans import DoesNotFit, best_plans, fitting_plans
 
 _H100 = "h100-sxm-80gb"
 _JOB = ("llama3.1-70b", _H100, 32, 64)

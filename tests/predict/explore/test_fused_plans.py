@@ -8,7 +8,7 @@ from repro.catalog.models.open_models import open_model
 from repro.catalog.systems.gpus import gpu
 from repro.cli import app
 from repro.errors import ReproError
-from repro.predict.explore.fused_plans import SPLIT, best_plans, plan_table
+from repro.predict.explore.jobs.fused_plans import SPLIT, best_plans, plan_table
 
 _H100 = "h100-sxm-80gb"
 

@@ -9,8 +9,13 @@ from repro.catalog.models.open_models import open_model
 from repro.catalog.systems.gpus import gpu
 from repro.catalog.systems.technology import read_technology
 from repro.errors import ReproError
-from repro.predict.explore.designs import BOUNDS, designs_gained, explore_designs, peak_flops
-from repro.predict.explore.generations import (
+from repro.predict.explore.hardware.designs import (
+    BOUNDS,
+    designs_gained,
+    explore_designs,
+    peak_flops,
+)
+from repro.predict.explore.hardware.generations import (
     PARTS,
     Training,
     fastest,

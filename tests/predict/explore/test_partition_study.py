@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from repro.catalog.studies.partitions import read_partition_study
-from repro.predict.explore.partition_study import (
+from repro.predict.explore.studies.partitioned_step import faster_links, predict_step
+from repro.predict.explore.studies.partitions import (
     bytes_by_level,
     memory_by_part,
     predict_schemes,
     trained,
 )
-from repro.predict.explore.partitions import faster_links, predict_step
 
 _SCHEMES = read_partition_study().schemes
 

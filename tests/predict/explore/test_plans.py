@@ -8,7 +8,7 @@ import pytest
 
 from repro.errors import ReproError
 from repro.predict.calibration.interval import half_width
-from repro.predict.explore.plans import (
+from repro.predict.explore.jobs.plans import (
     FRAMEWORK_BYTES,
     SPLIT,
     Job,

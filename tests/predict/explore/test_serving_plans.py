@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from repro.catalog.systems.technology import MemoryKind, read_technology
 from repro.cli import app
 from repro.errors import ReproError
-from repro.predict.explore.serving import (
+from repro.predict.explore.jobs.serving import (
     Service,
     best_plan,
     by_memory,

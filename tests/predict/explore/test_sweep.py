@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 from examples import CALIBRATED, GPT, machine_of, rows
 
-from repro.predict.explore.sweep import predict
+from repro.predict.explore.jobs.sweep import predict
 from repro.predict.step.iteration import predict_phases
 from repro.predict.step.memory import memory
 from repro.predict.step.quantities import quantities

@@ -7,7 +7,7 @@ from repro.catalog.parallel.communication import step_communication
 from repro.catalog.parallel.layouts import Layout, read_plan
 from repro.catalog.systems.clusters import cluster
 from repro.errors import ReproError
-from repro.predict.explore.traffic import gpt_shape, traffic, traffic_table
+from repro.predict.explore.jobs.traffic import gpt_shape, traffic, traffic_table
 
 _HALF = 2
 _A = cluster("pinnacles").topology

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from repro.predict.explore.break_even import break_even_bytes_per_s
+from repro.predict.explore.studies.break_even import break_even_bytes_per_s
 from repro.predict.network.encoding import Encoding, Encodings, Operation, coded_bytes
 from repro.predict.network.machine import Links, Machine
 from repro.predict.network.transfers import all_reduce_s, half_all_reduce_s, message_s

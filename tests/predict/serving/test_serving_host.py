@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from repro.catalog.models.open_models import open_model
-from repro.claims.inference import INFERENCE, xeon_token_s
+from repro.claims.studies.inference import INFERENCE, xeon_token_s
 from repro.predict.operators.retimed import Curve
 from repro.predict.serving.host import Host, Measured, measured_token_s, output_token_s
 

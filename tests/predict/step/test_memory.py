@@ -9,7 +9,7 @@ from examples import GPT, rows, workloads
 from hypothesis import given
 
 from repro.catalog.models.volumes import embedding_parameters, layer_parameters
-from repro.predict.explore.memory_study import published_memory, published_savings
+from repro.predict.explore.studies.memory import published_memory, published_savings
 from repro.predict.memory import WIDTHS, in_flight
 from repro.predict.step.memory import activation_bytes_per_layer, memory, stage_parameters
 from repro.predict.workload import Array, Plan, Workload

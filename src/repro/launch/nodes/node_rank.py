@@ -80,7 +80,7 @@ def _work(place: Joined, step: Step, folder: Path) -> Answer:
 
     # Megatron-Core takes seconds to load: a node that lacks the protocol has answered by now.
     from repro.collectives.sweep import sweep
-    from repro.train.groups import join_groups, leave_groups
+    from repro.train.megatron.groups import join_groups, leave_groups
     from repro.train.run import device_scope, train
 
     def report(done: int, _: str) -> None:

@@ -18,9 +18,9 @@ from repro.testbed.links import Network
 # What ranks use, loaded once before they are forked; the last two are loaded by the first dataset
 # and the first optimizer, in each rank for itself.
 PRELOADED = [
-    "repro.train.uncompiled",
+    "repro.train.megatron.uncompiled",
     "repro.train.run",
-    "repro.train.groups",
+    "repro.train.megatron.groups",
     "megatron.core.datasets.helpers",
     "torch._dynamo",
 ]

@@ -93,7 +93,7 @@ def _obey(place: Place, supervisor: Connection) -> None:
     import torch
 
     from repro.collectives.sweep import sweep
-    from repro.train.groups import join_groups, leave_groups
+    from repro.train.megatron.groups import join_groups, leave_groups
     from repro.train.run import device_scope, train
 
     torch.set_num_threads(1)

@@ -1,8 +1,8 @@
 """Where the messages of training pass, to be encoded by their direction.
 
 Megatron-Core sums gradients and activations by `torch.distributed.all_reduce`, which is replaced
-while a run is at work; messages between pipeline stages pass `repro.train.communicator`. Norms,
-losses, barriers and whatever else is small stay as they are.
+while a run is at work; messages between pipeline stages pass `repro.train.megatron.communicator`.
+Norms, losses, barriers and whatever else is small stay as they are.
 """
 
 from collections.abc import Callable, Iterator

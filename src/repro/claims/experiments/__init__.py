@@ -1,0 +1,1 @@
+"""Tests of the claims that experiments of the testbed answer."""

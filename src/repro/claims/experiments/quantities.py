@@ -1,0 +1,35 @@
+"""How each claim is tested on results, by the claim's id.
+
+The tests are small functions beside each other by experiment, one module for a few experiments:
+`scaling`, `pipelines`, `batches`, `report`. Each exports `TESTS` by the ids of the claims it
+answers (several documents repeat a claim, which is tested once) and `ASSUMPTIONS` by experiment, if
+it needs any; they are merged here. No test knows a published number.
+"""
+
+from repro.claims.experiments import batches, pipelines, report, scaling
+from repro.claims.experiments.definitions import Quantity, Statement
+
+_GROUPS: dict[tuple[str, ...], Quantity | Statement] = {
+    **scaling.TESTS,
+    **pipelines.TESTS,
+    **batches.TESTS,
+    **report.TESTS,
+}
+TESTS: dict[str, Quantity | Statement] = {
+    claim: test for claims, test in _GROUPS.items() for claim in claims
+}
+
+# By experiment: what the documents do not state, and answers from it take for it.
+ASSUMPTIONS: dict[str, str] = {
+    **pipelines.ASSUMPTIONS,
+    **batches.ASSUMPTIONS,
+    **report.ASSUMPTIONS,
+}
+
+# What the testbed cannot find out: its GPUs' memory is cut to what the model predicts.
+MEMORY_INPUTS = dict.fromkeys(
+    ("C106", "C111", "C112"), "the memory of emulated GPUs follows from the predicted one"
+)
+
+# What the testbed has no answer to, though its experiment was run.
+NOT_ON_TESTBED: dict[str, str] = report.NOT_ON_TESTBED

@@ -1,0 +1,1 @@
+"""What would have to hold for claims that do not come out."""

@@ -1,0 +1,1 @@
+"""Which verdicts are shown, and how: on a terminal, in notebooks."""

@@ -1,0 +1,1 @@
+"""Tests of the claims that logs, predictions and single operators answer."""

@@ -1,0 +1,1 @@
+"""The papers' figures, of measured or predicted experiments."""

@@ -1,0 +1,140 @@
+"""Bus bandwidth of collectives by size, at full scale."""
+
+from collections.abc import Iterator
+
+import holoviews as hv
+import hvplot.pandas  # noqa: F401  (registers .hvplot)
+import pandas as pd
+import xarray as xr
+
+from repro.figures.experiments.scaling import PROTOCOL_COLOURS
+from repro.figures.palette import BLACK
+from repro.figures.panels import (
+    not_run_here,
+    option,
+    options,
+    panel_size,
+    panels,
+    protocol_labels,
+    published_marks,
+    shows_legend,
+)
+from repro.figures.published import published_busbw
+from repro.results.collectives import OUT_OF_PLACE, bandwidths
+
+_BUSBW = "full_scale_busbw_GBps"
+# What a line of the legend is, by the source of its values.
+_HOW = {
+    "testbed": "measured",
+    "cluster": "measured",
+    "paper": "published",
+    "predicted": "predicted",
+}
+_SIZE_TICKS = [
+    *((1e1, "10 B"), (1e3, "1 KB"), (1e5, "100 KB")),
+    *((1e7, "10 MB"), (1e9, "1 GB"), (1e11, "100 GB")),
+]
+_OTHER_COLOUR = BLACK
+
+
+def bandwidth_curves(
+    results: xr.Dataset,
+    expected: xr.Dataset | None = None,
+    *,
+    gpus: int | None = None,
+    layout: str = "world",
+) -> hv.Layout:
+    """A panel per collective, a colour per protocol: points with their intervals, and what is
+    predicted as broken lines with a band.
+
+    Parameters
+    ----------
+    results : Dataset
+        Measured, or with bandwidths already.
+    expected : Dataset, optional
+        Of `repro.predict.explore.experiments.collective_sweeps.predict_sweep`.
+    gpus : int, optional
+        Without it, the most.
+    """
+    if not results.data_vars:
+        return not_run_here(results)
+    bands = bandwidths(results)
+    how = _HOW[str(bands["source"].item())]
+    shown = bands.squeeze("source", drop=True).sel(layout=layout, in_place=OUT_OF_PLACE)
+    count = int(shown["gpus"].max()) if gpus is None else gpus
+    scale = float(bands.attrs.get("rate_scale", 1.0))
+    names = [str(name) for name in shown["collective"].values]
+    drawn = []
+    for number, name in enumerate(names):
+        elements = _points(shown.sel(collective=name, gpus=count), scale, how)
+        if expected is not None and layout == "world":
+            own = expected.isel(source=0).sel(collective=name, gpus=count, layout=layout)
+            elements = _bands(own.isel(in_place=0), scale) + elements
+        cluster = bands.attrs.get("cluster")
+        if cluster and (stated := published_busbw(cluster, name, count)):
+            elements.append(published_marks(stated))
+        legend = shows_legend(number, len(names))
+        drawn.append(_panel(elements, f"{name}, {count} GPUs", legend=legend))
+    return panels(drawn)
+
+
+def _panel(elements: list[hv.Element], title: str, *, legend: bool) -> hv.Overlay:
+    if not elements:
+        return hv.Overlay([hv.Text(0.5, 0.5, "nothing was measured")]).opts(title=title)
+    return hv.Overlay(elements).opts(
+        title=title,
+        logx=True,
+        logy=True,
+        xlabel="size at full scale",
+        ylabel="bus bandwidth, GB/s at full scale",
+        xticks=_SIZE_TICKS,
+        show_legend=legend,
+        legend_position="right",
+        **panel_size(),
+    )
+
+
+def _points(chosen: xr.Dataset, scale: float, how: str) -> list[hv.Element]:
+    elements: list[hv.Element] = []
+    for label, colour, frame in _by_protocol(chosen, scale):
+        if frame.empty:
+            continue
+        elements += [
+            hv.Curve(frame, "size", "busbw", label=f"{label}, {how}").opts(color=colour),
+            hv.ErrorBars(frame, "size", ["busbw", "below", "above"]).opts(
+                **option(colour, matplotlib="edgecolor", bokeh="line_color")
+            ),
+            hv.Scatter(frame, "size", "busbw").opts(
+                color=colour, **options(matplotlib={"s": 20}, bokeh={"size": 5})
+            ),
+        ]
+    return elements
+
+
+def _bands(chosen: xr.Dataset, scale: float) -> list[hv.Element]:
+    elements: list[hv.Element] = []
+    for label, colour, frame in _by_protocol(chosen, scale):
+        elements += [
+            hv.Area(frame, "size", ["low", "high"]).opts(
+                alpha=0.12,
+                **options(
+                    matplotlib={"facecolor": colour, "linewidth": 0},
+                    bokeh={"color": colour, "line_alpha": 0},
+                ),
+            ),
+            hv.Curve(frame, "size", "busbw", label=f"{label}, {_HOW['predicted']}").opts(
+                color=colour,
+                **option("dashed", matplotlib="linestyle", bokeh="line_dash"),
+            ),
+        ]
+    return elements
+
+
+def _by_protocol(chosen: xr.Dataset, scale: float) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Each protocol's label, colour and bandwidths by size."""
+    columns = {"busbw": _BUSBW, "low": f"{_BUSBW}_low", "high": f"{_BUSBW}_high"}
+    for name, label in protocol_labels(chosen).items():
+        values = {key: chosen[column].sel(protocol=name).values for key, column in columns.items()}
+        frame = pd.DataFrame({"size": chosen["size_bytes"].values / scale, **values}).dropna()
+        frame = frame.assign(below=frame.busbw - frame.low, above=frame.high - frame.busbw)
+        yield label, PROTOCOL_COLOURS.get(label, _OTHER_COLOUR), frame

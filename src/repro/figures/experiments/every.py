@@ -1,0 +1,128 @@
+"""All figures of all experiments, for the disk."""
+
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, repeat
+from pathlib import Path
+
+import holoviews as hv
+import xarray as xr
+from tqdm import tqdm
+
+from repro.atomic import replace_text
+from repro.figures.disk import save_figure, save_interactive
+from repro.figures.experiments.batches import batch_heatmap, share_by_micro_batch
+from repro.figures.experiments.collectives import bandwidth_curves
+from repro.figures.experiments.pipelines import (
+    node_utilisation,
+    split_breakdown,
+    timeline,
+    timer_breakdown,
+)
+from repro.figures.experiments.scaling import breakdown, received_over_time, share_by_protocol
+from repro.figures.experiments.sharded import collective_times, share_by_gpus, throughput_by_gpus
+from repro.figures.experiments.similarity import sensitivity
+from repro.observe.environment import usable_cores
+from repro.processes import process_pool
+from repro.results.store import has_pipelines
+
+Draw = Callable[..., hv.core.Dimensioned]
+# What a figure reproduces: IEEE Micro 2024's figures by number, the report's with its name.
+_REPRODUCED = {
+    "strong_scaling_breakdown": "figure-3a-d",
+    "strong_scaling_received": "figure-3e-h",
+    "weak_scaling_breakdown": "figure-4a-d",
+    "weak_scaling_received": "figure-4e-h",
+    "model_parallelism_timers": "figure-5a-d",
+    "model_parallelism_received": "figure-5e-h",
+    "data_batches_share": "figure-6a",
+    "pipeline_batches_share": "figure-6b",
+    "cluster_b_breakdown": "figure-7",
+    "gpt350m_collectives": "gpt350m-figure-1",
+    "gpt350m_share": "gpt350m-figures-2-3",
+    "gpt350m_throughput": "gpt350m-figure-4",
+}
+INDEX = "index.json"
+# Each holds all that drawing loads, some 400 MB.
+_MOST_PROCESSES = 8
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure: its name, the experiment that it shows, what it shows, and how it is drawn."""
+
+    name: str
+    experiment: str
+    caption: str
+    draw: Draw
+
+
+def figure(name: str, experiment: str, draw: Draw, *arguments: object) -> Figure:
+    """A figure under its stable name, with what its function says of itself."""
+    stable = _REPRODUCED.get(name, name.replace("_", "-"))
+    caption = " ".join((inspect.getdoc(draw) or "").split("\n\nParameters")[0].split())
+    return Figure(stable, experiment, caption, partial(draw, *arguments))
+
+
+def every_figure(results: Mapping[str, xr.Dataset]) -> list[Figure]:
+    """The figures of everything that has been run."""
+    return [
+        figure(f"{name}_{suffix}", name, draw, dataset)
+        for name, dataset in results.items()
+        if dataset.data_vars
+        for suffix, draw in figures_of(dataset).items()
+    ]
+
+
+def save_figures(figures: Iterable[Figure], folder: Path) -> list[Path]:
+    """Write each as SVG, PNG, CSV and JSON, and a list of them all; return the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = list(figures)
+    cores = max(1, round(usable_cores()))
+    with process_pool(min(cores, _MOST_PROCESSES)) as pool:
+        saved = pool.map(_save, drawn, repeat(folder))
+        written = list(chain.from_iterable(tqdm(saved, "figures", len(drawn), unit="figure")))
+    index = [
+        {"name": one.name, "experiment": one.experiment, "caption": one.caption} for one in drawn
+    ]
+    replace_text(folder / INDEX, json.dumps(index, indent=1) + "\n")
+    return written
+
+
+def _save(one: Figure, folder: Path) -> list[Path]:
+    target = folder / one.name
+    return [*save_figure(one.draw, target), save_interactive(one.draw, target)]
+
+
+def figures_of(dataset: xr.Dataset) -> dict[str, Draw]:
+    """What shows an experiment, by the ends of the figures' names."""
+    if "mfu" in dataset.dims:
+        return {"share": sensitivity}
+    if "collective" in dataset.dims:
+        return {"busbw": bandwidth_curves}
+    if "micro_batch_size" in dataset.dims and has_pipelines(dataset):
+        return {"share": share_by_micro_batch}
+    if "micro_batch_size" in dataset.dims:
+        return {
+            "collectives": collective_times,
+            "share": share_by_gpus,
+            "throughput": throughput_by_gpus,
+        }
+    if "global_batch_size" in dataset.dims:
+        return {"share": batch_heatmap}
+    if has_pipelines(dataset):
+        return {
+            "timers": timer_breakdown,
+            "split": split_breakdown,
+            "timeline": timeline,
+            "nodes": node_utilisation,
+            "received": received_over_time,
+        }
+    return {
+        "breakdown": breakdown,
+        "share": share_by_protocol,
+        "received": received_over_time,
+    }

@@ -1,0 +1,1 @@
+"""Communication, compression, partitioning, operators and memory: measured beside predicted."""

@@ -1,0 +1,78 @@
+"""Memory of a training step: what was published beside what is predicted, and parts of it."""
+
+import holoviews as hv
+import hvplot.pandas  # noqa: F401  (registers .hvplot)
+import pandas as pd
+
+from repro.figures.palette import BLUE, GREEN, GREY, SKY_BLUE, VERMILION, YELLOW
+from repro.figures.panels import HEIGHT, LEGEND_WIDTH, WIDTH, panels
+
+_COLOURS = {
+    "weights": BLUE,
+    "gradients": VERMILION,
+    "optimizer_states": GREEN,
+    "activations": SKY_BLUE,
+    "logits": YELLOW,
+    "framework": GREY,
+}
+_ROW_HEIGHT, _MARGIN = 30, 120
+
+
+def published_and_predicted(memory: pd.DataFrame, savings: pd.DataFrame) -> hv.Layout:
+    """Bars of what is predicted and marks of what was published: GiB of states and activations,
+    and activations in percent of those with nothing saved, a panel each.
+
+    Parameters
+    ----------
+    memory, savings
+        Of `published_memory` and `published_savings` (`repro.predict.explore.studies.memory`).
+    """
+    part = memory.index.get_level_values("part")
+    drawn = [
+        _compared(memory[part == name].droplevel("part"), f"{name}, GiB")
+        for name in ("states", "activations")
+    ]
+    some = savings[savings.index.get_level_values("mode") != "none"]
+    return panels([*drawn, _compared(some, "activations of a layer, % of all")])
+
+
+def parts(memory: pd.DataFrame, title: str, limit_gb: float | None = None) -> hv.Overlay:
+    """Memory by part, a bar for each row, the first on top; marks at what a GPU has."""
+    shown = memory[list(_COLOURS)][::-1]
+    shown = shown.rename(columns=lambda name: name.replace("_", " ")).rename_axis("case")
+    bars = shown.hvplot.barh(
+        stacked=True,
+        color=list(_COLOURS.values()),
+        title=f"{title}, GB (predicted; mark: what the GPU has)",
+        # Bars lie on their side, and their axes' labels do not.
+        xlabel="",
+        ylabel="",
+        group_label="part",
+        value_label="GB",
+        legend="right",
+        width=WIDTH + 2 * LEGEND_WIDTH,
+        height=_MARGIN + _ROW_HEIGHT * len(shown),
+    )
+    if limit_gb is None:
+        return hv.Overlay([bars])
+    marks = hv.Scatter((list(shown.index), [limit_gb] * len(shown)), "case", "GB")
+    return bars * marks.opts(color="black", marker="d")
+
+
+def _compared(rows: pd.DataFrame, label: str) -> hv.Overlay:
+    names = [" ".join(map(str, index)) for index in rows.index]
+    # Panels with one name for their values would share an axis.
+    table = rows.set_axis(pd.Index(names, name="model and mode")).rename(
+        columns={"predicted": label}
+    )
+    bars = table.hvplot.bar(
+        y=label,
+        color=SKY_BLUE,
+        xlabel="",
+        ylabel=f"{label} (bar: predicted, mark: published)",
+        rot=60,
+        width=WIDTH,
+        height=HEIGHT,
+    )
+    marks = hv.Scatter((names, table.published.to_list()), "model and mode", label)
+    return bars * marks.opts(color="black", marker="d")

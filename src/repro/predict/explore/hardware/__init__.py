@@ -1,0 +1,1 @@
+"""What makes one GPU faster than another, and GPUs that do not exist."""

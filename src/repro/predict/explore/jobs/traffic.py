@@ -1,0 +1,166 @@
+"""What a plan moves: volumes by group, level of the topology and phase (`repro traffic`)."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from repro.catalog.models.papers import Shape, read_models
+from repro.catalog.parallel.communication import Calls, step_communication
+from repro.catalog.parallel.layouts import Layout
+from repro.catalog.reading import choose
+from repro.catalog.studies.communication import read_communication_study
+from repro.catalog.systems.topology import Topology
+from repro.collectives.definitions import bus_factor
+from repro.errors import ReproError
+from repro.predict.explore.jobs.larger import read_larger_models
+
+_BY = ["group", "ranks", "level", "phase", "operation"]
+
+
+def gpt_shape(name: str) -> Shape:
+    """The full-size shape of a GPT of params/: models, larger_models or communication.
+
+    Raises
+    ------
+    ReproError
+        It is unknown; the message lists the known ones.
+    """
+    known = {name: entry.full for name, entry in read_models().items() if entry.family == "gpt"}
+    known |= {name: entry.shape for name, entry in read_larger_models().models.items()}
+    known |= {name: entry.shape for name, entry in read_communication_study().models.items()}
+    return choose("GPT model", name, known)
+
+
+def traffic(
+    shape: Shape, layout: Layout, topology: Topology, element_bytes: int = 2
+) -> pd.DataFrame:
+    """Volumes of one iteration, by group, level, phase and operation.
+
+    Parameters
+    ----------
+    topology
+        Ranks fill its nodes in Megatron-Core's order: tensor-parallel ranks are neighbours, then
+        context-parallel, replicas, stages.
+    element_bytes
+        Of activations, parameters and gradients.
+
+    Returns
+    -------
+    DataFrame
+        `group` and its number of `ranks`; the `level` that it spans, the widest one of its ranks,
+        and for messages of a rank and both its neighbours; `calls` and `sent_bytes` of the rank
+        that sends most, by the bus factor of nccl-tests; `smallest_bytes` and `largest_bytes` of a
+        call; `total_bytes` that all ranks send. Receives are left out: their sends are there.
+
+    Raises
+    ------
+    ReproError
+        The plan does not divide, or the topology has fewer GPUs.
+    """
+    layout.check(shape)
+    if layout.ranks > topology.gpus:
+        raise ReproError(
+            f"the plan takes {layout.ranks} GPUs (tp x cp x dp x pp), the cluster has "
+            f"{topology.gpus}; choose another plan or cluster"
+        )
+    numbers = np.arange(layout.ranks).reshape(
+        layout.pipeline_parallel,
+        layout.data_parallel,
+        layout.context_parallel,
+        layout.tensor_parallel,
+    )
+    rows = []
+    for stage in range(layout.pipeline_parallel):
+        calls = step_communication(shape, layout, stage, element_bytes, element_bytes)
+        sending = [one for one in calls if one.operation != "recv"]
+        for place in np.ndindex(numbers.shape[1:]):
+            own = numbers[(stage, *place)]
+            for one in sending:
+                members = _members(one.role, numbers, (stage, *place), layout)
+                level = topology.spanned(members)
+                rows.append((int(own), level, *_volume(one)))
+    frame = pd.DataFrame(rows, columns=["rank", "level", *_BY_CALL])
+    by_rank = frame.groupby([*_BY, "rank"], sort=False).agg(
+        calls=("calls", "sum"),
+        smallest_bytes=("size_bytes", "min"),
+        largest_bytes=("size_bytes", "max"),
+        sent_bytes=("sent_bytes", "sum"),
+    )
+    return (
+        by_rank.groupby(_BY, sort=False)
+        .agg(
+            calls=("calls", "max"),
+            smallest_bytes=("smallest_bytes", "min"),
+            largest_bytes=("largest_bytes", "max"),
+            sent_bytes=("sent_bytes", "max"),
+            total_bytes=("sent_bytes", "sum"),
+        )
+        .reset_index()
+    )
+
+
+_BY_CALL = ["group", "ranks", "phase", "operation", "size_bytes", "calls", "sent_bytes"]
+
+
+def sent_bytes(one: Calls) -> float:
+    """What a rank sends in all of these calls, by nccl-tests' bus factor; none in receives."""
+    if one.operation == "recv":
+        return 0.0
+    name = "send_recv" if one.operation == "send" else one.operation
+    return float(bus_factor(name, one.ranks)) * one.size_bytes * one.calls
+
+
+def _volume(one: Calls) -> tuple[str, int, str, str, int, int, float]:
+    """Columns `_BY_CALL` of calls."""
+    size, sent = one.size_bytes, sent_bytes(one)
+    return (one.role, one.ranks, one.phase, one.operation, size, one.calls, sent)
+
+
+def _members(
+    role: str, numbers: np.ndarray[Any, Any], place: tuple[int, ...], layout: Layout
+) -> list[int]:
+    """The ranks of a rank's group; of a pipeline, its neighbours'."""
+    stage, replica, context, part = place
+    last = layout.pipeline_parallel - 1
+    everything = slice(None)
+    if role == "pipeline":
+        beside = {stage - 1, stage, stage + 1}
+        # Chunks go around: the last stage hands on to the first.
+        stages = {s % (last + 1) for s in beside if layout.virtual_stages > 1 or 0 <= s <= last}
+        return [int(numbers[(s, *place[1:])]) for s in stages]
+    chosen: dict[str, tuple[Any, ...]] = {
+        "tensor": (stage, replica, context, everything),
+        "context": (stage, replica, everything, part),
+        "data": (stage, everything, everything, part),
+        "embedding": ([0, last], replica, context, part),
+        "optimizer": (
+            (everything,) * 4 if layout.zero else (everything, replica, context, everything)
+        ),
+    }
+    return [int(number) for number in np.ravel(numbers[chosen[role]])]
+
+
+def traffic_table(found: pd.DataFrame) -> str:
+    """What `traffic` returns, as text."""
+    if found.empty:
+        return "nothing is communicated: every group has one rank"
+    size = [
+        _written(small) if small == large else f"{_written(small)} to {_written(large)}"
+        for small, large in zip(found.smallest_bytes, found.largest_bytes, strict=True)
+    ]
+    shown = found[[*_BY, "calls"]].assign(
+        size=size,
+        sent_by_a_rank=found.sent_bytes.map(_written),
+        sent_by_all=found.total_bytes.map(_written),
+    )
+    return shown.to_string(index=False)
+
+
+def _written(size_bytes: float) -> str:
+    """Bytes in powers of 1000, as rates count them."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if size_bytes < 1000:
+            return f"{size_bytes:.4g} {unit}"
+        size_bytes /= 1000
+    return f"{size_bytes:.4g} TB"

@@ -1,0 +1,1 @@
+"""Communication, memory, partitioning and compression at full scale."""

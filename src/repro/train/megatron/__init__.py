@@ -1,0 +1,1 @@
+"""Megatron-Core's models, groups and messages, on a GPU or a CPU."""
