@@ -1,6 +1,5 @@
 """What several rooms' tests share."""
 
-import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -12,11 +11,6 @@ import xarray as xr
 from made_up import made_up_experiment
 
 pytest_plugins = ["browsing"]
-
-
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One more than cores: a worker often waits for what it started."""
-    return len(os.sched_getaffinity(0)) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -79,6 +79,7 @@ def _work(place: Joined, step: Step, folder: Path) -> Answer:
         torch.set_num_threads(1)
 
     # Megatron-Core takes seconds to load: a node that lacks the protocol has answered by now.
+    import repro.train.megatron.uncompiled  # noqa: F401  (before anything of Megatron-Core)
     from repro.collectives.sweep import sweep
     from repro.train.megatron.groups import join_groups, leave_groups
     from repro.train.run import device_scope, train
