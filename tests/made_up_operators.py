@@ -43,11 +43,11 @@ def made_up_operators(slower: float = 1.0) -> xr.Dataset:
         calls.append({**where, "operator": operator, "size": size, "calls": times, "traced_s": 1.0})
 
     for model, number in (("small", 1e4), ("large", 1e6)):
-        for role, count, factor in (("smallest", 20.0, 1.0), ("judged", number, slower)):
+        for role, count, factor in (("fewer samples", 20.0, 1.0), ("judged", number, slower)):
             case(role, model, factor * (30 * HOST_S + 20 * add_s(count)))
             call(0, 0, "host", (), 30)
             call(0, 0, "add/2", (count,), 20)
-    case("smallest", "dlrm", 5 * HOST_S + 5 * add_s(20.0))
+    case("fewer samples", "dlrm", 5 * HOST_S + 5 * add_s(20.0))
     call(0, 0, "host", (), 5)
     call(0, 0, "add/2", (20.0,), 5)
     for plan, (added, size) in PLANS.items():

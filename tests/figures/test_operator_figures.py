@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 def test_every_judged_iteration_is_a_mark() -> None:
     figure = retimed_iterations(made_up_operators())
     marks = [len(one) for one in figure.traverse(lambda one: one, [hv.Scatter])]
-    # Two models and two plans; the smallest iterations are not judged.
+    # Two models and two plans; those on fewer samples are not judged.
     assert sum(marks) == 4
 
 

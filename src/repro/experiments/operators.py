@@ -14,8 +14,7 @@ import xarray as xr
 from pandas.api.types import is_numeric_dtype
 from tqdm import tqdm
 
-from repro.catalog.models.dlrm import PLANS, DlrmShape, Table, plan_shards
-from repro.catalog.models.papers import Shape
+from repro.catalog.models.dlrm import PLANS, plan_shards
 from repro.catalog.studies.experiments import Profile
 from repro.catalog.studies.operator_calls import COLLECTIVES, Sizes
 from repro.catalog.studies.operators import OperatorStudy, read_operator_study
@@ -26,8 +25,7 @@ from repro.logs.operator_trace import TracedOperator, read_operator_trace
 from repro.observe.environment import provenance
 from repro.observe.nic import FloatArray
 from repro.paths import ENWIKI, PARAMS
-from repro.predict.operators.retimed import JUDGED, SMALLEST
-from repro.train.records import TrainingRun
+from repro.predict.operators.retimed import FEWER, JUDGED
 
 # Loads a batch, and returns the iteration on it, which returns its seconds.
 _Load = Callable[[], Callable[[], float]]
@@ -39,6 +37,8 @@ _DESCRIBED = ("model", "role", "tables", "plan", "ranks")
 _LAPS = ("case", "iteration", "rank", "pass")
 # Of one size in a repeat.
 _CALLS = 7
+# Of an iteration's samples one in so many, from which the host's time comes.
+_FEWER = 4
 _UNITS = {
     "operator_time_s": ("CPU time of a call, of collectives time", "s"),
     "iteration_time_s": ("iteration time, of ranks that have a core each", "s"),
@@ -52,7 +52,7 @@ _UNITS = {
 class Case:
     """One iteration, measured while so many `ranks` worked.
 
-    `role` is whether it is judged or the smallest of its model; `tables` the number of a random
+    `role` is whether it is judged or on fewer samples; `tables` the number of a random
     set. `passes_s` (iteration, rank, pass) is CPU time, `collectives_s` (iteration, rank,
     collective) time; `operators` has an entry a rank that takes part.
     """
@@ -70,12 +70,12 @@ class Case:
     def time_s(self) -> float:
         """Seconds of an iteration, as if each rank had a core of its own.
 
-        A pass takes what it takes the slowest rank on average; of the smallest shape, which each
-        rank has for itself, what it takes the average rank. A collective begins when the last rank
-        comes, for which it is shortest.
+        A pass takes what it takes the slowest rank on average; of the one on fewer samples, which
+        each rank has for itself, what it takes the average rank. A collective begins when the last
+        rank comes, for which it is shortest.
         """
         by_rank = self.passes_s.mean(axis=0)
-        if self.role == SMALLEST:
+        if self.role == FEWER:
             return float(by_rank.mean(axis=0).sum())
         shortest = np.median(self.collectives_s.min(axis=1), axis=0)
         return float(by_rank.max(axis=0).sum() + shortest.sum())
@@ -173,7 +173,7 @@ def _second(load: _Load) -> float:
 
 
 def _loads(study: OperatorStudy, scratch: Path) -> Iterator[tuple[tuple[str, str], _Load]]:
-    """Iterations of each model and of its smallest shape."""
+    """Iterations of each model, and on fewer samples."""
     from repro.train.run import device_scope
     from repro.train.timed import loading
     from repro.train.training import set_up
@@ -182,19 +182,11 @@ def _loads(study: OperatorStudy, scratch: Path) -> Iterator[tuple[tuple[str, str
     split = read_corpus_config(PARAMS / "corpus.yaml").split
     for name in study.models:
         run = testbed_run(name, alone, ENWIKI, split, micro_batch_size=study.micro_batch_size)
-        for role, one in ((SMALLEST, _smallest(run)), (JUDGED, run)):
+        fewer = replace(run, micro_batch_size=run.micro_batch_size // _FEWER)
+        for role, one in ((FEWER, fewer), (JUDGED, run)):
             with device_scope():
                 state = set_up(one, scratch)
             yield (name, role), loading(state)
-
-
-def _smallest(run: TrainingRun) -> TrainingRun:
-    """One sequence through the narrowest layers: operators take what calling them takes."""
-    shape = run.shape
-    assert isinstance(shape, Shape)
-    hidden = 4 * shape.attention_heads
-    narrow = {"hidden_size": hidden, "ffn_hidden_size": 4 * hidden}
-    return replace(run, micro_batch_size=1, shape=shape.model_copy(update=narrow))
 
 
 def _sharded(rank: int, ranks: int, port: int, profile_name: str) -> Sharded:
@@ -244,14 +236,14 @@ def _second_of_all(step: Callable[[], list[float]]) -> list[float]:
 def _dlrms(
     study: OperatorStudy, table_sets: int, rank: int, ranks: int
 ) -> Iterator[tuple[tuple[str, int, str], Callable[[], list[float]]]]:
-    """Iterations by role, set of tables and plan; the smallest is each rank's own."""
+    """Iterations by role, set of tables and plan; the one on fewer samples is each rank's own, on
+    tables of which no plan is judged."""
     from repro.train.dlrm import Dlrm, laps_s
 
-    tables = (Table(10, 1),) * study.tables.count[0]
-    bottom, top = (1,) * len(study.dlrm.bottom), (1,) * len(study.dlrm.top)
-    shape = DlrmShape(dense=1, width=1, bottom=bottom, top=top, batch=1)
-    model = Dlrm(shape, tables, plan_shards("row-wise", tables, 1, 1))
-    yield (SMALLEST, 0, ""), partial(laps_s, model, model.batch(0))
+    tables = study.tables.draw(100 * ranks + table_sets)
+    shape = study.dlrm.model_copy(update={"batch": study.dlrm.batch // _FEWER})
+    model = Dlrm(shape, tables, plan_shards("row-wise", tables, shape.width, 1))
+    yield (FEWER, 0, ""), partial(laps_s, model, model.batch(0))
     for number in range(table_sets):
         # Other tables on each number of ranks.
         tables = study.tables.draw(100 * ranks + number)
@@ -296,7 +288,7 @@ def _together(answers: list[Sharded]) -> Found:
     for role, tables, plan in answers[0].laps:
         key = (role, tables, plan)
         laps = np.stack([one.laps[key] for one in answers], axis=1)
-        traces = [one.traces[key] for one in answers[: 1 if role == SMALLEST else ranks]]
+        traces = [one.traces[key] for one in answers[: 1 if role == FEWER else ranks]]
         passes_s, collectives_s = laps[..., :PASSES], laps[..., PASSES:]
         cases.append(Case(_MODEL, role, ranks, passes_s, collectives_s, traces, tables, plan))
     return Found(ranks, operators, cases)

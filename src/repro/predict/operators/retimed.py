@@ -5,7 +5,8 @@ path is the slowest rank's operators of each segment between two collectives, an
 as in Lin et al., "Towards Universal Performance Modeling for Machine Learning Training on Multi-GPU
 Platforms" (2024). What an operator takes is interpolated between sizes that were measured alone.
 What the host does between operators is the same for every outermost operator of a model, and taken
-from its smallest shape: that iteration's time less its operators', over their number.
+from an iteration on fewer samples, which leaves caches to it as one on all of them does: that one's
+time less its operators', over their number.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from repro.logs.operator_trace import HOST, TracedOperator
 from repro.predict.workload import Array
 from repro.results.store import has_runs, why_not_run
 
-SMALLEST, JUDGED = "smallest", "judged"
+FEWER, JUDGED = "fewer samples", "judged"
 _COMPARED = ("measured_s", "predicted_s")
 _SIZES = ("size_0", "size_1", "size_2", "size_3")
 
@@ -125,7 +126,7 @@ def iterations(results: xr.Dataset) -> pd.DataFrame:
     launch_s: dict[tuple[str, int], float] = {}
     rows = []
     for number, case in enumerate(cases.to_dict("records")):
-        if case["role"] == SMALLEST:
+        if case["role"] == FEWER:
             alone = case["measured_s"] - operators_s[number]
             launch_s[case["model"], case["ranks"]] = alone / launches[number]
     for number, case in enumerate(cases.to_dict("records")):
