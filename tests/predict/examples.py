@@ -42,7 +42,6 @@ IDEAL = Parameters(
     collective_latency_s=0,
     latency_exponent=1,
     hop_s=0,
-    ring_sharing_exponent=0,
     congestion_exponent=0,
     straggler_fraction=0,
 )

@@ -67,9 +67,6 @@ class Parameters(Entry):
         A pipeline stage's receive, beside its transfer.
     congestion_exponent
         A ring over k nodes gets (k/2)^-exponent of the bus bandwidth between two.
-    ring_sharing_exponent
-        On clusters where rings share NICs: a ring with m ranks in a node gets m^-exponent of what
-        one with a NIC for each of them would.
 
     Scale.
 
@@ -103,7 +100,6 @@ class Parameters(Entry):
     collective_latency_s: NonNegativeFloat
     latency_exponent: NonNegativeFloat
     hop_s: NonNegativeFloat
-    ring_sharing_exponent: NonNegativeFloat
     congestion_exponent: NonNegativeFloat
     straggler_fraction: NonNegativeFloat
     network_error: float = 0.0

@@ -60,12 +60,11 @@ def test_short_rings_in_a_node_have_less_bandwidth() -> None:
 
 
 def test_rings_that_share_nics() -> None:
-    parameters = IDEAL.model_copy(update={"ring_sharing_exponent": 2.0})
-    sharing = machine_of("dgx-a100-800g", parameters)
+    sharing = machine_of("dgx-a100-800g", IDEAL)
     alone = replace(sharing, ring_sharing=False)
     stride = _of(1, 2, 4, 8)
-    slower = ring_bytes_per_s(_of(16), stride, alone, parameters) / ring_bytes_per_s(
-        _of(16), stride, sharing, parameters
+    slower = ring_bytes_per_s(_of(16), stride, alone, IDEAL) / ring_bytes_per_s(
+        _of(16), stride, sharing, IDEAL
     )
     # Of 1 x 8, 2 x 4, 4 x 2 and 8 x 1 ranks in a node; a single ring shares with nobody.
     assert slower == pytest.approx([1, 4**2, 2**2, 1])

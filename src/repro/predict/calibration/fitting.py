@@ -37,7 +37,6 @@ PRIORS: Mapping[str, Prior] = {
     "collective_latency_s": Prior(4e-5, 0.5),
     "latency_exponent": Prior(1.0, 0.4),
     "hop_s": Prior(5e-5, 0.7),
-    "ring_sharing_exponent": Prior(2.0, 0.4),
     # Narayanan et al., SC 2021, section 5.9: all-reduces of 384 nodes get 12.9 TB/s of bisection,
     # 67 GB/s a node, where NICs carry 200: a third, and 192^-0.19 is a third of nine tenths.
     "congestion_exponent": Prior(0.19, 0.5),

@@ -32,9 +32,9 @@ def ring_bytes_per_s(
                 nodes = ranks / np.maximum(level.vertex_gpus / stride, 1)
                 share = share * congestion(nodes, parameters)
             if machine.ring_sharing:
+                # Through one GPU's part of the NICs, which each of a ring's ranks there crosses.
                 members = np.clip(level.vertex_gpus / stride, 1, ranks)
-                contended = members**-parameters.ring_sharing_exponent
-                share = share * np.where(stride > 1, contended, 1.0)
+                share = share * np.where(stride > 1, members**-2.0, 1.0)
         else:
             share = share * ramp
         crossed = (ranks > 1) & ((number == 0) | (span > level.vertex_gpus))

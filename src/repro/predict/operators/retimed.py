@@ -126,7 +126,7 @@ def iterations(results: xr.Dataset) -> pd.DataFrame:
     launch_s: dict[tuple[str, int], float] = {}
     rows = []
     for number, case in enumerate(cases.to_dict("records")):
-        if case["role"] == FEWER:
+        if case["role"] != JUDGED:
             alone = case["measured_s"] - operators_s[number]
             launch_s[case["model"], case["ranks"]] = alone / launches[number]
     for number, case in enumerate(cases.to_dict("records")):
