@@ -15,7 +15,7 @@ from repro.catalog.studies.selection import SOURCES, select
 from repro.errors import ReproError
 from repro.experiments.obtain import carried_out, finish, resolve
 from repro.experiments.resolved import Resolved
-from repro.launch.cases import Case
+from repro.launch.cases import Case, in_dimension
 from repro.launch.journal import Journal
 from repro.paths import RESULTS
 from repro.results.outcome import Outcome, OutOfMemory
@@ -131,23 +131,21 @@ def laid_out(case: Case[Any], plan: str, named: dict[str, str], **changes: Any) 
             **changes,
         ),
     )
-    (value,) = named.values()
+    ((dimension, value),) = named.items()
+    one = in_dimension(case, dimension, value, value)
     return replace(
-        case,
-        label=f"{case.label}, {value}",
+        one,
         order=order,
-        inputs={**case.inputs, "order": asdict(order), **named},
-        dataset=partial(_named, case, named),
+        inputs={**one.inputs, "order": asdict(order)},
+        dataset=partial(_without_sweep, one),
         series=None,
     )
 
 
-def _named(case: Case[Any], named: dict[str, str], outcome: Outcome | OutOfMemory) -> xr.Dataset:
+def _without_sweep(case: Case[Any], outcome: Outcome | OutOfMemory) -> xr.Dataset:
     dataset = case.dataset(outcome)
     swept = [name for name in get_args(Swept) if name in dataset.dims]
-    return dataset.squeeze(swept, drop=True).expand_dims(
-        {name: [value] for name, value in named.items()}
-    )
+    return dataset.squeeze(swept, drop=True)
 
 
 def asked_layouts(results: xr.Dataset) -> dict[str, tuple[dict[str, Any], Layout]]:

@@ -1,9 +1,7 @@
 """Get an experiment's results from the source that a notebook asks for."""
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import xarray as xr
 
@@ -20,12 +18,11 @@ from repro.experiments.resolved import Resolved
 from repro.experiments.similarity import REFERENCE_MICRO_BATCH
 from repro.experiments.sweeps import resolve_sweep
 from repro.launch.carry_out import carry_out
-from repro.launch.cases import Case
+from repro.launch.cases import in_dimension
 from repro.launch.journal import Journal
 from repro.paths import ENWIKI, PARAMS, RESULTS
 from repro.predict.explore.experiments.compute import compute_time
 from repro.results.merging import merge
-from repro.results.outcome import Outcome, OutOfMemory
 from repro.results.store import write_dataset
 
 _MEASURED = ("testbed", "cluster")
@@ -110,25 +107,12 @@ def resolve_sensitivity(selection: Selection) -> list[Resolved]:
         mfu = predicted.mfu * predicted.value_s / end_s
         # What the cases have of it differs; each has its own among its inputs.
         attributes = {k: v for k, v in resolved.attributes.items() if k != "similarity"}
-        cases = tuple(_at_mfu(mfu, case) for case in resolved.cases)
+        cases = tuple(in_dimension(case, "mfu", mfu, f"MFU {mfu:.3f}") for case in resolved.cases)
         both.append(replace(resolved, cases=cases, attributes=attributes))
     low, high = both
     if low.where != high.where:
         return both
     return [replace(low, cases=low.cases + high.cases)]
-
-
-def _at_mfu(mfu: float, case: Case[Any]) -> Case[Any]:
-    return replace(
-        case,
-        label=f"{case.label}, MFU {mfu:.3f}",
-        inputs={**case.inputs, "mfu": mfu},
-        dataset=partial(_made_at_mfu, mfu, case),
-    )
-
-
-def _made_at_mfu(mfu: float, case: Case[Any], outcome: Outcome | OutOfMemory) -> xr.Dataset:
-    return case.dataset(outcome).expand_dims(mfu=[mfu])
 
 
 def carried_out(resolved: Resolved, journal: Journal, path: Path) -> xr.Dataset:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import holoviews as hv
 import hvplot
@@ -23,10 +24,15 @@ from repro.figures.panels import LEGEND_WIDTH
 # Without the time of drawing, so that the same data give the same bytes.
 _METADATA: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".png": {}}
 _LEGEND_ROW = 24
-# A text that stays text names them all, eleven by default.
-_FONTS = ["DejaVu Sans"]
-# Coordinates of an SVG, in points.
-_PLACES = re.compile(r' (d|x|y)="[^"]*"')
+_WRITTEN: Any = {
+    "svg.hashsalt": "repro",
+    "svg.fonttype": "none",
+    "figure.dpi": 100,
+    # A text that stays text names them all, eleven by default.
+    "font.sans-serif": ["DejaVu Sans"],
+}
+# Coordinates of an SVG in points, and what they are finer than to a hundredth.
+_PLACES, _FINER = re.compile(r' (d|x|y)="[^"]*"'), re.compile(r"(\.\d\d)\d+")
 Draw = Callable[[], hv.core.Dimensioned]
 
 
@@ -42,12 +48,7 @@ def save_figure(draw: Draw, path: Path) -> list[Path]:
     # `hv.render` would draw it twice, to see whether it moves.
     picture = hv.renderer("matplotlib").get_plot(figure).state
     written = []
-    with mpl.rc_context(
-        {
-            **{"svg.hashsalt": "repro", "svg.fonttype": "none", "figure.dpi": 100},
-            **{"font.sans-serif": _FONTS},
-        }
-    ):
+    with mpl.rc_context(_WRITTEN):
         for suffix in (".svg", ".png"):
             target = path.with_suffix(suffix)
             with replacing(target) as temporary:
@@ -72,8 +73,7 @@ def reduced(picture: bytes) -> bytes:
 
 def _reduced_svg(picture: bytes) -> bytes:
     """Coordinates to a hundredth of a point instead of a millionth: four fifths of the bytes."""
-    places = re.compile(r"(\.\d\d)\d+")
-    return _PLACES.sub(lambda found: places.sub(r"\1", found[0]), picture.decode()).encode()
+    return _PLACES.sub(lambda place: _FINER.sub(r"\1", place[0]), picture.decode()).encode()
 
 
 def save_interactive(draw: Draw, path: Path) -> Path:

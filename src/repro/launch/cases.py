@@ -1,7 +1,7 @@
 """What an experiment asks of its ranks, one order after another, and what becomes of it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic
 
@@ -89,6 +89,22 @@ def sweep_case(
         inputs,
         partial(_swept, source, protocol, order),
     )
+
+
+def in_dimension(case: Case[Work], dimension: str, value: str | float, label: str) -> Case[Work]:
+    """A case whose dataset has one more dimension, with this value; both are among its inputs."""
+    return replace(
+        case,
+        label=f"{case.label}, {label}",
+        inputs={**case.inputs, dimension: value},
+        dataset=partial(_in_dimension, case, dimension, value),
+    )
+
+
+def _in_dimension(
+    case: Case[Work], dimension: str, value: str | float, outcome: Outcome | OutOfMemory
+) -> xr.Dataset:
+    return case.dataset(outcome).expand_dims({dimension: [value]})
 
 
 def _swept(

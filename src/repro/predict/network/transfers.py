@@ -32,7 +32,7 @@ def ring_bytes_per_s(
                 nodes = ranks / np.maximum(level.vertex_gpus / stride, 1)
                 share = share * congestion(nodes, parameters)
             if machine.ring_sharing:
-                # Through one GPU's part of the NICs, which each of a ring's ranks there crosses.
+                # Of as many parts it gets one GPU's, and each of its ranks there crosses that.
                 members = np.clip(level.vertex_gpus / stride, 1, ranks)
                 share = share * np.where(stride > 1, members**-2.0, 1.0)
         else:
