@@ -6,8 +6,10 @@ import pytest
 
 from repro.catalog.models.papers import Model
 from repro.catalog.reading import read_yaml
+from repro.catalog.studies.operators import OperatorStudy
 from repro.catalog.systems.clusters import Cluster
 from repro.errors import ReproError
+from repro.paths import PARAMS
 
 _MODEL = """
 m:
@@ -40,7 +42,10 @@ def test_a_valid_file_is_read(tmp_path: Path) -> None:
         (("layers: 1", "depth: 1"), r"m\.full\.(depth|layers)"),
         (("family: gpt", "family: rnn"), r"m\.family: .*'gpt', 'bert' or 't5'.*'rnn'"),
         (("family: gpt", "family: t5"), r"decoder_sequence_length belongs to family t5"),
-        (("attention_heads: 2", "attention_heads: 3"), r"hidden_size 8 is no multiple of"),
+        (
+            ("attention_heads: 2", "attention_heads: 3"),
+            r"full: hidden_size 8 is no multiple of [^({]*$",
+        ),
         (("label: M", "label: [M"), r"not valid YAML"),
     ],
 )
@@ -49,6 +54,18 @@ def test_what_is_wrong_is_named(tmp_path: Path, change: tuple[str, str], message
         _read(tmp_path, _MODEL.replace(*change))
     assert "models.yaml" in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "change", [("micro_batch_size: 16", "micro_batch_size: 3"), ("batch: 256", "batch: 2")]
+)
+def test_a_study_of_too_few_samples_to_divide_is_refused(
+    tmp_path: Path, change: tuple[str, str]
+) -> None:
+    path = tmp_path / "operator_study.yaml"
+    path.write_text((PARAMS / path.name).read_text().replace(*change))
+    with pytest.raises(ReproError, match=f"{change[1].replace(': ', ' is ')}; give 4 or more"):
+        read_yaml(path, OperatorStudy)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -61,8 +61,10 @@ def _read(path: Path, changed_ns: int, schema: Any) -> Any:
         # A misspelt key is two errors, and the unknown key is the one that says what to mend.
         first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
         key = ".".join(str(part) for part in first["loc"]) or "(top)"
-        problem = _PROBLEMS.get(first["type"], f"{first['msg']} (got {first['input']!r})")
-        raise ReproError(f"{path}: {key}: {problem}") from None
+        problem = _PROBLEMS.get(first["type"], first["msg"].removeprefix("Value error, "))
+        # A check of several keys says itself which and what they are.
+        got = "" if isinstance(first["input"], dict) else f" (got {first['input']!r})"
+        raise ReproError(f"{path}: {key}: {problem}{got}") from None
     return value
 
 

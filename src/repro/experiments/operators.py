@@ -17,7 +17,7 @@ from tqdm import tqdm
 from repro.catalog.models.dlrm import PLANS, plan_shards
 from repro.catalog.studies.experiments import Profile
 from repro.catalog.studies.operator_calls import COLLECTIVES, Sizes
-from repro.catalog.studies.operators import OperatorStudy, read_operator_study
+from repro.catalog.studies.operators import FEWER_SAMPLES, OperatorStudy, read_operator_study
 from repro.corpus.config import read_corpus_config
 from repro.experiments.own_ranks import Turn, run_ranks, take_turns
 from repro.experiments.runs import testbed_run
@@ -37,8 +37,6 @@ _DESCRIBED = ("model", "role", "tables", "plan", "ranks")
 _LAPS = ("case", "iteration", "rank", "pass")
 # Of one size in a repeat.
 _CALLS = 7
-# Of an iteration's samples one in so many, from which the host's time comes.
-_FEWER = 4
 _UNITS = {
     "operator_time_s": ("CPU time of a call, of collectives time", "s"),
     "iteration_time_s": ("iteration time, of ranks that have a core each", "s"),
@@ -182,7 +180,7 @@ def _loads(study: OperatorStudy, scratch: Path) -> Iterator[tuple[tuple[str, str
     split = read_corpus_config(PARAMS / "corpus.yaml").split
     for name in study.models:
         run = testbed_run(name, alone, ENWIKI, split, micro_batch_size=study.micro_batch_size)
-        fewer = replace(run, micro_batch_size=run.micro_batch_size // _FEWER)
+        fewer = replace(run, micro_batch_size=run.micro_batch_size // FEWER_SAMPLES)
         for role, one in ((FEWER, fewer), (JUDGED, run)):
             with device_scope():
                 state = set_up(one, scratch)
@@ -241,7 +239,7 @@ def _dlrms(
     from repro.train.dlrm import Dlrm, laps_s
 
     tables = study.tables.draw(100 * ranks + table_sets)
-    shape = study.dlrm.model_copy(update={"batch": study.dlrm.batch // _FEWER})
+    shape = study.dlrm.model_copy(update={"batch": study.dlrm.batch // FEWER_SAMPLES})
     model = Dlrm(shape, tables, plan_shards("row-wise", tables, shape.width, 1))
     yield (FEWER, 0, ""), partial(laps_s, model, model.batch(0))
     for number in range(table_sets):

@@ -1,6 +1,8 @@
 """The study of operators and iterations (`params/operator_study.yaml`)."""
 
-from pydantic import PositiveFloat, PositiveInt
+from typing import Self
+
+from pydantic import PositiveFloat, PositiveInt, model_validator
 
 from repro.catalog.models.dlrm import DlrmShape, Table, random_tables
 from repro.catalog.reading import Entry, choose, read_yaml
@@ -15,6 +17,8 @@ from repro.catalog.studies.operator_calls import (
 )
 from repro.paths import PARAMS
 
+# An iteration on one in so many of the samples tells the host's time.
+FEWER_SAMPLES = 4
 _Range = tuple[PositiveInt, PositiveInt]
 
 
@@ -107,6 +111,19 @@ class OperatorStudy(Entry):
     dlrm: DlrmShape
     tables: TableSets
     profiles: dict[str, OperatorProfile]
+
+    @model_validator(mode="after")
+    def _leaves_fewer_samples(self) -> Self:
+        for name, samples in (
+            ("micro_batch_size", self.micro_batch_size),
+            ("dlrm: batch", self.dlrm.batch),
+        ):
+            if samples < FEWER_SAMPLES:
+                raise ValueError(
+                    f"{name} is {samples}; give {FEWER_SAMPLES} or more, for an iteration on one "
+                    f"in {FEWER_SAMPLES} samples tells the host's time"
+                )
+        return self
 
     def profile(self, name: str) -> OperatorProfile:
         """One by name."""
