@@ -11,7 +11,7 @@ from rank_pool import RankPool
 
 from repro.catalog.studies.collectives import COLLECTIVES, Element, Layout
 from repro.collectives.definitions import PLACES
-from repro.collectives.operations import prepare
+from repro.collectives.operations import Operation, prepare
 from repro.collectives.records import CollectiveSweep, SweepRecord, Timing
 from repro.collectives.sweep import sweep
 from repro.errors import ReproError
@@ -106,11 +106,23 @@ def test_sizes_end_with_the_first_call_that_is_too_long(pool: RankPool) -> None:
         assert reports[-1] == asked.cases
 
 
-def test_small_messages_are_called_several_times(pool: RankPool) -> None:
-    asked = replace(_ALL, collectives=("all_reduce",), sizes_bytes=(8, 1 << 25), layouts=("world",))
-    for record, _ in pool.run(_swept, asked, ranks=2):
-        small, large = (m.calls for m in record.measurements if not m.in_place)
-        assert 20 >= small > large >= 1
+def _swept_by_bytes(asked: CollectiveSweep) -> list[int]:
+    """A rank's task: the calls in a repeat of each size, where a byte takes 1 us on rank 0 and
+    2 us on rank 1."""
+    with mock.patch("repro.collectives.sweep._timed", _time_of_bytes):
+        (record,) = sweep(asked)
+    return [m.calls for m in record.measurements if not m.in_place]
+
+
+def _time_of_bytes(operation: Operation, calls: int) -> float:
+    return 1e-6 * (1 + dist.get_rank()) * operation.size_bytes * calls
+
+
+def test_a_repeat_is_ten_ms_of_the_slowest_rank_or_twenty_calls(pool: RankPool) -> None:
+    asked = replace(
+        _ALL, collectives=("all_reduce",), sizes_bytes=(8, 1000, 1 << 20), layouts=("world",)
+    )
+    assert pool.run(_swept_by_bytes, asked, ranks=2) == [[20, 5, 1]] * 2
 
 
 def _refused(asked: CollectiveSweep) -> str:
