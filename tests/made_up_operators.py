@@ -7,7 +7,7 @@ import pandas as pd
 import xarray as xr
 
 # An addition takes 1 us and 2 ns an element; a collective 50 us and 1 ns a byte; the host 10 us for
-# each outermost operator.
+# each outermost operator, and more behind operators that move more than a megabyte.
 HOST_S = 1e-5
 
 
@@ -21,14 +21,22 @@ def reduce_s(size: float) -> float:
     return 5e-5 + 1e-9 * size
 
 
+def slower(added: float) -> float:
+    """What a launch takes more behind an addition of so many elements: at 16 MB as much again."""
+    # Two operands and a result.
+    return float(max(1.0, 12 * added / 1e6) ** 0.25 - 1)
+
+
 # Elements that each rank adds up before and behind an all-reduce of so many bytes, by plan.
 PLANS = {"even": ((4e6, 4e6), 8e5), "uneven": ((7e6, 1e6), 4e5)}
 
 
-def made_up_operators(slower: float = 1.0) -> xr.Dataset:
-    """Two models and two plans; judged iterations are `slower` than their operators let expect."""
+def made_up_operators(factor: float = 1.0) -> xr.Dataset:
+    """Two models and two plans; judged iterations take `factor` of what is to be expected."""
     elements, sizes = np.geomspace(10, 1e8, 200), np.geomspace(64, 1e7, 200)
-    points = [(ranks, "add/2", size, add_s(size)) for ranks in (1, 2) for size in elements]
+    points = [(1, "add/2", size, add_s(size)) for size in elements]
+    points += [(1, "launch", size, 3e-5) for size in (1e2, 1e3, 1e6)]
+    points += [(1, "launch", 1e6 * 16**power, 3e-5 * 2**power) for power in (1, 2)]
     points += [(2, "all_reduce", size, reduce_s(size)) for size in sizes]
     cases: list[dict[str, object]] = []
     calls: list[dict[str, object]] = []
@@ -43,16 +51,17 @@ def made_up_operators(slower: float = 1.0) -> xr.Dataset:
         calls.append({**where, "operator": operator, "size": size, "calls": times, "traced_s": 1.0})
 
     for model, number in (("small", 1e4), ("large", 1e6)):
-        for role, count, factor in (("fewer samples", 20.0, 1.0), ("judged", number, slower)):
-            case(role, model, factor * (30 * HOST_S + 20 * add_s(count)))
+        for role, count, times in (("fewer samples", 20.0, 1.0), ("judged", number, factor)):
+            host_s = HOST_S * (30 + 20 * slower(count))
+            case(role, model, times * (host_s + 20 * add_s(count)))
             call(0, 0, "host", (), 30)
             call(0, 0, "add/2", (count,), 20)
     case("fewer samples", "dlrm", 5 * HOST_S + 5 * add_s(20.0))
     call(0, 0, "host", (), 5)
     call(0, 0, "add/2", (20.0,), 5)
     for plan, (added, size) in PLANS.items():
-        passes = 2 * (max(map(add_s, added)) + HOST_S)
-        case("judged", "dlrm", slower * (passes + reduce_s(size)), plan)
+        passes = 2 * (add_s(max(added)) + HOST_S * (1 + slower(max(added))))
+        case("judged", "dlrm", factor * (passes + reduce_s(size)), plan)
         for rank, segment in product((0, 1), (0, 1)):
             call(rank, segment, "host", (), 1)
             call(rank, segment, "add/2", (added[rank],), 1)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from repro.catalog.studies.operator_calls import BAGS, LOOKUPS, moved_bytes
 from repro.catalog.studies.operators import read_operator_study
 from repro.logs.operator_trace import HOST, read_operator_trace
 from repro.observe.operator_trace import trace_of
@@ -21,6 +22,34 @@ def test_a_trace_has_what_is_measured(operator: str) -> None:
         found = read_operator_trace(trace_of(lambda: call(*operands)))
     known = {one.operator: one.sizes for one in found if one.operator != HOST and one.sizes}
     assert known[operator] == sizes
+
+
+@pytest.mark.parametrize("operator", [one for one in _GRIDS if one not in (*LOOKUPS, BAGS)])
+def test_what_an_operator_moves_are_its_operands_and_results(operator: str) -> None:
+    sizes = tuple(axis[-1] for axis in _GRIDS[operator])
+    make, call = prepared(operator, sizes)
+    operands = make()
+    with torch.no_grad():
+        result = call(*operands)
+    tensors = {id(one): one.nbytes for one in _tensors((operands, result))}
+    # Masks, means and the like are small.
+    assert moved_bytes(operator, [sizes]) == pytest.approx([sum(tensors.values())], rel=0.05)
+
+
+def _tensors(value: object) -> list[torch.Tensor]:
+    """In tuples, and tuples of tuples."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [one for part in value for one in _tensors(part)] if isinstance(value, tuple) else []
+
+
+def test_of_tables_what_is_looked_up_moves() -> None:
+    # Of 7 rows, 3 wide, of a table of 1,000: read, and written; sums of bags of 7 on average.
+    assert moved_bytes("embedding", [(7, 3, 1000)]) == 4 * 2 * 7 * 3
+    assert moved_bytes("index_add_", [(7, 3, 1000)]) == 4 * 2 * 7 * 3
+    assert moved_bytes(BAGS, [(5, 7.0, 3, 1000)]) == 4 * (5 * 7 + 5) * 3
+    # Gradients are as large as the table.
+    assert moved_bytes("embedding_dense_backward", [(7, 3, 1000)]) == 4 * (7 + 1000) * 3
 
 
 def test_more_work_takes_longer() -> None:

@@ -2,10 +2,10 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from repro.catalog.models.dlrm import PLANS, plan_shards
 from repro.catalog.studies.experiments import Profile
-from repro.catalog.studies.operator_calls import COLLECTIVES, Sizes
+from repro.catalog.studies.operator_calls import COLLECTIVES, LAUNCH, Sizes
 from repro.catalog.studies.operators import FEWER_SAMPLES, OperatorStudy, read_operator_study
 from repro.corpus.config import read_corpus_config
 from repro.experiments.own_ranks import Turn, run_ranks, take_turns
@@ -29,14 +29,13 @@ from repro.predict.operators.retimed import FEWER, JUDGED
 
 # Loads a batch, and returns the iteration on it, which returns its seconds.
 _Load = Callable[[], Callable[[], float]]
-_Axes = tuple[tuple[float, ...], ...]
 _Point = tuple[str, Sizes]
 _MODEL = "dlrm"
 _MOST_AXES = 4
 _DESCRIBED = ("model", "role", "tables", "plan", "ranks")
 _LAPS = ("case", "iteration", "rank", "pass")
-# Of one size in a repeat.
-_CALLS = 7
+# Of a collective of one size in a repeat, and iterations of a turn.
+_CALLS, _IN_A_ROW = 7, 4
 _UNITS = {
     "operator_time_s": ("CPU time of a call, of collectives time", "s"),
     "iteration_time_s": ("iteration time, of ranks that have a core each", "s"),
@@ -90,12 +89,11 @@ class Found:
 
 @dataclass(frozen=True)
 class Sharded:
-    """What one of several ranks measured: operators and collectives' calls by repeat; laps of
-    iterations, which are passes and then collectives; and each case's operators."""
+    """What one of several ranks measured: collectives' calls by repeat; laps of iterations by turn,
+    which are passes and then collectives; and each case's operators."""
 
-    operators: dict[_Point, list[float]] = field(default_factory=dict)
     collectives: dict[_Point, list[list[float]]] = field(default_factory=dict)
-    laps: dict[tuple[str, int, str], list[list[float]]] = field(default_factory=dict)
+    laps: dict[tuple[str, int, str], list[list[list[float]]]] = field(default_factory=dict)
     traces: dict[tuple[str, int, str], list[TracedOperator]] = field(default_factory=dict)
 
 
@@ -133,22 +131,27 @@ def _alone(rank: int, ranks: int, port: int, profile_name: str) -> Found:
     """On one rank: all operators and the iterations of all models."""
     from repro.observe.operator_trace import trace_of
     from repro.train.megatron.groups import join_groups
-    from repro.train.operators import operator_s
+    from repro.train.operators import launch_s, operator_s
     from repro.train.run import device_scope
 
     study = read_operator_study()
     profile = study.profile(profile_name)
     turns_bytes = study.working_set_bytes, study.states_bytes
-    points = [(name, sizes) for name, axes in profile.grids().items() for sizes in product(*axes)]
-    operators: dict[_Point, list[float]] = {point: [] for point in points}
+    operators: dict[_Point, list[float]] = {}
+    single: list[Turn] = []
+    for name, axes in profile.grids().items():
+        for sizes in product(*axes):
+            into = operators.setdefault((name, sizes), [])
+            single.append((into, partial(operator_s, name, sizes, *turns_bytes)))
+    for moved in profile.moved:
+        single.append((operators.setdefault((LAUNCH, (moved,)), []), partial(launch_s, moved)))
     with device_scope():
         join_groups(rank, ranks, "127.0.0.1", port)
     with tempfile.TemporaryDirectory() as scratch:
         loads = dict(_loads(study, Path(scratch)))
-        times: dict[tuple[str, str], list[float]] = {key: [] for key in loads}
-        single = [(operators[point], partial(operator_s, *point, *turns_bytes)) for point in points]
-        whole = [(times[key], partial(_second, load)) for key, load in loads.items()]
-        take_turns([*single, *profile.iterations * whole], profile.repeats, silent=False)
+        times: dict[tuple[str, str], list[list[float]]] = {key: [] for key in loads}
+        whole = [(times[key], partial(_in_a_row, load)) for key, load in loads.items()]
+        take_turns([*single, *profile.turns * whole], profile.repeats, silent=False)
         texts = {key: trace_of(load()) for key, load in loads.items()}
     cases = [
         Case(
@@ -156,7 +159,7 @@ def _alone(rank: int, ranks: int, port: int, profile_name: str) -> Found:
             role,
             1,
             np.reshape(times[model, role], (-1, 1, 1)),
-            np.empty((len(times[model, role]), 1, 0)),
+            np.empty((np.size(times[model, role]), 1, 0)),
             [read_operator_trace(text)],
         )
         for (model, role), text in texts.items()
@@ -164,10 +167,10 @@ def _alone(rank: int, ranks: int, port: int, profile_name: str) -> Found:
     return Found(1, operators, cases)
 
 
-def _second(load: _Load) -> float:
-    """An iteration behind one that finds caches as something else left them."""
+def _in_a_row(load: _Load) -> list[float]:
+    """Iterations behind one that finds caches as something else left them."""
     load()()
-    return load()()
+    return [load()() for _ in range(_IN_A_ROW)]
 
 
 def _loads(study: OperatorStudy, scratch: Path) -> Iterator[tuple[tuple[str, str], _Load]]:
@@ -188,12 +191,11 @@ def _loads(study: OperatorStudy, scratch: Path) -> Iterator[tuple[tuple[str, str
 
 
 def _sharded(rank: int, ranks: int, port: int, profile_name: str) -> Sharded:
-    """On each of several ranks at once: operators near the sizes that iterations have, collectives,
-    and every plan of each set of tables."""
+    """On each of several ranks at once: collectives, and every plan of each set of tables."""
     import torch.distributed as dist
 
     from repro.observe.operator_trace import trace_of
-    from repro.train.operators import collective_s, operator_s
+    from repro.train.operators import collective_s
 
     address = f"tcp://127.0.0.1:{port}"
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=ranks)
@@ -204,31 +206,24 @@ def _sharded(rank: int, ranks: int, port: int, profile_name: str) -> Sharded:
     for key, step in steps.items():
         step()
         found.traces[key] = read_operator_trace(trace_of(step), ranks)
-    everybody: list[list[TracedOperator]] = [[] for _ in range(ranks)]
-    dist.all_gather_object(everybody, [*chain(*found.traces.values())])
-    points = list(_near(profile.grids(), [*chain(*everybody)]))
     turns: list[Turn] = []
-    turns_bytes = study.working_set_bytes, study.states_bytes
-    for point in points:
-        one = partial(operator_s, *point, *turns_bytes)
-        turns.append((found.operators.setdefault(point, []), one))
     for name, size in product(COLLECTIVES.values(), profile.bytes):
         into = found.collectives.setdefault((name, (size,)), [])
         turns.append((into, partial(collective_s, name, size, _CALLS)))
     for key, step in steps.items():
         laps = found.laps.setdefault(key, [])
-        turns += profile.iterations * [(laps, partial(_second_of_all, step))]
+        turns += profile.turns * [(laps, partial(_in_a_row_of_all, step))]
     take_turns(turns, profile.repeats, silent=rank > 0)
     return found
 
 
-def _second_of_all(step: Callable[[], list[float]]) -> list[float]:
-    """As `_second`, of ranks that begin together."""
+def _in_a_row_of_all(step: Callable[[], list[float]]) -> list[list[float]]:
+    """As `_in_a_row`, of ranks that begin together."""
     import torch.distributed as dist
 
     dist.barrier()
     step()
-    return step()
+    return [step() for _ in range(_IN_A_ROW)]
 
 
 def _dlrms(
@@ -251,41 +246,19 @@ def _dlrms(
             yield (JUDGED, number, plan), partial(laps_s, model, model.batch(number))
 
 
-def _near(grids: dict[str, _Axes], traced: Iterable[TracedOperator]) -> Iterator[_Point]:
-    """Sizes of the grids that those of traced operators lie between."""
-    used: dict[str, list[Sizes]] = {}
-    for one in traced:
-        used.setdefault(one.operator, []).append(one.sizes)
-    for operator, axes in grids.items():
-        if operator in used:
-            ends = zip(axes, np.array(used[operator]).T, strict=True)
-            for sizes in product(*(_between(axis, column) for axis, column in ends)):
-                yield operator, sizes
-
-
-def _between(axis: tuple[float, ...], used: FloatArray) -> list[float]:
-    low = max((one for one in axis if one <= used.min()), default=axis[0])
-    high = min((one for one in axis if one >= used.max()), default=axis[-1])
-    return [one for one in axis if low <= one <= high]
-
-
 def _together(answers: list[Sharded]) -> Found:
-    """Several ranks' measurements as one: operators take the mean of the ranks, a collective what
-    it takes the last one to come."""
+    """Several ranks' measurements as one: a collective takes what it takes the last one to come."""
     from repro.train.dlrm import PASSES
 
     ranks = len(answers)
-    operators = {
-        point: np.mean([one.operators[point] for one in answers], axis=0).tolist()
-        for point in answers[0].operators
-    }
+    operators = {}
     for point in answers[0].collectives:
         times = np.array([one.collectives[point] for one in answers])
         operators[point] = np.median(times.min(axis=0), axis=-1).tolist()
     cases = []
     for role, tables, plan in answers[0].laps:
         key = (role, tables, plan)
-        laps = np.stack([one.laps[key] for one in answers], axis=1)
+        laps = np.stack([np.concatenate(one.laps[key]) for one in answers], axis=1)
         traces = [one.traces[key] for one in answers[: 1 if role == FEWER else ranks]]
         passes_s, collectives_s = laps[..., :PASSES], laps[..., PASSES:]
         cases.append(Case(_MODEL, role, ranks, passes_s, collectives_s, traces, tables, plan))

@@ -24,6 +24,8 @@ _IN_TABLES = ("index_select", "index_add_", "embedding", BAGS)
 _TOUCHED_ONCE = ("_fused_adamw_/1", "linalg_vector_norm/1", "zero_/1")
 # Of one measurement, and the most sets of operands that take turns.
 _SHORTEST_S, _MOST_SETS = 1e-3, 12
+# Launches of one measurement, and the width of what is launched.
+_LAUNCHES, _NARROW = 200, 16
 # Rows of two-dimensional operands, and what lies together of a copy that is not.
 _WIDTHS = {
     **{"sum": 160, "cat": 80, "max": 1280, "sub_": 1280, "div_": 1280},
@@ -70,6 +72,21 @@ def operator_s(operator: str, sizes: Sizes, working_set_bytes: float, states_byt
         taken_s += time.process_time() - start
         calls += len(sets)
     return taken_s / calls
+
+
+def launch_s(moved_bytes: float) -> float:
+    """Seconds of CPU time that a small operator of a module takes behind an addition that moves so
+    many bytes, which evict what Python and torch need for it from the caches."""
+    one, other, result = (_ones(math.ceil(moved_bytes / 12)) for _ in range(3))
+    module, narrow = torch.nn.LayerNorm(_NARROW), _ones(1, _NARROW)
+    module(narrow)
+    taken_s = 0.0
+    for _ in range(_LAUNCHES):
+        torch.add(one, other, out=result)
+        start = time.process_time()
+        module(narrow)
+        taken_s += time.process_time() - start
+    return taken_s / _LAUNCHES
 
 
 def _nbytes(values: Iterable[object]) -> int:

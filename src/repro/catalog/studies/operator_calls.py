@@ -13,6 +13,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 Sizes = tuple[float, ...]
 
 PRODUCTS = ("nn", "nt", "tn")
@@ -37,6 +39,8 @@ BY_ELEMENTS: Mapping[str, tuple[int, ...]] = {
     "_fused_adamw_": (1,),
 }
 STRIDED_COPY = "copy_ strided"
+# A small operator of a module, by the bytes that the operator before it moved; no trace has it.
+LAUNCH = "launch"
 COLLECTIVES = {"allreduce_": "all_reduce", "alltoall_base_": "all_to_all"}
 # Others that do the same work.
 _ALIASES = {
@@ -46,6 +50,9 @@ _ALIASES = {
     "amax": "max",
 }
 _PRODUCTS_AT = {"mm": 0, "addmm": 1, "bmm": 0, "baddbmm": 1}
+# Tensors of all elements beside the operands of operators by elements: results, unless they are in
+# place or small, and other states of an optimizer.
+_BESIDE = {**dict.fromkeys(("sum", "max", "linalg_vector_norm"), 0), "_fused_adamw_": 3}
 
 
 def benchmark_of(name: str, args: Mapping[str, Any]) -> tuple[str, Sizes] | None:
@@ -74,6 +81,41 @@ def benchmark_of(name: str, args: Mapping[str, Any]) -> tuple[str, Sizes] | None
     if short in BY_ELEMENTS:
         return _by_elements(short, dims, strides)
     return None
+
+
+def moved_bytes(operator: str, sizes: Any, element_bytes: int = 4) -> Any:
+    """Bytes of all operands and results of an operator.
+
+    Parameters
+    ----------
+    sizes
+        Of calls (call, axis).
+
+    Returns
+    -------
+    Array
+        Of each call.
+    """
+    columns = np.asarray(sizes, dtype=float).T
+    name, _, operands = operator.partition("/")
+    if operator.rpartition(" ")[0].endswith("product"):
+        *batch, m, n, k = columns
+        elements = math.prod(batch) * (m * k + k * n + m * n)
+    elif operator in BY_ROWS:
+        elements = (3 if "backward" in operator else 2) * columns[0] * columns[1]
+    elif operator == BAGS:
+        bags, pooling, width, _ = columns
+        elements = bags * (pooling + 1) * width
+    elif operator == "embedding_dense_backward":
+        lookups, width, rows = columns
+        elements = (lookups + rows) * width
+    elif operator in LOOKUPS:
+        elements = 2 * columns[0] * columns[1]
+    elif operator == STRIDED_COPY:
+        elements = 2 * columns[0]
+    else:
+        elements = (int(operands) + _BESIDE.get(name, not name.endswith("_"))) * columns[0]
+    return element_bytes * elements
 
 
 def collective_bytes(args: Mapping[str, Any], element_bytes: int = 4) -> int:

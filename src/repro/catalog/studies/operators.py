@@ -49,12 +49,14 @@ class OperatorProfile(Entry):
         Of operators that go by rows.
     lookups, table_rows, embedding_widths, bags, poolings
         Of lookups; poolings are rows that a bag sums up, on average.
+    moved
+        Bytes that an operator moves before another one is launched.
     bytes
         Of collectives.
     repeats
         Of the whole.
-    iterations
-        Of each model and plan in a repeat.
+    turns
+        Of each model and plan in a repeat, of a few iterations each.
     ranks
         Those that recommendation models run on.
     table_sets
@@ -72,9 +74,10 @@ class OperatorProfile(Entry):
     embedding_widths: tuple[PositiveInt, ...]
     bags: tuple[PositiveInt, ...]
     poolings: tuple[PositiveFloat, ...]
+    moved: tuple[PositiveInt, ...]
     bytes: tuple[PositiveInt, ...]
     repeats: PositiveInt
-    iterations: PositiveInt
+    turns: PositiveInt
     ranks: tuple[PositiveInt, ...]
     table_sets: PositiveInt
 

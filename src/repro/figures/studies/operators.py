@@ -22,7 +22,7 @@ def product_rates(results: xr.Dataset) -> hv.core.Dimensioned:
     if not has_runs(results):
         return not_run_here(results)
     names = results["operator_name"].values
-    own = _alone(results, [str(name).startswith("product ") for name in names])
+    own = results.isel(benchmark=[str(name).startswith("product ") for name in names])
     flops = 2 * own["operator_size"].isel(axis=slice(3)).prod("axis").values
     table = pd.DataFrame(
         {
@@ -53,7 +53,7 @@ def element_times(results: xr.Dataset) -> hv.core.Dimensioned:
     if not has_runs(results):
         return not_run_here(results)
     names = results["operator_name"].values
-    own = _alone(results, [str(name) in _SHOWN for name in names])
+    own = results.isel(benchmark=[str(name) in _SHOWN for name in names])
     times = 1e6 * own["operator_time_s"]
     middle = times.mean("repeat").values
     table = pd.DataFrame(
@@ -118,8 +118,3 @@ def retimed_iterations(results: xr.Dataset) -> hv.core.Dimensioned:
             legend_position="bottom_right",
         )
     )
-
-
-def _alone(results: xr.Dataset, chosen: list[bool]) -> xr.Dataset:
-    """Of the chosen operators what was measured on one rank."""
-    return results.isel(benchmark=np.array(chosen) & (results["operator_ranks"].values == 1))

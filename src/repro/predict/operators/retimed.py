@@ -4,9 +4,10 @@ A rank's operators run one after the other on one thread; ranks meet in collecti
 path is the slowest rank's operators of each segment between two collectives, and the collectives,
 as in Lin et al., "Towards Universal Performance Modeling for Machine Learning Training on Multi-GPU
 Platforms" (2024). What an operator takes is interpolated between sizes that were measured alone.
-What the host does between operators is the same for every outermost operator of a model, and taken
-from an iteration on fewer samples, which leaves caches to it as one on all of them does: that one's
-time less its operators', over their number.
+What the host does between operators is the same for every outermost operator of a model, but for
+what evicts it from the caches: it is slower behind an operator that moves many bytes, by as much as
+the launch of a small one was measured to be. It is taken from an iteration on fewer samples: that
+one's time less its operators', over the number of launches, slowed ones counted as what they take.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,8 +17,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 from scipy.interpolate import RegularGridInterpolator
+from scipy.optimize import isotonic_regression
 
-from repro.catalog.studies.operator_calls import COLLECTIVES
+from repro.catalog.studies.operator_calls import COLLECTIVES, LAUNCH, moved_bytes
 from repro.logs.operator_trace import HOST, TracedOperator
 from repro.predict.workload import Array
 from repro.results.store import has_runs, why_not_run
@@ -58,11 +60,12 @@ class Curve:
 
 
 def curves(results: xr.Dataset, ranks: int = 1) -> dict[str, Curve]:
-    """What was measured of each operator while so many ranks worked: means over repeats."""
+    """What was measured of each operator alone, and of collectives among so many ranks: means over
+    repeats."""
     table = _sizes(results, "operator").assign(
         operator=results["operator_name"].values,
         seconds=results["operator_time_s"].mean("repeat").values,
-    )[results["operator_ranks"].values == ranks]
+    )[np.isin(results["operator_ranks"].values, (1, ranks))]
     found = {}
     for operator, rows in table.groupby("operator"):
         columns = [name for name in _SIZES if rows[name].notna().all()]
@@ -80,7 +83,8 @@ def calls(results: xr.Dataset) -> pd.DataFrame:
     -------
     DataFrame
         Rows as `repro.logs.operator_trace.TracedOperator`, by case and rank. `known` is whether a
-        microbenchmark stands for the operator; others and the host have 0 seconds here.
+        microbenchmark stands for the operator; others and the host have 0 seconds here. `launches`
+        are the host's, and what operators add to them by moving bytes.
     """
     table = _sizes(results, "call").assign(
         **{
@@ -96,13 +100,25 @@ def calls(results: xr.Dataset) -> pd.DataFrame:
 
 def with_seconds(table: pd.DataFrame, measured: Mapping[str, Curve]) -> pd.DataFrame:
     """Calls with what microbenchmarks let expect of them; `known` says of which they do."""
-    seconds = np.zeros(len(table))
+    seconds, launches = np.zeros(len(table)), np.where(table.operator == HOST, table.calls, 0.0)
     for operator, at in table.groupby("operator").indices.items():
         if curve := measured.get(str(operator)):
             columns = list(_SIZES[: len(curve.axes)])
             sizes = table.iloc[at][columns].to_numpy(dtype=float)
-            seconds[at] = curve.seconds(sizes) * table.calls.to_numpy()[at]
-    return table.assign(seconds=seconds, known=table.operator.isin(list(measured)))
+            times = table.calls.to_numpy()[at]
+            seconds[at] = curve.seconds(sizes) * times
+            if operator not in COLLECTIVES.values():
+                launches[at] = _slower(measured[LAUNCH], moved_bytes(str(operator), sizes)) * times
+    known = table.operator.isin(list(measured))
+    return table.assign(seconds=seconds, launches=launches, known=known)
+
+
+def _slower(launch: Curve, moved_bytes: Array) -> Array:
+    """What a launch takes more behind so many bytes, as a part of what it takes behind none: with
+    more bytes never less."""
+    log_s = isotonic_regression(launch.log_s).x
+    slower: Array = Curve(launch.axes, log_s - log_s[0]).seconds(moved_bytes[:, None]) - 1
+    return slower
 
 
 def iterations(results: xr.Dataset) -> pd.DataFrame:
@@ -121,7 +137,7 @@ def iterations(results: xr.Dataset) -> pd.DataFrame:
             for name in ("model", "role", "tables", "plan", "ranks")
         }
     ).assign(measured_s=results["iteration_time_s"].values)
-    launches = every[every.operator == HOST].groupby("case").calls.sum()
+    launches = every.groupby("case").launches.sum()
     operators_s = every.groupby("case").seconds.sum()
     launch_s: dict[tuple[str, int], float] = {}
     rows = []
@@ -141,7 +157,7 @@ def iterations(results: xr.Dataset) -> pd.DataFrame:
 def _path(own: pd.DataFrame, launch_s: float) -> dict[str, float]:
     """The critical path of one iteration."""
     meets = own.operator.isin(COLLECTIVES.values())
-    host_s = np.where(own.operator == HOST, own.calls * launch_s, 0.0)
+    host_s = own.launches * launch_s
     computing = own.assign(host_s=host_s, busy_s=host_s + own.seconds)[~meets]
     by_rank = computing.groupby(["segment", "rank"])[["busy_s", "host_s"]].sum()
     # The slowest rank's of each segment.
