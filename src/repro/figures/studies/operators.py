@@ -36,7 +36,8 @@ def product_rates(results: xr.Dataset) -> hv.core.Dimensioned:
         "gflops",
         by="operands",
         color=_COLOURS[: table.operands.nunique()],
-        s=12,
+        s=60,
+        alpha=0.5,
         logx=True,
         logy=True,
         xlabel="operations of a product (2 m n k)",
@@ -106,7 +107,7 @@ def retimed_iterations(results: xr.Dataset) -> hv.core.Dimensioned:
     ]
     colours = [*_COLOURS, SKY_BLUE, YELLOW][: table.model.nunique()]
     marks = table.hvplot.scatter(
-        "measured", "predicted", by="model", color=colours, s=30, width=700, height=500
+        "measured", "predicted", by="model", color=colours, s=250, width=700, height=500
     )
     return (marks * hv.Overlay(lines)).opts(
         hv.opts.Overlay(
