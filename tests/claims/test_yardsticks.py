@@ -9,7 +9,7 @@ from repro.results.store import not_run
 
 
 def test_errors_and_shares_are_those_of_the_measurements() -> None:
-    results = made_up_operators(slower=1.25)
+    results = made_up_operators(factor=1.25)
     for claim in ("C162", "C163"):
         found = yardstick(claim, results)
         assert found.value == pytest.approx(20.0, abs=0.1)
