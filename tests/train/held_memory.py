@@ -94,7 +94,7 @@ def held(run: TrainingRun, scratch: Path, recompute: Recompute = "none") -> Held
         fixed = weights + gradients + _size(states)
         saved = SavedTensors(state.module.parameters())
         with saved.counting():
-            forward_backward(state, _batches(state), microbatches=run.microbatches)
+            forward_backward(state, iter(_batches(state)), microbatches=run.microbatches)
         return Held(weights, gradients, _size(states), saved.peak_bytes, fixed + _allocated(state))
 
 
@@ -108,8 +108,8 @@ def saved_interleaved(run: TrainingRun, virtual_stages: int) -> int:
     return saved.peak_bytes
 
 
-def _batches(state: Training) -> Iterator[Any]:
-    return iter([next(state.training) for _ in range(state.run.microbatches)])
+def _batches(state: Training) -> list[Any]:
+    return [next(state.training) for _ in range(state.run.microbatches)]
 
 
 def _size(tensors: Iterable[torch.Tensor]) -> int:

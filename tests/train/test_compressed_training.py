@@ -143,7 +143,7 @@ def _steps(run: TrainingRun, scratch: Path) -> tuple[list[float], torch.Tensor]:
     losses = []
     for _ in range(3):
         batches = [next(state.training) for _ in range(run.microbatches)]
-        losses.append(iterate(state, iter(batches)))
+        losses.append(iterate(state, batches))
     weights = [one.detach().reshape(-1) for one in state.module.parameters()]
     return losses, torch.cat(weights)
 

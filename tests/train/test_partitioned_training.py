@@ -63,7 +63,7 @@ def _steps(
     losses = []
     for _ in range(count):
         batches = [next(state.training) for _ in range(run.microbatches)]
-        losses.append(iterate(state, iter(batches)))
+        losses.append(iterate(state, batches))
     weights = [_whole(one) for _, one in sorted(state.module.named_parameters())]
     return losses, torch.cat(weights)
 

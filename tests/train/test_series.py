@@ -10,6 +10,7 @@ from made_up import small_run
 from repro.catalog.phases import P2P_TIMERS, PHASES
 from repro.errors import ReproError
 from repro.train import series as recording
+from repro.train.pacing import PASSES, PacedTimers
 from repro.train.records import TrainingRun
 from repro.train.series import Iteration, Series, Watch
 
@@ -21,12 +22,30 @@ def _iteration(time_s: float = 1.0, lacked_share: float = 0.0) -> Iteration:
 
 def _watch(run: TrainingRun, found: Iterator[Iteration]) -> tuple[Watch, list[str]]:
     said: list[str] = []
-    return Watch(lambda: next(found), lambda _, words: said.append(words), [Series()], run), said
+    return Watch(lambda _: next(found), lambda _, words: said.append(words), [Series()], run), said
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> TrainingRun:
     return replace(small_run("gpt", tmp_path, iterations=3), most_iterations=6)
+
+
+def test_pipelines_warm_up_on_what_fills_them(one_rank: None, run: TrainingRun) -> None:
+    timers, asked = PacedTimers(cores=1.0), list[int]()
+
+    def one(microbatches: int) -> Iteration:
+        asked.append(microbatches)
+        # The first iteration's passes take twice as long as all that follow.
+        for name in PASSES:
+            timers.paces[name].taken_s += microbatches * [0.02 if len(asked) == 1 else 0.01]
+        return _iteration()
+
+    pipeline = replace(run, pipeline_parallel=4, microbatches=32)
+    watch = Watch(one, lambda *_: None, [Series()], pipeline)
+    assert watch.warm_up(timers) == 3
+    watch.record(watch.series[0])
+    assert asked == [4, 4, 4, 32]
+    assert [timers.paces[name].hold_s for name in PASSES] == [0.01, 0.01, 0.01]
 
 
 @pytest.mark.parametrize(

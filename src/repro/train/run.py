@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -78,8 +78,8 @@ def train(
             else keep_to_allowance(state.module, held, memory_bytes)
         )
 
-        def one() -> Iteration:
-            found = _one(state)
+        def one(microbatches: int) -> Iteration:
+            found = _one(state, microbatches)
             look()
             return found
 
@@ -95,16 +95,16 @@ def train(
         return tuple(one.record(state, warmup, before_s, taken) for one in series)
 
 
-def _one(state: Training) -> Iteration:
+def _one(state: Training, microbatches: int) -> Iteration:
     """One iteration with its phases, between whose start on all ranks is a barrier."""
     run = state.run
-    data = iter([next(state.training) for _ in range(run.microbatches)])
+    batches = [next(state.training) for _ in range(microbatches)]
     dist.barrier()
     if state.log:
         state.log.take(0)
     lacked_s = lacked_so_far_s(state.timers)
     start = time.monotonic()
-    loss = iterate(state, data)
+    loss = iterate(state, batches)
     duration = time.monotonic() - start
     lacked = (lacked_so_far_s(state.timers) - lacked_s) / duration
     phases, timers = read_phases(state.timers, duration, run.pipeline_parallel > 1)
@@ -165,10 +165,11 @@ def _between_stages(state: Training) -> dict[str, Any]:
     return arguments
 
 
-def iterate(state: Training, data: Iterator[Batch]) -> float:
-    """One iteration, with the phases under their timers; what `forward_backward` returns."""
+def iterate(state: Training, batches: Sequence[Batch]) -> float:
+    """One iteration over micro batches, with the phases under their timers; what
+    `forward_backward` returns."""
     state.zero_grad()
-    loss = forward_backward(state, data, microbatches=state.run.microbatches)
+    loss = forward_backward(state, iter(batches), microbatches=len(batches))
     state.timers("optimizer").start()
     state.optimizer.step()
     state.timers("optimizer").stop()

@@ -122,9 +122,12 @@ class Series:
 
 @dataclass(frozen=True)
 class Watch:
-    """Repeats iterations that other work on the machine disturbed, and says what goes on."""
+    """Repeats iterations that other work on the machine disturbed, and says what goes on.
 
-    one: Callable[[], Iteration]
+    `one` iterates over so many micro batches.
+    """
+
+    one: Callable[[int], Iteration]
     report: Report
     series: Sequence[Series]
     run: TrainingRun
@@ -138,23 +141,25 @@ class Watch:
         """Iterate until computing takes as long as the time before; the number of iterations.
 
         From then on passes of an emulated GPU take as long as they did then on the ranks of the
-        same stage. GPUs iterate as often as they are asked to.
+        same stage. Passes have to be steady, however many there are: an emulated GPU warms up on as
+        many micro batches as fill the pipeline. GPUs iterate as often as they are asked to.
         """
         self.say("warming up")
         if not isinstance(timers, PacedTimers):
             for _ in range(self.run.warmup):
-                self.one()
+                self.one(self.run.microbatches)
             return self.run.warmup
         stage, done = parallel_state.get_pipeline_model_parallel_rank(), 0
         # Of the passes of an iteration: forward, backward, optimizer.
         often = np.array([self.run.microbatches, self.run.microbatches, 1])
         before_s: FloatArray = np.full(1, np.inf)
+        few = min(self.run.microbatches, self.run.pipeline_parallel)
         while True:
-            self.one()
+            self.one(few)
             done += 1
             now_s = _by_stage(stage, pass_times_s(timers))
             change = abs(float((now_s @ often).sum() / (before_s * often).sum()) - 1)
-            enough = done >= self.run.warmup and done * self.run.microbatches >= _LEAST_PASSES
+            enough = done >= self.run.warmup and done * few >= _LEAST_PASSES
             if enough and (change <= _STEADY or done >= _MOST_WARMUP):
                 hold_passes(timers, ((now_s + before_s) / 2)[stage].tolist())
                 return done
@@ -170,7 +175,7 @@ class Watch:
         """
         began, busy = time.monotonic(), ""
         while True:
-            found = self.one()
+            found = self.one(self.run.microbatches)
             agreed = _agreed(found, time.monotonic() - began)
             if agreed.lacked_share <= MOST_LACKED:
                 break

@@ -55,7 +55,7 @@ def _spectra(run: TrainingRun, every: int, scratch: Path) -> Iterator[Spectrum]:
         if isinstance(layer, TransformerLayer):
             layer.register_forward_hook(partial(_keep, handed_on, name))
     for step in range(run.iterations + 1):
-        iterate(state, iter([next(state.training) for _ in range(run.microbatches)]))
+        iterate(state, [next(state.training) for _ in range(run.microbatches)])
         if step % every:
             continue
         gradients = {

@@ -16,7 +16,7 @@ def loading(state: Training) -> Callable[[], Callable[[], float]]:
         def step() -> float:
             with device_scope():
                 start = time.process_time()
-                iterate(state, iter(batches))
+                iterate(state, batches)
                 return time.process_time() - start
 
         return step

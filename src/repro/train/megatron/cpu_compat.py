@@ -3,8 +3,9 @@
 Used by rank processes on machines without a GPU only; with a GPU nothing is patched.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import wraps
 from typing import Any
 from unittest import mock
 
@@ -12,31 +13,37 @@ import torch
 import torch.distributed as dist
 from megatron.core.distributed import param_and_grad_buffer
 from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
-from torch.overrides import TorchFunctionMode
 
 from repro.collectives.ring import ring_all_gather, ring_reduce_scatter
 
 _CPU = torch.device("cpu")
 
 
-class _CudaMeansCpu(TorchFunctionMode):
-    """Turn `device="cuda"` into the CPU, and CUDA copies and type names into their CPU twins."""
+# What makes tensors on a given device. Each is replaced by itself: a mode that sees every
+# call of torch would take a seventh of an iteration.
+_MAKING = (
+    *("tensor", "as_tensor", "empty", "zeros", "ones", "full", "arange", "rand", "randn"),
+    *("empty_like", "zeros_like", "ones_like", "full_like"),
+)
+_type_name = torch.Tensor.type
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        device = kwargs.get("device")
-        if device is not None and str(device).startswith("cuda"):
-            kwargs = {**kwargs, "device": _CPU}
-        if func is torch.Tensor.cuda:
-            return args[0]
-        if func is torch.Tensor.type and len(args) == 1 and not kwargs:
-            # Megatron's optimizer sorts parameters by CUDA tensor type names.
-            name = str(func(*args))
-            # Scopes may be nested.
-            return name if "cuda" in name else name.replace("torch.", "torch.cuda.", 1)
-        return func(*args, **kwargs)
+
+def _on_cpu(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The same, for which `device="cuda"` is the CPU."""
+
+    @wraps(make)
+    def made(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if str(kwargs.get("device")).startswith("cuda"):
+            kwargs["device"] = _CPU
+        return make(*args, **kwargs)
+
+    return made
+
+
+def _cuda_type(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Megatron's optimizer sorts parameters by CUDA tensor type names."""
+    found = _type_name(tensor, *args, **kwargs)
+    return found.replace("torch.", "torch.cuda.", 1) if isinstance(found, str) else found
 
 
 def _splits_as_numbers(
@@ -57,7 +64,10 @@ def cpu_as_cuda() -> Iterator[None]:
     Reduce-scatters and all-gathers are those of `repro.collectives.ring`.
     """
     with ExitStack() as stack:
-        for module, name, replacement in (
+        for owner, name, replacement in (
+            *((torch, name, _on_cpu(getattr(torch, name))) for name in _MAKING),
+            (torch.Tensor, "cuda", lambda tensor, *args, **kwargs: tensor),
+            (torch.Tensor, "type", _cuda_type),
             (dist, "reduce_scatter_tensor", ring_reduce_scatter),
             (dist, "all_gather_into_tensor", ring_all_gather),
             (param_and_grad_buffer, "dist_reduce_scatter_func", ring_reduce_scatter),
@@ -68,6 +78,5 @@ def cpu_as_cuda() -> Iterator[None]:
             (torch.cuda, "Stream", lambda: None),
             (MoEAlltoAllTokenDispatcher, "_maybe_dtoh_and_synchronize", _splits_as_numbers),
         ):
-            stack.enter_context(mock.patch.object(module, name, replacement))
-        stack.enter_context(_CudaMeansCpu())
+            stack.enter_context(mock.patch.object(owner, name, replacement))
         yield
