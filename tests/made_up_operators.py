@@ -42,6 +42,7 @@ def made_up_operators(factor: float = 1.0) -> xr.Dataset:
     calls: list[dict[str, object]] = []
 
     def case(role: str, model: str, seconds: float, plan: str = "") -> None:
+        """Of one pass, as far as passes are asked for."""
         one = {"role": role, "model": model, "plan": plan, "tables": 0}
         ranks = 2 if model == "dlrm" else 1
         cases.append({**one, "ranks": ranks, "time_s": seconds})
@@ -56,9 +57,12 @@ def made_up_operators(factor: float = 1.0) -> xr.Dataset:
             case(role, model, times * (host_s + 20 * add_s(count)))
             call(0, 0, "host", (), 30)
             call(0, 0, "add/2", (count,), 20)
+    # The first pass looks something up and tells nothing; the collective is in no pass.
     case("fewer samples", "dlrm", 5 * HOST_S + 5 * add_s(20.0))
-    call(0, 0, "host", (), 5)
-    call(0, 0, "add/2", (20.0,), 5)
+    call(0, 0, "index_select", (1e6, 48.0, 1e5), 1)
+    call(0, 1, "host", (), 5)
+    call(0, 1, "add/2", (20.0,), 5)
+    call(0, 1, "all_reduce", (8e5,), 1)
     for plan, (added, size) in PLANS.items():
         passes = 2 * (add_s(max(added)) + HOST_S * (1 + slower(max(added))))
         case("judged", "dlrm", factor * (passes + reduce_s(size)), plan)
@@ -74,6 +78,10 @@ def _dataset(
     points: list[tuple[int, str, float, float]], cases: pd.DataFrame, calls: pd.DataFrame
 ) -> xr.Dataset:
     times = cases.pop("time_s").to_numpy()
+    # Of one rank, behind one that looks something up, if there is any.
+    looking = cases.index.isin(calls.case[calls.operator == "index_select"])
+    passes = np.where(looking[:, None], [[1.0, np.nan]], np.nan)
+    passes[np.arange(len(cases)), looking.astype(int)] = times
     call_sizes = _padded(list(calls.pop("size")))
     repeats = np.array([0.9, 1.0, 1.1])
     return xr.Dataset(
@@ -89,6 +97,7 @@ def _dataset(
                 np.outer([seconds for *_, seconds in points], repeats),
             ),
             "iteration_time_s": ("case", times),
+            "pass_time_s": (("case", "iteration", "rank", "pass"), passes[:, None, None]),
             "call_size": (("call", "axis"), call_sizes),
             **{f"case_{name}": ("case", cases[name].to_numpy()) for name in cases},
             **{f"call_{name}": ("call", calls[name].to_numpy()) for name in calls},

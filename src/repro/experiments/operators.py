@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -12,12 +12,16 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 from pandas.api.types import is_numeric_dtype
-from tqdm import tqdm
 
 from repro.catalog.models.dlrm import PLANS, plan_shards
 from repro.catalog.studies.experiments import Profile
 from repro.catalog.studies.operator_calls import COLLECTIVES, LAUNCH, Sizes
-from repro.catalog.studies.operators import FEWER_SAMPLES, OperatorStudy, read_operator_study
+from repro.catalog.studies.operators import (
+    FEWER_SAMPLES,
+    OperatorProfile,
+    OperatorStudy,
+    read_operator_study,
+)
 from repro.corpus.config import read_corpus_config
 from repro.experiments.own_ranks import Turn, run_ranks, take_turns
 from repro.experiments.runs import testbed_run
@@ -30,12 +34,16 @@ from repro.predict.operators.retimed import FEWER, JUDGED
 # Loads a batch, and returns the iteration on it, which returns its seconds.
 _Load = Callable[[], Callable[[], float]]
 _Point = tuple[str, Sizes]
+# Role, set of tables and plan.
+_Key = tuple[str, int, str]
 _MODEL = "dlrm"
 _MOST_AXES = 4
 _DESCRIBED = ("model", "role", "tables", "plan", "ranks")
 _LAPS = ("case", "iteration", "rank", "pass")
 # Of a collective of one size in a repeat, and iterations of a turn.
 _CALLS, _IN_A_ROW = 7, 4
+# The set of tables that no plan is judged on.
+_OTHER_TABLES = 99
 _UNITS = {
     "operator_time_s": ("CPU time of a call, of collectives time", "s"),
     "iteration_time_s": ("iteration time, of ranks that have a core each", "s"),
@@ -67,15 +75,12 @@ class Case:
     def time_s(self) -> float:
         """Seconds of an iteration, as if each rank had a core of its own.
 
-        A pass takes what it takes the slowest rank on average; of the one on fewer samples, which
-        each rank has for itself, what it takes the average rank. A collective begins when the last
+        A pass takes what it takes the slowest rank on average. A collective begins when the last
         rank comes, for which it is shortest.
         """
-        by_rank = self.passes_s.mean(axis=0)
-        if self.role == FEWER:
-            return float(by_rank.mean(axis=0).sum())
+        slowest = self.passes_s.mean(axis=0).max(axis=0)
         shortest = np.median(self.collectives_s.min(axis=1), axis=0)
-        return float(by_rank.max(axis=0).sum() + shortest.sum())
+        return float(slowest.sum() + shortest.sum())
 
 
 @dataclass(frozen=True)
@@ -89,12 +94,17 @@ class Found:
 
 @dataclass(frozen=True)
 class Sharded:
-    """What one of several ranks measured: collectives' calls by repeat; laps of iterations by turn,
-    which are passes and then collectives; and each case's operators."""
+    """What one of several ranks measured in turns with some sets of tables.
 
+    `operators` are those that plans have, each called by itself once; `collectives` have calls by
+    turn; `laps` are those of iterations by turn, passes and then collectives; `traces` have each
+    case's operators.
+    """
+
+    operators: dict[_Point, list[float]] = field(default_factory=dict)
     collectives: dict[_Point, list[list[float]]] = field(default_factory=dict)
-    laps: dict[tuple[str, int, str], list[list[list[float]]]] = field(default_factory=dict)
-    traces: dict[tuple[str, int, str], list[TracedOperator]] = field(default_factory=dict)
+    laps: dict[_Key, list[list[list[float]]]] = field(default_factory=dict)
+    traces: dict[_Key, list[TracedOperator]] = field(default_factory=dict)
 
 
 def measure_operators(profile_name: str) -> xr.Dataset:
@@ -117,8 +127,7 @@ def measure_operators(profile_name: str) -> xr.Dataset:
     # The profiler says on each start and stop that it does; ranks inherit that it should not.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     found = run_ranks("operators", 1, _alone, profile_name)
-    for ranks in tqdm(profile.ranks, desc="sharded tables", unit="set of ranks"):
-        found.append(_together(run_ranks("sharded tables", ranks, _sharded, profile_name)))
+    found.append(_together(run_ranks("sharded tables", profile.ranks, _sharded, profile_name)))
     return _dataset(found).assign_attrs(
         title="Operators of this machine, and iterations timed again from them",
         source="testbed",
@@ -131,18 +140,13 @@ def _alone(rank: int, ranks: int, port: int, profile_name: str) -> Found:
     """On one rank: all operators and the iterations of all models."""
     from repro.observe.operator_trace import trace_of
     from repro.train.megatron.groups import join_groups
-    from repro.train.operators import launch_s, operator_s
+    from repro.train.operators import launch_s
     from repro.train.run import device_scope
 
     study = read_operator_study()
     profile = study.profile(profile_name)
-    turns_bytes = study.working_set_bytes, study.states_bytes
     operators: dict[_Point, list[float]] = {}
-    single: list[Turn] = []
-    for name, axes in profile.grids().items():
-        for sizes in product(*axes):
-            into = operators.setdefault((name, sizes), [])
-            single.append((into, partial(operator_s, name, sizes, *turns_bytes)))
+    single = _single(study, profile, operators)
     for moved in profile.moved:
         single.append((operators.setdefault((LAUNCH, (moved,)), []), partial(launch_s, moved)))
     with device_scope():
@@ -165,6 +169,24 @@ def _alone(rank: int, ranks: int, port: int, profile_name: str) -> Found:
         for (model, role), text in texts.items()
     ]
     return Found(1, operators, cases)
+
+
+def _single(
+    study: OperatorStudy,
+    profile: OperatorProfile,
+    into: dict[_Point, list[float]],
+    names: Container[str] | None = None,
+) -> list[Turn]:
+    """Every operator of these names, or of all, at each of its sizes, alone on this rank."""
+    from repro.train.operators import operator_s
+
+    turns_bytes = study.working_set_bytes, study.states_bytes
+    return [
+        (into.setdefault((name, sizes), []), partial(operator_s, name, sizes, *turns_bytes))
+        for name, axes in profile.grids().items()
+        if names is None or name in names
+        for sizes in product(*axes)
+    ]
 
 
 def _in_a_row(load: _Load) -> list[float]:
@@ -190,30 +212,45 @@ def _loads(study: OperatorStudy, scratch: Path) -> Iterator[tuple[tuple[str, str
             yield (name, role), loading(state)
 
 
-def _sharded(rank: int, ranks: int, port: int, profile_name: str) -> Sharded:
-    """On each of several ranks at once: collectives, and every plan of each set of tables."""
+def _sharded(rank: int, ranks: int, port: int, profile_name: str) -> list[Sharded]:
+    """On each of several ranks at once, a part of the sets of tables in each repeat: all of them
+    would not fit into memory."""
     import torch.distributed as dist
-
-    from repro.observe.operator_trace import trace_of
-    from repro.train.operators import collective_s
 
     address = f"tcp://127.0.0.1:{port}"
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=ranks)
     study = read_operator_study()
     profile = study.profile(profile_name)
-    steps = dict(_dlrms(study, profile.table_sets, rank, ranks))
+    sets = range(profile.table_sets)
+    return [
+        _in_turns(study, profile, sets[repeat :: profile.repeats], rank, ranks)
+        for repeat in range(profile.repeats)
+    ]
+
+
+def _in_turns(
+    study: OperatorStudy, profile: OperatorProfile, sets: Sequence[int], rank: int, ranks: int
+) -> Sharded:
+    """Every plan of some sets of tables, and what they consist of."""
+    from repro.observe.operator_trace import trace_of
+    from repro.train.operators import collective_s
+
     found = Sharded()
+    steps = dict(_dlrms(study, sets, rank, ranks))
     for key, step in steps.items():
         step()
         found.traces[key] = read_operator_trace(trace_of(step), ranks)
-    turns: list[Turn] = []
+    had = {one.operator for traced in found.traces.values() for one in traced}
+    turns = _single(study, profile, found.operators, had)
     for name, size in product(COLLECTIVES.values(), profile.bytes):
-        into = found.collectives.setdefault((name, (size,)), [])
-        turns.append((into, partial(collective_s, name, size, _CALLS)))
+        calls = found.collectives.setdefault((name, (size,)), [])
+        turns += profile.turns * [(calls, partial(collective_s, name, size, _CALLS))]
     for key, step in steps.items():
         laps = found.laps.setdefault(key, [])
-        turns += profile.turns * [(laps, partial(_in_a_row_of_all, step))]
-    take_turns(turns, profile.repeats, silent=rank > 0)
+        # A set of tables has all its turns in one repeat.
+        often = profile.repeats * profile.turns
+        turns += often * [(laps, partial(_in_a_row_of_all, step))]
+    take_turns(turns, 1, silent=rank > 0)
     return found
 
 
@@ -227,39 +264,46 @@ def _in_a_row_of_all(step: Callable[[], list[float]]) -> list[list[float]]:
 
 
 def _dlrms(
-    study: OperatorStudy, table_sets: int, rank: int, ranks: int
-) -> Iterator[tuple[tuple[str, int, str], Callable[[], list[float]]]]:
-    """Iterations by role, set of tables and plan; the one on fewer samples is each rank's own, on
-    tables of which no plan is judged."""
+    study: OperatorStudy, sets: Sequence[int], rank: int, ranks: int
+) -> Iterator[tuple[_Key, Callable[[], list[float]]]]:
+    """Iterations by role, set of tables and plan; the one on fewer samples is on tables of which no
+    plan is judged."""
     from repro.train.dlrm import Dlrm, laps_s
 
-    tables = study.tables.draw(100 * ranks + table_sets)
-    shape = study.dlrm.model_copy(update={"batch": study.dlrm.batch // FEWER_SAMPLES})
-    model = Dlrm(shape, tables, plan_shards("row-wise", tables, shape.width, 1))
-    yield (FEWER, 0, ""), partial(laps_s, model, model.batch(0))
-    for number in range(table_sets):
-        # Other tables on each number of ranks.
-        tables = study.tables.draw(100 * ranks + number)
-        for plan in PLANS:
-            shards = plan_shards(plan, tables, study.dlrm.width, ranks)
-            model = Dlrm(study.dlrm, tables, shards, rank, ranks)
-            yield (JUDGED, number, plan), partial(laps_s, model, model.batch(number))
+    fewer = study.dlrm.model_copy(update={"batch": study.dlrm.batch // FEWER_SAMPLES})
+    asked = [(FEWER, _OTHER_TABLES, next(iter(PLANS)), fewer)]
+    asked += [(JUDGED, number, plan, study.dlrm) for number in sets for plan in PLANS]
+    for role, number, plan, shape in asked:
+        tables = study.tables.draw(number)
+        shards = plan_shards(plan, tables, shape.width, ranks)
+        model = Dlrm(shape, tables, shards, rank, ranks)
+        yield (role, number, plan), partial(laps_s, model, model.batch(number))
 
 
-def _together(answers: list[Sharded]) -> Found:
-    """Several ranks' measurements as one: a collective takes what it takes the last one to come."""
+def _together(answers: list[list[Sharded]]) -> Found:
+    """What several ranks measured as one: an operator takes what it takes them on average, a
+    collective what it takes the last one to come."""
     from repro.train.dlrm import PASSES
 
-    ranks = len(answers)
-    operators = {}
-    for point in answers[0].collectives:
-        times = np.array([one.collectives[point] for one in answers])
-        operators[point] = np.median(times.min(axis=0), axis=-1).tolist()
+    ranks, first = len(answers), answers[0]
+    operators: dict[_Point, list[float]] = {}
+    # Repeats have sets of tables of their own, and some have operators that others lack.
+    for one in set.intersection(*(set(repeat.operators) for own in answers for repeat in own)):
+        times = np.array([[repeat.operators[one] for repeat in own] for own in answers])
+        operators[one] = times.mean(axis=(0, 2)).tolist()
+    for one in first[0].collectives:
+        # Of each rank, repeat, turn and call.
+        times = np.array([[repeat.collectives[one] for repeat in own] for own in answers])
+        operators[one] = np.median(times.min(axis=0), axis=(1, 2)).tolist()
     cases = []
-    for role, tables, plan in answers[0].laps:
-        key = (role, tables, plan)
-        laps = np.stack([np.concatenate(one.laps[key]) for one in answers], axis=1)
-        traces = [one.traces[key] for one in answers[: 1 if role == FEWER else ranks]]
+    for key in dict.fromkeys(key for repeat in first for key in repeat.laps):
+        role, tables, plan = key
+        having = [[repeat for repeat in own if key in repeat.laps] for own in answers]
+        laps = np.stack(
+            [np.concatenate([turn for one in own for turn in one.laps[key]]) for own in having],
+            axis=1,
+        )
+        traces = [own[0].traces[key] for own in having]
         passes_s, collectives_s = laps[..., :PASSES], laps[..., PASSES:]
         cases.append(Case(_MODEL, role, ranks, passes_s, collectives_s, traces, tables, plan))
     return Found(ranks, operators, cases)

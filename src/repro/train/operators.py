@@ -22,8 +22,8 @@ Operands = tuple[Any, ...]
 # Their first operand is the table.
 _IN_TABLES = ("index_select", "index_add_", "embedding", BAGS)
 _TOUCHED_ONCE = ("_fused_adamw_/1", "linalg_vector_norm/1", "zero_/1")
-# Of one measurement, and the most sets of operands that take turns.
-_SHORTEST_S, _MOST_SETS = 1e-3, 12
+# Of one measurement, and the most sets of operands, and tables, that take turns.
+_SHORTEST_S, _MOST_SETS, _MOST_TABLES = 1e-3, 12, 48
 # Launches of one measurement, and the width of what is launched.
 _LAUNCHES, _NARROW = 200, 16
 # Rows of two-dimensional operands, and what lies together of a copy that is not.
@@ -31,8 +31,9 @@ _WIDTHS = {
     **{"sum": 160, "cat": 80, "max": 1280, "sub_": 1280, "div_": 1280},
     **{"masked_fill": 1280, "masked_fill_": 1280},
 }
-# Computing before a collective, half a millisecond or so: products of matrices with so many rows.
-_PRODUCTS, _BEFORE = 8, 160
+# Numbers that are added up before a collective: a millisecond or so, which empties the caches as an
+# iteration does.
+_BEFORE = 1 << 20
 # A causal mask of so many rows and columns; tensors of an optimizer's step; numbers to draw from.
 _MASK, _TENSORS, _DRAWN = (40, 32), 16, 1 << 25
 # They take positive numbers.
@@ -61,7 +62,8 @@ def operator_s(operator: str, sizes: Sizes, working_set_bytes: float, states_byt
     # In place, a result is an operand.
     made = [] if any(result is one for one in sets[0]) else [result]
     fitting = turns_bytes // max(1, _nbytes([*sets[0][operator in _IN_TABLES :], *made]))
-    sets += [make() for _ in range(min(_MOST_SETS, int(fitting)) - 1)]
+    most = _MOST_TABLES if operator in _IN_TABLES else _MOST_SETS
+    sets += [make() for _ in range(min(most, int(fitting)) - 1)]
     # What is kept of them is not where the next result goes.
     results = deque((call(*operands) for operands in sets), maxlen=len(sets))
     calls, taken_s = 0, 0.0
@@ -100,7 +102,7 @@ def _nbytes(values: Iterable[object]) -> int:
 
 def collective_s(collective: str, size_bytes: int, calls: int) -> list[float]:
     """Seconds of each of some calls between all ranks on this one, each behind some computing, from
-    which ranks come as they do in an iteration: apart, and not waiting for each other yet."""
+    which ranks come as they do in an iteration: apart, every second one later, in turns."""
     assert dist.group.WORLD is not None
     operation = prepare(
         collective,
@@ -111,11 +113,11 @@ def collective_s(collective: str, size_bytes: int, calls: int) -> list[float]:
         torch.device("cpu"),
     )
     operation.call()
-    times, matrix = [], _ones(_BEFORE, _BEFORE)
-    for _ in range(calls):
+    times, (one, other, result) = [], (_ones(_BEFORE) for _ in range(3))
+    for number in range(calls):
         dist.barrier()
-        for _ in range(_PRODUCTS):
-            torch.mm(matrix, matrix)
+        for _ in range(1 + (dist.get_rank() + number) % 2):
+            torch.add(one, other, out=result)
         start = time.monotonic()
         operation.call()
         times.append(time.monotonic() - start)
@@ -198,7 +200,7 @@ def _by_rows(operator: str, rows: int, width: int) -> Made:
 def _tables(states_bytes: float, width: int, rows: int) -> Iterator[torch.Tensor]:
     """Tables, over and over: as many of this size as there are bytes for, one at least."""
     count = int(states_bytes // (4 * width * rows))
-    return cycle([_ones(rows, width) for _ in range(min(max(count, 1), _MOST_SETS))])
+    return cycle([_ones(rows, width) for _ in range(min(max(count, 1), _MOST_TABLES))])
 
 
 def _lookup(states_bytes: float, operator: str, lookups: int, width: int, rows: int) -> Made:

@@ -35,7 +35,18 @@ def test_an_axis_of_one_size_is_no_axis() -> None:
     sides = np.array([10.0, 40.0])
     curve = Curve((np.array([7.0]), sides), np.log(1e-9 * sides[None, :]))
     assert curve.seconds(np.array([[3.0, 20.0], [9.0, 40.0]])) == pytest.approx([2e-8, 4e-8])
-    assert curves(made_up_operators(), 2).keys() == {"add/2", "all_reduce", "launch"}
+
+
+def test_operators_are_those_measured_among_as_many_ranks_or_else_alone() -> None:
+    results = made_up_operators()
+    among = results.isel(benchmark=np.flatnonzero(results["operator_name"] == "add/2"))
+    among["operator_ranks"] = among["operator_ranks"] * 2
+    among["operator_time_s"] = among["operator_time_s"] * 3
+    both = xr.concat([results[list(among)], among], "benchmark", data_vars="minimal")
+    sizes = np.array([[1e4]])
+    assert curves(both, 2).keys() == {"add/2", "all_reduce", "launch"}
+    assert curves(both, 1)["add/2"].seconds(sizes) == pytest.approx([add_s(1e4)], rel=1e-3)
+    assert curves(both, 2)["add/2"].seconds(sizes) == pytest.approx([3 * add_s(1e4)], rel=1e-3)
 
 
 def test_iterations_are_their_operators_and_the_host() -> None:

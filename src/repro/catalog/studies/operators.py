@@ -60,7 +60,7 @@ class OperatorProfile(Entry):
     ranks
         Those that recommendation models run on.
     table_sets
-        Random sets of tables on each number of ranks.
+        Random sets of tables; each is measured in one of the repeats.
     """
 
     sides: tuple[PositiveInt, ...]
@@ -78,7 +78,7 @@ class OperatorProfile(Entry):
     bytes: tuple[PositiveInt, ...]
     repeats: PositiveInt
     turns: PositiveInt
-    ranks: tuple[PositiveInt, ...]
+    ranks: PositiveInt
     table_sets: PositiveInt
 
     def grids(self) -> dict[str, tuple[tuple[float, ...], ...]]:
