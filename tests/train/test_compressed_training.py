@@ -252,7 +252,6 @@ def test_what_passes_elsewhere_is_refused(
     assert words in reason
 
 
-@pytest.mark.alone
 def test_gathered_weights_as_integers_are_those_of_a_quantised_partition(
     enwiki: Path, tmp_path: Path
 ) -> None:

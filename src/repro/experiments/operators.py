@@ -46,7 +46,7 @@ _CALLS, _IN_A_ROW = 7, 4
 _OTHER_TABLES = 99
 _UNITS = {
     "operator_time_s": ("CPU time of a call, of collectives time", "s"),
-    "iteration_time_s": ("iteration time, of ranks that have a core each", "s"),
+    "iteration_time_s": ("iteration time", "s"),
     "pass_time_s": ("CPU time of what is computed between collectives", "s"),
     "collective_time_s": ("time of a collective, with the waiting for other ranks", "s"),
     "call_traced_s": ("time of all calls in the trace, with the profiler's own", "s"),
