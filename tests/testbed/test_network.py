@@ -86,3 +86,35 @@ def test_two_networks_at_once_do_not_see_each_other() -> None:
     refused, reached = result.stdout.split()
     assert refused != "0"
     assert reached == "True", result.stderr
+
+
+def test_nothing_is_lost_on_slow_links_nor_sent_again_too_early() -> None:
+    # Both ways at once: acknowledgements wait behind 2 MB, for 0.8 s.
+    result = _in_a_process_of_its_own(
+        "import socket, struct, threading\n"
+        "def send(one): one.sendall(bytes(2_000_000))\n"
+        "def receive(one):\n"
+        "    left = 2_000_000\n"
+        "    while left: left -= len(one.recv(min(left, 65536)))\n"
+        "with build_network(topology) as network:\n"
+        "    set_rates(network, {'node': 0.4, 'fabric': 0.02})\n"
+        "    with inside(network.gpus[2]):\n"
+        "        server = socket.create_server((network.addresses[2], 5000))\n"
+        "    with inside(network.gpus[0]):\n"
+        "        client = socket.create_connection((network.addresses[2], 5000))\n"
+        "    peer, _ = server.accept()\n"
+        "    work = [(send, client), (send, peer), (receive, client), (receive, peer)]\n"
+        "    threads = [threading.Thread(target=f, args=(one,)) for f, one in work]\n"
+        "    for thread in threads: thread.start()\n"
+        "    for thread in threads: thread.join()\n"
+        "    for one in (client, peer):\n"
+        "        # tcp_info: tcpi_rto and tcpi_total_retrans are its 1st and 24th number.\n"
+        "        numbers = struct.unpack('8x24I', one.getsockopt(socket.IPPROTO_TCP, 11, 104))\n"
+        "        print(numbers[0], numbers[23])\n"
+    )
+    for line in result.stdout.splitlines():
+        timeout_us, sent_again = map(int, line.split())
+        assert timeout_us >= 10e6
+        # A probe or two of what was sent last.
+        assert sent_again <= 3
+    assert len(result.stdout.splitlines()) == 2, result.stderr
