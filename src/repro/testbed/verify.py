@@ -25,6 +25,8 @@ _RAMP_S = 0.1
 # Three frames of the largest size.
 _DATAGRAM_BYTES = 26_000
 _WINDOW_S = 0.2
+# How much faster than a link they are sent: what is left in queues has to pass, too.
+_AHEAD = 1.3
 # Slow links empty few buckets in that time; this many more make the rate exact to 2 %.
 _WINDOW_BUCKETS = 15
 
@@ -121,7 +123,7 @@ def _verified_gbps(
 ) -> list[float]:
     """What the links below one switch carry, if it is what they are set to."""
     window_s = _WINDOW_S + _WINDOW_BUCKETS * bucket_bytes(limit) * 8e-9 / limit
-    carried = _carried_gbps(network, flows, window_s)
+    carried = _carried_gbps(network, flows, limit, window_s)
     worst = max(range(len(flows)), key=lambda flow: abs(carried[flow] / limit - 1))
     if abs(carried[worst] / limit - 1) <= TOLERANCE:
         return carried
@@ -152,8 +154,10 @@ def _neighbours(below: int, members: int, gpus: int) -> list[list[tuple[int, int
     return switches
 
 
-def _carried_gbps(network: Network, flows: list[tuple[int, int]], window_s: float) -> list[float]:
-    """What simultaneous flows between GPUs deliver, in Gbit/s of a TCP payload.
+def _carried_gbps(
+    network: Network, flows: list[tuple[int, int]], limit: float, window_s: float
+) -> list[float]:
+    """What simultaneous flows between GPUs deliver over such links, in Gbit/s of a TCP payload.
 
     Datagrams fill the queues without a congestion control that has a mind of its own; nobody reads
     them, since the receivers' interface counters say what arrived.
@@ -166,7 +170,8 @@ def _carried_gbps(network: Network, flows: list[tuple[int, int]], window_s: floa
         sinks.append(sink)
         source = _socket(network.gpus[sender])
         source.connect((network.addresses[receiver], _PORT))
-        threads.append(threading.Thread(target=_send, args=(source, done), daemon=True))
+        sending = (source, _AHEAD * limit * 1e9 / 8, done)
+        threads.append(threading.Thread(target=_send, args=sending, daemon=True))
     for thread in threads:
         thread.start()
     time.sleep(_RAMP_S)
@@ -193,10 +198,13 @@ def _socket(namespace: Namespace) -> socket.socket:
         return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
 
-def _send(source: socket.socket, done: threading.Event) -> None:
+def _send(source: socket.socket, bytes_per_s: float, done: threading.Event) -> None:
     payload = bytes(_DATAGRAM_BYTES)
     # The kernel holds the sender back while its own link's queue is full.
     source.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * _DATAGRAM_BYTES)
+    next_s = time.monotonic()
     with source:
         while not done.is_set():
             source.send(payload)
+            next_s += _DATAGRAM_BYTES / bytes_per_s
+            time.sleep(max(0.0, next_s - time.monotonic()))
