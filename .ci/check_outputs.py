@@ -17,8 +17,9 @@ profile = yaml.safe_load((PARAMS / "pipeline.yaml").read_text())["profile"]
 sweeps = read_sweeps()
 for name, dataset in sweeps.items():
     assert json.loads(dataset.attrs["not_run"]) == {}, dataset.attrs["not_run"]
+    # Those that are known end after fewer repeats than others.
     smallest = dataset["call_time_s"].sel(layout="world").isel(size_bytes=0, in_place=0)
-    assert bool((smallest.max("rank") > 0).all()), f"{name}: a collective is missing"
+    assert bool((smallest.max(["rank", "repeat"]) > 0).all()), f"{name}: a collective is missing"
 experiments = read_experiments()
 for name, dataset in experiments.items():
     assert set(dataset.dims) >= {"source", "model", "protocol", "gpus", "iteration", "rank"}, name
