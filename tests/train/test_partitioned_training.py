@@ -23,7 +23,6 @@ from repro.train.records import RankRecord, TrainingRun
 from repro.train.run import iterate, train
 from repro.train.training import set_up
 
-# Many threads of many ranks: beside other tests neither comes to an end in its time.
 pytestmark = pytest.mark.slow
 
 _STEPS, _FP32 = 10, 4
