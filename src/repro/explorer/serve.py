@@ -3,6 +3,9 @@
 # Panel's functions have no types.
 # mypy: disable-error-code="no-untyped-call"
 
+import sys
+from io import TextIOWrapper
+
 import panel as pn
 
 from repro.explorer import designs, page
@@ -10,6 +13,9 @@ from repro.explorer import designs, page
 
 def serve(port: int, show: bool) -> None:
     """Serve what the network costs at `/`, and GPUs that do not exist at `/designs`."""
+    # Whoever reads this from a pipe waits to be told the address; panel prints it.
+    assert isinstance(sys.stdout, TextIOWrapper)
+    sys.stdout.reconfigure(line_buffering=True)
     pn.extension()
     pages = {"/": page.page, "designs": designs.page}
     pn.serve(pages, port=port, show=show, title="repro explore", address="127.0.0.1")
