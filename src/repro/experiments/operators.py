@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 from pandas.api.types import is_numeric_dtype
+from tqdm import tqdm
 
 from repro.catalog.models.dlrm import PLANS, plan_shards
 from repro.catalog.studies.experiments import Profile
@@ -224,7 +225,7 @@ def _sharded(rank: int, ranks: int, port: int, profile_name: str) -> list[Sharde
     sets = range(profile.table_sets)
     return [
         _in_turns(study, profile, sets[repeat :: profile.repeats], rank, ranks)
-        for repeat in range(profile.repeats)
+        for repeat in tqdm(range(profile.repeats), desc="repeats", leave=False, disable=rank > 0)
     ]
 
 
@@ -244,13 +245,15 @@ def _in_turns(
     turns = _single(study, profile, found.operators, had)
     for name, size in product(COLLECTIVES.values(), profile.bytes):
         calls = found.collectives.setdefault((name, (size,)), [])
-        turns += profile.turns * [(calls, partial(collective_s, name, size, _CALLS))]
+        turns += profile.turns * [
+            (calls, partial(collective_s, name, size, _CALLS, study.states_bytes))
+        ]
     for key, step in steps.items():
         laps = found.laps.setdefault(key, [])
         # A set of tables has all its turns in one repeat.
         often = profile.repeats * profile.turns
         turns += often * [(laps, partial(_in_a_row_of_all, step))]
-    take_turns(turns, 1, silent=rank > 0)
+    take_turns(turns, 1, silent=True)
     return found
 
 

@@ -21,7 +21,7 @@ from repro.collectives.operations import prepare
 Operands = tuple[Any, ...]
 # Their first operand is the table.
 _IN_TABLES = ("index_select", "index_add_", "embedding", BAGS)
-_TOUCHED_ONCE = ("_fused_adamw_/1", "linalg_vector_norm/1", "zero_/1")
+_TOUCHED_ONCE = (*_IN_TABLES, "_fused_adamw_/1", "linalg_vector_norm/1", "zero_/1")
 # Of one measurement, and the most sets of operands, and tables, that take turns.
 _SHORTEST_S, _MOST_SETS, _MOST_TABLES = 1e-3, 12, 48
 # Launches of one measurement, and the width of what is launched.
@@ -31,9 +31,6 @@ _WIDTHS = {
     **{"sum": 160, "cat": 80, "max": 1280, "sub_": 1280, "div_": 1280},
     **{"masked_fill": 1280, "masked_fill_": 1280},
 }
-# Numbers that are added up before a collective: a millisecond or so, which empties the caches as an
-# iteration does.
-_BEFORE = 1 << 20
 # A causal mask of so many rows and columns; tensors of an optimizer's step; numbers to draw from.
 _MASK, _TENSORS, _DRAWN = (40, 32), 16, 1 << 25
 # They take positive numbers.
@@ -52,8 +49,8 @@ def operator_s(operator: str, sizes: Sizes, working_set_bytes: float, states_byt
     """Seconds of CPU time that a call of an operator of `operator_calls` takes.
 
     Operands and results take turns in `working_set_bytes`; what an iteration touches once, as
-    tables, gradients and states of the optimizer, in `states_bytes`: as far as `_MOST_SETS` are
-    enough.
+    looked-up rows, gradients and states of the optimizer, in `states_bytes`: as far as `_MOST_SETS`
+    are enough.
     """
     make, call = prepared(operator, sizes, states_bytes)
     turns_bytes = states_bytes if operator in _TOUCHED_ONCE else working_set_bytes
@@ -100,9 +97,10 @@ def _nbytes(values: Iterable[object]) -> int:
     )
 
 
-def collective_s(collective: str, size_bytes: int, calls: int) -> list[float]:
-    """Seconds of each of some calls between all ranks on this one, each behind some computing, from
-    which ranks come as they do in an iteration: apart, every second one later, in turns."""
+def collective_s(collective: str, size_bytes: int, calls: int, states_bytes: float) -> list[float]:
+    """Seconds of each of some calls between all ranks on this one, each behind an addition that
+    moves `states_bytes`, from which ranks come as they do in an iteration: apart, every second one
+    later, in turns."""
     assert dist.group.WORLD is not None
     operation = prepare(
         collective,
@@ -113,7 +111,7 @@ def collective_s(collective: str, size_bytes: int, calls: int) -> list[float]:
         torch.device("cpu"),
     )
     operation.call()
-    times, (one, other, result) = [], (_ones(_BEFORE) for _ in range(3))
+    times, (one, other, result) = [], (_ones(round(states_bytes / 12)) for _ in range(3))
     for number in range(calls):
         dist.barrier()
         for _ in range(1 + (dist.get_rank() + number) % 2):
