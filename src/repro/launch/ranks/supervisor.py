@@ -67,14 +67,17 @@ def supervise(user: Connection) -> None:
             network = stack.enter_context(build_network(site.topology))
         os.environ.update(_environment(network is not None))
 
-        def start() -> tuple[RankProcesses, SpeedCheck | None, float]:
-            began = time.monotonic()
+        def start() -> RankProcesses:
             started = RankProcesses(site, network, scratch)
             stack.callback(started.bury)
-            # Ranks that are still starting would disturb the next check of the links.
-            return started, _verify_speed(site, started, user), time.monotonic() - began
+            # Ranks that are still starting would disturb the next check.
+            _measure(site.ranks, started, user)
+            return started
 
-        ranks, speed, starting_s = start()
+        began = time.monotonic()
+        ranks = start()
+        speed = _verify_speed(site, ranks, user)
+        starting_s = time.monotonic() - began
         user.send(Ready())
         lost = False
         port, previous = _FIRST_PORT, None
@@ -83,7 +86,9 @@ def supervise(user: Connection) -> None:
             orders: tuple[Order[Any], ...] = user.recv()
             first = orders[0]
             if lost:
-                ranks, speed, starting_s = start()
+                began = time.monotonic()
+                ranks = start()
+                starting_s = time.monotonic() - began
                 lost, previous = False, None
             # Ranks that form other groups meet at another port.
             stages, family, *split = groups_of(first.run)
@@ -192,9 +197,8 @@ def _spent_s(clock: OwnClock, found: Sequence[Any], *, first: bool) -> dict[str,
 
 
 def _verify_speed(site: Site, ranks: RankProcesses, user: Connection) -> SpeedCheck | None:
-    """Have one rank and all of them compute in turns, and compare; also shows that they are up."""
+    """Have one rank and all of them, which are warm, compute in turns, and compare."""
     if site.cores is None:
-        _measure(site.ranks, ranks, user)
         return None
     cores = site.cores
 
@@ -205,7 +209,6 @@ def _verify_speed(site: Site, ranks: RankProcesses, user: Connection) -> SpeedCh
         turns.append(turn())
         return verify_speed(cores, turns)
 
-    turn()  # Warms up.
     turns = deque((turn() for _ in range(_LEAST_TURNS - 1)), maxlen=_MOST_TURNS)
     return until_verified(check, partial(_say, user))
 
