@@ -76,16 +76,22 @@ def operator_s(operator: str, sizes: Sizes, working_set_bytes: float, states_byt
 def launch_s(moved_bytes: float) -> float:
     """Seconds of CPU time that a small operator of a module takes behind an addition that moves so
     many bytes, which evict what Python and torch need for it from the caches."""
-    one, other, result = (_ones(math.ceil(moved_bytes / 12)) for _ in range(3))
+    move = _addition(moved_bytes)
     module, narrow = torch.nn.LayerNorm(_NARROW), _ones(1, _NARROW)
     module(narrow)
     taken_s = 0.0
     for _ in range(_LAUNCHES):
-        torch.add(one, other, out=result)
+        move()
         start = time.process_time()
         module(narrow)
         taken_s += time.process_time() - start
     return taken_s / _LAUNCHES
+
+
+def _addition(moved_bytes: float) -> Callable[[], object]:
+    """An addition that moves so many bytes, two operands and a result."""
+    one, other, result = (_ones(math.ceil(moved_bytes / 12)) for _ in range(3))
+    return lambda: torch.add(one, other, out=result)
 
 
 def _nbytes(values: Iterable[object]) -> int:
@@ -111,11 +117,11 @@ def collective_s(collective: str, size_bytes: int, calls: int, states_bytes: flo
         torch.device("cpu"),
     )
     operation.call()
-    times, (one, other, result) = [], (_ones(round(states_bytes / 12)) for _ in range(3))
+    times, move = [], _addition(states_bytes)
     for number in range(calls):
         dist.barrier()
         for _ in range(1 + (dist.get_rank() + number) % 2):
-            torch.add(one, other, out=result)
+            move()
         start = time.monotonic()
         operation.call()
         times.append(time.monotonic() - start)

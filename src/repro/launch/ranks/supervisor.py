@@ -67,17 +67,16 @@ def supervise(user: Connection) -> None:
             network = stack.enter_context(build_network(site.topology))
         os.environ.update(_environment(network is not None))
 
-        def start() -> RankProcesses:
+        def start(known: SpeedCheck | None) -> tuple[RankProcesses, SpeedCheck | None, float]:
+            began = time.monotonic()
             started = RankProcesses(site, network, scratch)
             stack.callback(started.bury)
             # Ranks that are still starting would disturb the next check.
             _measure(site.ranks, started, user)
-            return started
+            speed = known or _verify_speed(site, started, user)
+            return started, speed, time.monotonic() - began
 
-        began = time.monotonic()
-        ranks = start()
-        speed = _verify_speed(site, ranks, user)
-        starting_s = time.monotonic() - began
+        ranks, speed, starting_s = start(None)
         user.send(Ready())
         lost = False
         port, previous = _FIRST_PORT, None
@@ -86,9 +85,7 @@ def supervise(user: Connection) -> None:
             orders: tuple[Order[Any], ...] = user.recv()
             first = orders[0]
             if lost:
-                began = time.monotonic()
-                ranks = start()
-                starting_s = time.monotonic() - began
+                ranks, speed, starting_s = start(speed)
                 lost, previous = False, None
             # Ranks that form other groups meet at another port.
             stages, family, *split = groups_of(first.run)
