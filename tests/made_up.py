@@ -1,14 +1,18 @@
 """What tests run on: a made-up experiment with known answers, and small training runs."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import xarray as xr
+from numpy.typing import ArrayLike
 
 from repro.catalog.models.papers import Family
 from repro.catalog.models.trainable import trainable
-from repro.catalog.phases import P2P_TIMERS, PHASES
+from repro.catalog.phases import COMPUTING, P2P_TIMERS, PHASES
 from repro.experiments.similarity import Similarity
+from repro.experiments.this_machine import emulated_gpu
 from repro.observe.messages import MessageEnd
 from repro.observe.nic import NicSeries
 from repro.results.merging import merge
@@ -21,6 +25,31 @@ from repro.train.records import RankRecord, Span, TrainingRun
 _RATES = {"rdma": 100.0, "ipoib": 25.0, "tcp": 10.0}
 _ITERATIONS = 6
 TIME_SCALE = 2.0
+
+
+def made_up_computing(
+    cluster: str, models: Sequence[str], times_s: ArrayLike, peaks_bytes: ArrayLike
+) -> xr.Dataset:
+    """What `repro compute` measures: the same times (size, iteration) and peaks (size,) of every
+    model; the optimizer's step is a fifth of the time."""
+    over = {"layout": 2, "model": len(models)}
+    passes = xr.DataArray(times_s, dims=["micro_batch_size", "iteration"]) * xr.DataArray(
+        [0.3, 0.5, 0.2], dims=["phase"]
+    )
+    peaks = xr.DataArray(peaks_bytes, dims=["micro_batch_size"]).astype(float)
+    return xr.Dataset(
+        {
+            "pass_time_s": passes.expand_dims(over).copy(),
+            "peak_memory_bytes": peaks.expand_dims(over).copy(),
+        },
+        coords={
+            "layout": ["data", "pipeline"],
+            "model": list(models),
+            "micro_batch_size": [1, 4, 16],
+            "phase": list(COMPUTING),
+        },
+        attrs={"emulated_gpu": json.dumps(emulated_gpu(cluster))},
+    )
 
 
 def made_up_records(cell: Cell) -> tuple[RankRecord, ...]:

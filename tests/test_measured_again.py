@@ -1,6 +1,5 @@
 """What is measured again after a change: what it depends on, and nothing else (DVC's own graph)."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -13,10 +12,10 @@ import pytest
 import xarray as xr
 import yaml
 from dvc.repo import Repo
+from made_up import made_up_computing
 
 from repro.catalog.models.papers import read_models
 from repro.experiments.computing import compute_path
-from repro.experiments.this_machine import emulated_gpu
 from repro.paths import ROOT
 from repro.results.store import write_dataset
 
@@ -140,14 +139,6 @@ def _resolved(project: Path) -> dict[str, str]:
 
 def _computing(cluster: str) -> xr.Dataset:
     """Computing times of every model: a tenth of a second, and a hundredth a sequence."""
-    names, sizes = list(read_models()), np.array([1, 4, 16])
-    times = np.broadcast_to((0.1 + 0.01 * sizes)[:, None], (2, len(names), 3, 2))
-    dims = ("layout", "model", "micro_batch_size")
-    return xr.Dataset(
-        {
-            "iteration_time_s": ((*dims, "iteration"), times),
-            "peak_memory_bytes": (dims, 1e7 + 1e6 * np.broadcast_to(sizes, (2, len(names), 3))),
-        },
-        coords={"layout": ["data", "pipeline"], "model": names, "micro_batch_size": sizes},
-        attrs={"emulated_gpu": json.dumps(emulated_gpu(cluster))},
-    )
+    sizes = np.array([1, 4, 16])
+    times = np.broadcast_to((0.1 + 0.01 * sizes)[:, None], (3, 2))
+    return made_up_computing(cluster, list(read_models()), times, 1e7 + 1e6 * sizes)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 import xarray as xr
-from made_up import made_up_configuration
+from made_up import made_up_computing, made_up_configuration
 
+from repro.catalog.models.trainable import trainable
 from repro.catalog.studies.selection import Selection, select
+from repro.catalog.systems.clusters import cluster
 from repro.errors import NotRunHere, ReproError
 from repro.experiments import computing as computing_times
 from repro.experiments import on_testbed, this_machine
@@ -20,6 +22,7 @@ from repro.launch import carry_out as carrying
 from repro.launch import cases
 from repro.launch.journal import Journal
 from repro.launch.messages import Order, Site
+from repro.predict.explore.experiments.compute import compute_time
 from repro.results.outcome import Outcome, OutOfMemory
 from repro.results.store import write_dataset
 
@@ -30,21 +33,7 @@ def computing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = ["gpt2-medium", "gpt2-large", "bert-large", "t5-large"]
     times = [[0.04, 0.04, 0.2], [0.1, 0.1, 0.4], [0.34, 0.34, 0.34]]
     peaks = [11e6, 14e6, 26e6]
-    dataset = xr.Dataset(
-        {
-            "iteration_time_s": (
-                ("layout", "model", "micro_batch_size", "iteration"),
-                [[times] * 4] * 2,
-            ),
-            "peak_memory_bytes": (("layout", "model", "micro_batch_size"), [[peaks] * 4] * 2),
-        },
-        coords={
-            "layout": ["data", "pipeline"],
-            "model": models,
-            "micro_batch_size": [1, 4, 16],
-        },
-        attrs={"emulated_gpu": json.dumps(this_machine.emulated_gpu("pinnacles"))},
-    )
+    dataset = made_up_computing("pinnacles", models, times, peaks)
     monkeypatch.setattr(computing_times, "RESULTS", tmp_path)
     write_dataset(dataset, computing_times.compute_path("pinnacles"))
 
@@ -160,10 +149,26 @@ def test_rates_are_derived_from_the_median_computing_time(
     selection = select("weak_scaling", models="gpt2-medium", gpus=8)
     dataset = _measure(selection, tmp_path, session, monkeypatch)
     explained = json.loads(dataset.attrs["similarity"])["gpt2-medium"]
-    assert explained["compute_testbed_s"] == 0.1
+    assert explained["compute_testbed_s"] == pytest.approx(0.1)
     full = {"rdma": 81.9, "ipoib": 20.0, "tcp": 9.41}
     for order, rate in zip(session.trained, full.values(), strict=True):
         assert order.rates_gbps["fabric"] == pytest.approx(rate * explained["rate_scale"])
+        # Ranks find out how slow they are beside the one that the rates are right for.
+        assert order.passes_s == pytest.approx((0.03, 0.05, 0.02))
+
+
+def test_optimizers_count_where_gradients_are_what_is_sent(tmp_path: Path) -> None:
+    for name, expected in (("weak_scaling", 0.1), ("model_parallelism", 0.08)):
+        selection = select(name, models="gpt2-medium", gpus=8)
+        (explained,) = json.loads(
+            resolve_on_testbed(selection, tmp_path, "95,5").attributes["similarity"]
+        ).values()
+        assert explained["compute_testbed_s"] == pytest.approx(expected)
+        entry, kind = cluster("pinnacles"), trainable("gpt2-medium")
+        full = compute_time(kind, entry, 4, pipeline=name != "weak_scaling")
+        step_s = full.optimizer_s if name == "weak_scaling" else 0.0
+        assert 0 < full.optimizer_s < full.value_s
+        assert explained["compute_full_s"] == pytest.approx(full.value_s + step_s)
 
 
 def test_both_ends_of_the_computing_time_take_turns(
@@ -177,10 +182,13 @@ def test_both_ends_of_the_computing_time_take_turns(
     assert dataset["iteration_time_s"].notnull().any(["iteration", "rank"]).all()
     # The faster the real GPU, the slower links may be.
     rates = [order.rates_gbps["fabric"] for order in session.trained]
-    mfus = [asked["mfu"] for asked in json.loads(dataset.attrs["asked"])]
+    fulls = [one["similarity"]["compute_full_s"] for one in json.loads(dataset.attrs["asked"])]
+    predicted = compute_time(trainable("bert-large"), cluster("pinnacles"), 4)
+    ends = [end_s + predicted.optimizer_s for end_s in (predicted.low_s, predicted.high_s)]
+    assert fulls == pytest.approx([ends[0]] * 3 + [ends[1]] * 3)
     assert len(rates) == 6 and json.loads(dataset.attrs["provenance"])
     for low, high in zip(rates[:3], rates[3:], strict=True):
-        assert low / high == pytest.approx(mfus[-1] / mfus[0])
+        assert low / high == pytest.approx(ends[0] / ends[1])
 
 
 def test_open_models_are_measured_when_they_are_asked_for(
@@ -211,7 +219,7 @@ def test_a_machine_whose_links_would_be_too_fast_computes_slower(
     here = resolve_on_testbed(select("weak_scaling"), tmp_path, "95,5")
     path = computing_times.compute_path("pinnacles")
     times = xr.load_dataset(path)
-    faster = times.assign(iteration_time_s=times.iteration_time_s / 10)
+    faster = times.assign(pass_time_s=times.pass_time_s / 10)
     write_dataset(faster, path)
     there = resolve_on_testbed(select("weak_scaling"), tmp_path, "95,5")
     assert isinstance(here.where, Site) and isinstance(there.where, Site)
@@ -229,13 +237,15 @@ def test_a_machine_whose_links_would_be_too_fast_computes_slower(
             for case in (before, after)
         ]
         assert times_s[0] / times_s[1] == pytest.approx(10 / slowed)
+        assert sum(after.order.passes_s) == pytest.approx(sum(before.order.passes_s) * slowed / 10)
 
 
 def test_computing_lies_on_lines_between_and_beyond_the_measured_sizes() -> None:
     found = computing_times.read_computing("pinnacles", "bert-large", pipeline=True)
     expected = {1: 0.04, 2: 0.06, 4: 0.1, 8: 0.18, 16: 0.34, 32: 0.66}
     for micro_batch, seconds in expected.items():
-        assert found.seconds(micro_batch) == pytest.approx(seconds)
+        assert found.seconds(micro_batch, step=True) == pytest.approx(seconds)
+        assert found.seconds(micro_batch, step=False) == pytest.approx(0.8 * seconds)
     assert (found.fixed_bytes, found.sequence_bytes) == (10e6, 1e6)
 
 

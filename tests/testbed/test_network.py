@@ -35,10 +35,10 @@ def test_links_carry_what_they_are_set_to_and_one_that_does_not_is_named() -> No
         "with build_network(topology) as network:\n"
         "    rates = {'node': 0.4, 'fabric': 0.1}\n"
         "    set_rates(network, rates)\n"
-        "    for check in verify_links(network, rates, {}, print):\n"
+        "    for check in verify_links(network, rates, [], print):\n"
         "        print(check.level, *check.carried_gbps)\n"
         "    set_rates(network, {'node': 0.4, 'fabric': 0.05})\n"
-        "    verify_links(network, rates, {}, print, patience_s=2)\n"
+        "    verify_links(network, rates, [], print, patience_s=2)\n"
     )
     lines = dict(line.split(" ", 1) for line in result.stdout.splitlines())
     for level, rate, flows in (("node", 0.4, 4), ("fabric", 0.1, 2)):

@@ -19,7 +19,7 @@ from repro.catalog.systems.topology import Topology
 from repro.train.partition.collectives import Collectives
 from repro.train.partition.groups import join_partition
 from repro.train.phases import create_timers
-from repro.train.records import RankRecord, TrainingRun
+from repro.train.records import EmulatedGpu, RankRecord, TrainingRun
 from repro.train.run import iterate, train
 from repro.train.training import set_up
 
@@ -213,7 +213,7 @@ def _refused(run: TrainingRun, scratch: Path) -> str:
 
 def _paced(run: TrainingRun, scratch: Path) -> dict[str, tuple[float, ...]]:
     """A rank's task: the phases of a paced run."""
-    return train(run, scratch, cores=0.2)[0].phase_time_s
+    return train(run, scratch, gpu=EmulatedGpu(cores=0.2))[0].phase_time_s
 
 
 def test_collectives_in_the_middle_of_passes_are_phases_of_their_own(

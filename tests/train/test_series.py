@@ -42,10 +42,42 @@ def test_pipelines_warm_up_on_what_fills_them(one_rank: None, run: TrainingRun) 
 
     pipeline = replace(run, pipeline_parallel=4, microbatches=32)
     watch = Watch(one, lambda *_: None, [Series()], pipeline)
-    assert watch.warm_up(timers) == 3
+    assert watch.warm_up(timers, ()) == (3, 1.0)
     watch.record(watch.series[0])
     assert asked == [4, 4, 4, 32]
     assert [timers.paces[name].hold_s for name in PASSES] == [0.01, 0.01, 0.01]
+
+
+@pytest.mark.parametrize(
+    ("alone_s", "changes", "slower", "held_s"),
+    [
+        # Twice as long as alone: links have to be twice as slow.
+        ((0.004, 0.01, 0.001), {}, 2.0, (0.01, 0.01, 0.01)),
+        # Half as long as alone: passes wait, because links cannot be faster.
+        ((0.03, 0.02, 0.01), {}, 1.0, (0.02, 0.02, 0.02)),
+        # Of stages, and of ranks that divide it, the step is no measure.
+        ((0.008, 0.008, 1.0), {"pipeline_parallel": 2}, 1.25, (0.01, 0.01, 0.01)),
+        ((0.008, 0.008, 1.0), {"distributed_optimizer": True}, 1.25, (0.01, 0.01, 0.01)),
+    ],
+)
+def test_what_passes_take_beside_one_rank_alone_is_how_slow_time_is(
+    one_rank: None,
+    run: TrainingRun,
+    alone_s: tuple[float, ...],
+    changes: dict[str, int],
+    slower: float,
+    held_s: tuple[float, ...],
+) -> None:
+    timers = PacedTimers(cores=1.0)
+
+    def one(microbatches: int) -> Iteration:
+        for name in PASSES:
+            timers.paces[name].taken_s += microbatches * [0.01]
+        return _iteration()
+
+    watch = Watch(one, lambda *_: None, [Series()], replace(run, **changes))
+    assert watch.warm_up(timers, alone_s)[1] == pytest.approx(slower)
+    assert [timers.paces[name].hold_s for name in PASSES] == pytest.approx(held_s)
 
 
 @pytest.mark.parametrize(

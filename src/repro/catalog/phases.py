@@ -28,6 +28,9 @@ PHASES = (
     "other",
 )
 
+# What a GPU computes in.
+COMPUTING = ("forward compute", "backward compute", "optimizer")
+
 # One timer for each kind of call in the 1F1B schedule. A call that sends and receives is one entry:
 # its timer holds both.
 P2P_TIMERS = (

@@ -10,7 +10,7 @@ from repro.catalog.studies.experiments import EXPERIMENTS, experiment
 from repro.catalog.studies.selection import select
 from repro.catalog.systems.protocols import read_protocols
 from repro.claims.experiments.definitions import Quantity, Statement
-from repro.claims.experiments.quantities import ASSUMPTIONS, MEMORY_INPUTS, NOT_ON_TESTBED, TESTS
+from repro.claims.experiments.quantities import ASSUMPTIONS, NOT_ON_TESTBED, TESTBED_INPUTS, TESTS
 from repro.claims.findings import Finding, Verdict, unanswered
 from repro.claims.published import Claim, read_claims
 from repro.claims.studies.communication import COMMUNICATION, LOGGED
@@ -129,7 +129,7 @@ def _judge_all(claims: list[Claim], results: Mapping[str, xr.Dataset]) -> list[J
             sample = NOT_ON_TESTBED.get(claim.id) or measured["testbed"].get(name, absent)
             on_nodes = _find(claim, test, measured["cluster"].get(name, absent), "", assumed)
             on_testbed = _find(
-                claim, test, sample, reason or MEMORY_INPUTS.get(claim.id, ""), assumed
+                claim, test, sample, reason or TESTBED_INPUTS.get(claim.id, ""), assumed
             )
         if prediction := _PREDICTIONS.get(claim.id):
             at_full_scale = evaluate_prediction(claim, prediction, *evaluated[prediction])

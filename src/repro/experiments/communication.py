@@ -130,6 +130,8 @@ def laid_out(case: Case[Any], plan: str, named: dict[str, str], **changes: Any) 
             log_communication=True,
             **changes,
         ),
+        # Ranks that split matrices are in no proportion to one that has the whole model.
+        passes_s=(),
     )
     ((dimension, value),) = named.items()
     one = in_dimension(case, dimension, value, value)

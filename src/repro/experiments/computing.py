@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from repro.catalog.models.open_models import read_open_models
 from repro.catalog.models.trainable import trainable
+from repro.catalog.phases import COMPUTING
 from repro.catalog.studies.experiments import EXPERIMENTS, Profile, experiment, most_gpus
 from repro.errors import NotRunHere, ReproError
 from repro.experiments.runs import testbed_run
@@ -89,9 +90,9 @@ def measure_compute(
     Returns
     -------
     Dataset
-        `iteration_time_s` (layout, model, micro_batch_size, iteration) and `peak_memory_bytes`
-        (layout, model, micro_batch_size). Layout `data` is the testbed's data-parallel shape of a
-        model, `pipeline` the one for pipelines, here in one piece.
+        `pass_time_s` (layout, model, micro_batch_size, iteration, phase) of the phases `COMPUTING`,
+        and `peak_memory_bytes` (layout, model, micro_batch_size). Layout `data` is the testbed's
+        data-parallel shape of a model, `pipeline` the one for pipelines, here in one piece.
 
         Without variables, and with the reason in attribute `not_run`, where the testbed cannot run,
         which is what they are for.
@@ -112,7 +113,7 @@ def measure_compute(
         for pipeline, name in trained
         for micro_batch in _MICRO_BATCHES
     ]
-    times: dict[tuple[bool, str, int], list[float]] = {case: [] for case in cases}
+    times: dict[tuple[bool, str, int], list[tuple[float, ...]]] = {case: [] for case in cases}
     peaks: dict[tuple[bool, str, int], list[int]] = {case: [] for case in cases}
     with open_site(Site(topology=None, ranks=ranks, cores=cores_per_rank(ranks))) as site:
 
@@ -130,7 +131,7 @@ def measure_compute(
         turns = [case for _ in range(_ROUNDS) for case in cases]
         for case in tqdm(turns, desc=f"compute on one rank, {cluster_name}", unit="run"):
             record = train(case)
-            times[case] += record.iteration_time_s
+            times[case] += zip(*(record.phase_time_s[name] for name in COMPUTING), strict=True)
             peaks[case].append(record.peak_memory_bytes)
     return _dataset(times, peaks).assign_attrs(
         title=f"Computing time of one emulated GPU of {cluster_name}",
@@ -159,13 +160,15 @@ def listed_models(cluster_name: str, profile_name: str) -> list[tuple[bool, str]
 
 
 def _dataset(
-    times: dict[tuple[bool, str, int], list[float]], peaks: dict[tuple[bool, str, int], list[int]]
+    times: dict[tuple[bool, str, int], list[tuple[float, ...]]],
+    peaks: dict[tuple[bool, str, int], list[int]],
 ) -> xr.Dataset:
     layouts = list(dict.fromkeys(_LAYOUTS[pipeline] for pipeline, _, _ in times))
     models = list(dict.fromkeys(name for _, name, _ in times))
     iterations = len(next(iter(times.values())))
     shape = (len(layouts), len(models), len(_MICRO_BATCHES))
-    seconds, bytes_ = np.full((*shape, iterations), np.nan), np.full(shape, np.nan)
+    seconds = np.full((*shape, iterations, len(COMPUTING)), np.nan)
+    bytes_ = np.full(shape, np.nan)
     for pipeline, name, micro_batch in times:
         at = (
             layouts.index(_LAYOUTS[pipeline]),
@@ -177,10 +180,10 @@ def _dataset(
     dims = ("layout", "model", "micro_batch_size")
     return xr.Dataset(
         {
-            "iteration_time_s": (
-                (*dims, "iteration"),
+            "pass_time_s": (
+                (*dims, "iteration", "phase"),
                 seconds,
-                {"long_name": "iteration time on one rank", "units": "s"},
+                {"long_name": "time of a pass on one rank", "units": "s"},
             ),
             "peak_memory_bytes": (
                 dims,
@@ -188,26 +191,39 @@ def _dataset(
                 {"long_name": "memory that the run took", "units": "B"},
             ),
         },
-        coords={"layout": layouts, "model": models, "micro_batch_size": list(_MICRO_BATCHES)},
+        coords={
+            "layout": layouts,
+            "model": models,
+            "micro_batch_size": list(_MICRO_BATCHES),
+            "phase": list(COMPUTING),
+        },
     )
 
 
 @dataclass(frozen=True)
 class Computing:
-    """What one rank was measured to need for micro batches of one testbed model."""
+    """What one rank was measured to need for micro batches of one testbed model.
+
+    `pass_times_s` has a row for each size and a column for each of `COMPUTING`.
+    """
 
     micro_batch_sizes: tuple[int, ...]
-    time_s: tuple[float, ...]
+    pass_times_s: tuple[tuple[float, ...], ...]
     memory_bytes: tuple[float, ...]
 
-    def seconds(self, micro_batch_size: int) -> float:
-        """The median iteration time: measured, or on the line between or beyond two sizes."""
-        sizes = self.micro_batch_sizes
+    def passes_s(self, micro_batch_size: int) -> tuple[float, ...]:
+        """Median times of each of `COMPUTING`: measured, or on the lines between or beyond two
+        sizes."""
+        sizes, times_s = self.micro_batch_sizes, np.array(self.pass_times_s)
         last = len(sizes) - 1
         right = next((i for i in range(1, last) if sizes[i] >= micro_batch_size), last)
         left = right - 1
-        slope = (self.time_s[right] - self.time_s[left]) / (sizes[right] - sizes[left])
-        return self.time_s[left] + slope * (micro_batch_size - sizes[left])
+        share = (micro_batch_size - sizes[left]) / (sizes[right] - sizes[left])
+        return tuple((times_s[left] + share * (times_s[right] - times_s[left])).tolist())
+
+    def seconds(self, micro_batch_size: int, *, step: bool) -> float:
+        """What one rank computes of a micro batch, with or without the optimizer's step."""
+        return sum(self.passes_s(micro_batch_size)[: None if step else -1])
 
     @property
     def sequence_bytes(self) -> float:
@@ -222,7 +238,7 @@ class Computing:
 
 
 def computing_table(cluster_name: str) -> pd.DataFrame:
-    """Median seconds of an iteration on one rank, by layout and model, a column per micro batch.
+    """Median seconds of computing on one rank, by layout and model, a column per micro batch.
 
     Empty where they could not be measured.
 
@@ -234,7 +250,7 @@ def computing_table(cluster_name: str) -> pd.DataFrame:
     dataset = read_dataset(compute_path(cluster_name))
     if not has_runs(dataset):
         return pd.DataFrame()
-    times = dataset["iteration_time_s"].median("iteration").to_series()
+    times = dataset["pass_time_s"].sum("phase", skipna=False).median("iteration").to_series()
     return pd.DataFrame(times.unstack("micro_batch_size")).dropna().round(4)
 
 
@@ -267,6 +283,6 @@ def read_computing(cluster_name: str, name: str, pipeline: bool) -> Computing:
         )
     return Computing(
         tuple(chosen["micro_batch_size"].values.tolist()),
-        tuple(chosen["iteration_time_s"].median("iteration").values.tolist()),
+        tuple(map(tuple, chosen["pass_time_s"].median("iteration").values.tolist())),
         tuple(chosen["peak_memory_bytes"].values.tolist()),
     )

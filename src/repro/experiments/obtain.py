@@ -15,7 +15,6 @@ from repro.experiments.look_up import look_up
 from repro.experiments.on_nodes import resolve_on_nodes
 from repro.experiments.on_testbed import resolve_on_testbed
 from repro.experiments.resolved import Resolved
-from repro.experiments.similarity import REFERENCE_MICRO_BATCH
 from repro.experiments.sweeps import resolve_sweep
 from repro.launch.carry_out import carry_out
 from repro.launch.cases import in_dimension
@@ -99,8 +98,10 @@ def obtain_sensitivity(selection: Selection, output: str = "") -> xr.Dataset:
 def resolve_sensitivity(selection: Selection) -> list[Resolved]:
     """A selection of one model at both ends of that interval: on one set of ranks where both ask
     for the same, so that they take turns."""
-    entry = cluster(selection.experiment.cluster)
-    predicted = compute_time(trainable(selection.models[0]), entry, REFERENCE_MICRO_BATCH)
+    entry, (name,) = cluster(selection.experiment.cluster), selection.models
+    batches = [batch for gpus in selection.gpus for batch in selection.batches(name, gpus).values()]
+    largest = max(batch.micro_batch_size for batch in batches)
+    predicted = compute_time(trainable(name), entry, largest)
     both = []
     for end_s in (predicted.low_s, predicted.high_s):
         resolved = resolve_on_testbed(selection, ENWIKI, _split(), end_s / predicted.value_s)

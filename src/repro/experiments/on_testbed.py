@@ -7,7 +7,7 @@ from pathlib import Path
 
 from repro.catalog.models.papers import model
 from repro.catalog.models.trainable import trainable
-from repro.catalog.studies.experiments import Batch, most_gpus
+from repro.catalog.studies.experiments import most_gpus
 from repro.catalog.studies.selection import Selection
 from repro.catalog.systems.clusters import Cluster, cluster
 from repro.catalog.systems.protocols import protocol
@@ -17,7 +17,6 @@ from repro.experiments.resolved import Resolved
 from repro.experiments.runs import selected_run
 from repro.experiments.similarity import (
     FASTEST_LINK_GBPS,
-    REFERENCE_MICRO_BATCH,
     Similarity,
     derive,
     memory_allowance_bytes,
@@ -108,7 +107,7 @@ def resolve_on_testbed(
 def _name(configuration: _Configuration, selection: Selection) -> str:
     """A model, with its micro batch where several were compared."""
     similarity = configuration.similarity
-    if selection.experiment.sweep is None:
+    if selection.experiment.micro_batch_size:
         return similarity.model
     return f"{similarity.model}, micro batch {similarity.micro_batch_size}"
 
@@ -147,32 +146,21 @@ def _plan(
                 # Side by side, so that they take turns.
                 for transport in selection.protocols:
                     cell = Cell(name, transport, gpus, chosen.sweep, value)
-                    similarity = similarities[name, _compared(selection, batch)]
-                    planned.append(
-                        _configuration(selection, entry, cell, batch, similarity, corpus, split)
+                    similarity = similarities[name, batch.micro_batch_size]
+                    alone_s = computing[name].passes_s(batch.micro_batch_size)
+                    passes_s = tuple(slowed * one for one in alone_s)
+                    fabric = fabric_links(entry, transport)
+                    order = Order(
+                        run=selected_run(selection, cell, batch, corpus, split),
+                        ranks=gpus,
+                        rates_gbps=similarity.rates_gbps(entry, fabric.bytes_per_s * 8e-9),
+                        fabric_latency_s=fabric.latency_s * similarity.time_scale,
+                        passes_s=passes_s,
                     )
+                    planned.append(_Configuration(cell, similarity, order))
     if chosen.until_out_of_memory:
         planned = [_limit(one, entry, computing[one.cell.model]) for one in planned]
     return planned, slowed
-
-
-def _configuration(
-    selection: Selection,
-    entry: Cluster,
-    cell: Cell,
-    batch: Batch,
-    similarity: Similarity,
-    corpus: Path,
-    split: str,
-) -> _Configuration:
-    fabric = fabric_links(entry, cell.protocol)
-    order = Order(
-        run=selected_run(selection, cell, batch, corpus, split),
-        ranks=cell.gpus,
-        rates_gbps=similarity.rates_gbps(entry, fabric.bytes_per_s * 8e-9),
-        fabric_latency_s=fabric.latency_s * similarity.time_scale,
-    )
-    return _Configuration(cell, similarity, order)
 
 
 def fabric_links(entry: Cluster, transport: str) -> Links:
@@ -182,37 +170,30 @@ def fabric_links(entry: Cluster, transport: str) -> Links:
     return machine(entry, calibration(entry.calibration).parameters, network).levels[-1]
 
 
-def _compared(selection: Selection, batch: Batch) -> int:
-    """The micro batch at which computing is compared: the experiment's own, where it has one."""
-    chosen = selection.experiment
-    if chosen.sweep:
-        return batch.micro_batch_size
-    return chosen.micro_batch_size or REFERENCE_MICRO_BATCH
-
-
 def _similarities(
     selection: Selection, entry: Cluster, computing: Mapping[str, Computing], factor: float
 ) -> dict[tuple[str, int], Similarity]:
     """Every similarity that the selection's configurations need, by model and micro batch."""
     pipeline = selection.experiment.pipeline
     needed = {
-        (name, _compared(selection, batch)): trainable(name)
+        (name, batch.micro_batch_size): trainable(name)
         for name in selection.models
         for gpus in selection.gpus
         for batch in selection.batches(name, gpus).values()
     }
-    return {
-        (name, compared): derive(
+    found = {}
+    for (name, micro_batch), kind in needed.items():
+        full = compute_time(kind, entry, micro_batch, pipeline=pipeline)
+        found[name, micro_batch] = derive(
             name,
             kind,
             entry,
             pipeline=pipeline,
-            micro_batch_size=compared,
-            compute_testbed_s=computing[name].seconds(compared),
-            compute_full_s=compute_time(kind, entry, compared, pipeline=pipeline).value_s * factor,
+            micro_batch_size=micro_batch,
+            compute_testbed_s=computing[name].seconds(micro_batch, step=not pipeline),
+            compute_full_s=factor * full.value_s + (0.0 if pipeline else full.optimizer_s),
         )
-        for (name, compared), kind in needed.items()
-    }
+    return found
 
 
 def _limit(configuration: _Configuration, entry: Cluster, computing: Computing) -> _Configuration:

@@ -136,7 +136,7 @@ def _similarity(study: PartitionStudy) -> Similarity:
         micro_batch_size=emulated.micro_batch_size,
         mfu=full.own.flops / (full.entry.device.peak_flops * seconds),
         compute_full_s=seconds,
-        compute_testbed_s=known.seconds(emulated.micro_batch_size),
+        compute_testbed_s=known.seconds(emulated.micro_batch_size, step=False),
         volume_full_bytes=gradient_bytes("gpt", full.shape, FULL_ELEMENT_BYTES),
         volume_testbed_bytes=gradient_bytes("gpt", testbed, TESTBED_ELEMENT_BYTES),
     )

@@ -3,8 +3,9 @@
 With V bytes to communicate and C seconds to compute, V/(B C) says how long the network needs in
 units of computing time. The testbed gives its small model a rate B such that the number equals that
 of the full-size model on the real cluster. In data parallelism V is the gradients of a model, and
-half of what its experts exchange, for rings send gradients twice; in pipelines it is what one stage
-hands to the next for one micro batch.
+half of what its experts exchange, for rings send gradients twice, and C has the optimizer's step,
+as both come once in an iteration; in pipelines V is what one stage hands to the next for one micro
+batch, and C is its forward and backward pass.
 
 The memory of an emulated GPU follows in the same way: what model states leave free holds as many
 sequences' activations as on the real GPU.
@@ -26,9 +27,6 @@ from repro.catalog.systems.clusters import Cluster
 from repro.predict.step.memory import FRAMEWORK_BYTES, memory, stage_parameters
 from repro.predict.workload import Plan, workload
 
-# Micro batch, in sequences per GPU, at which computing times are compared where an experiment does
-# not fix its own: that of weak scaling.
-REFERENCE_MICRO_BATCH = 4
 # Above it two cores' token buckets are not exact. Buses and NVLink that would be faster are
 # emulated at this rate; datasets say what was set. Where links between nodes would be, GPUs are
 # slowed instead.
@@ -39,9 +37,10 @@ FASTEST_LINK_GBPS = 1.0
 class Similarity:
     """How one testbed model stands for its full-size model.
 
-    Times are of forward and backward compute of `micro_batch_size` sequences on one GPU, in
-    seconds. Volumes are bytes of gradients or, with `pipeline`, of a micro batch's activations
-    between two stages. `mfu` is the fraction of the GPU's peak that `compute_full_s` amounts to.
+    Times are of forward and backward compute of `micro_batch_size` sequences on one GPU, and
+    without `pipeline` of its optimizer's step, in seconds. Volumes are bytes of gradients or, with
+    `pipeline`, of a micro batch's activations between two stages. `mfu` is the fraction of the
+    GPU's peak that `compute_full_s` amounts to.
     """
 
     model: str
@@ -104,8 +103,8 @@ def derive(
     micro_batch_size : int
         Sequences whose computing times are compared.
     compute_testbed_s : float
-        Forward plus backward compute time of the testbed model, measured on one uncontended rank
-        at the experiment's pace, in seconds.
+        Computing time of the testbed model, measured on one uncontended rank at the experiment's
+        pace, in seconds; of one micro batch, in data parallelism with the optimizer's step.
     compute_full_s : float
         The same of the full-size model on one GPU of the cluster, predicted.
     """

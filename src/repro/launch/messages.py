@@ -55,7 +55,9 @@ class Order(Generic[Work]):
     Links have the rates `rates_gbps`, by level.
 
     `fabric_latency_s` is added to the way between nodes where the kernel can. `memory_bytes` is
-    what each rank may take beside what it holds when the run begins; empty: no limit.
+    what each rank may take beside what it holds when the run begins; empty: no limit. Rates and
+    latency are right where one rank takes `passes_s` for a micro batch of the whole model: ranks
+    that take longer have slower links.
     """
 
     run: Work
@@ -63,6 +65,7 @@ class Order(Generic[Work]):
     rates_gbps: dict[str, float]
     fabric_latency_s: float = 0.0
     memory_bytes: tuple[int, ...] = ()
+    passes_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class Join:
     """Supervisor to rank: meet `ranks` ranks at this address, then work; `scratch` is theirs.
 
     The same work is done in `turns` turns, each over links of its own. `memory_bytes` is what the
-    rank may take in it; None: no limit.
+    rank may take in it; None: no limit. `passes_s` are the order's.
     """
 
     ranks: int
@@ -80,13 +83,16 @@ class Join:
     turns: int
     scratch: Path
     memory_bytes: int | None
+    passes_s: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class BeginTurn:
-    """Rank 0 to supervisor: it is this turn's; supervisor to all ranks: links have its rates."""
+    """Rank 0 to supervisor: it is this turn's, on links so many times slower than the order says;
+    supervisor to all ranks: links are as they should be."""
 
     turn: int
+    slower: float
 
 
 @dataclass(frozen=True)

@@ -16,18 +16,20 @@ from repro.observe.nic import NicSeries
 class Turns:
     """So many measurements take turns; at first it is that of number 0.
 
-    `switch` returns when the links have another one's rates.
+    `switch` returns when the links have another one's rates, so many times slower as everything
+    is: `slower`.
     """
 
     count: int = 1
-    switch: Callable[[int], None] = lambda _: None
-    _now: int = 0
+    switch: Callable[[int, float], None] = lambda *_: None
+    slower: float = 1.0
+    _now: tuple[int, float] = (0, 1.0)
 
     def begin(self, turn: int) -> None:
         """Let it be this one's turn."""
-        if turn != self._now:
-            self.switch(turn)
-            self._now = turn
+        if self._now != (now := (turn, self.slower)):
+            self.switch(*now)
+            self._now = now
 
     def rounds(self, ended: Callable[[int], bool]) -> Iterator[int]:
         """Whose turn it is, one measurement after the other, until all have ended."""

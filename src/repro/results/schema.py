@@ -87,9 +87,12 @@ def configuration_dataset(
     """Turn one outcome into a dataset with the dimensions of its cell of size one.
 
     The scales are what a second and a rate at full scale are on the testbed
-    (`repro.experiments.similarity`); real nodes are at full scale.
+    (`repro.experiments.similarity`), before it is known how slow its ranks are; real nodes are at
+    full scale.
     """
     records = sorted(outcome.records, key=lambda record: record.rank)
+    slower = records[0].slower
+    time_scale, rate_scale = time_scale * slower, rate_scale / slower
     origin = min(record.start_s[0] for record in records)
     variables = {
         **_iterations(records, origin),
@@ -104,6 +107,7 @@ def configuration_dataset(
         "out_of_memory": _fits(0.0),
         "time_scale": ((), time_scale, "testbed seconds per full-scale second", "1"),
         "rate_scale": ((), rate_scale, "testbed rate per full-scale rate", "1"),
+        "slower": ((), slower, "passes over those of one rank alone; links are as slow", "1"),
         "fabric_latency_s": ((), outcome.fabric_latency_s, "latency added between nodes", "s"),
         "gradient_bytes": ((), records[0].gradient_bytes, "gradients reduced each iteration", "B"),
         "parameters": ((), records[0].parameters, "parameters of the trained model", "1"),

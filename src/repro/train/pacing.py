@@ -6,7 +6,8 @@ be over at the share's pace. So a pass takes as long on one rank as on many, as 
 shares leave some of the machine free.
 
 The CPU time of the same pass varies by a tenth, with the machine's caches and clocks. A GPU's does
-not: once a run is warm, every pass of a kind takes what it took then.
+not: once a run is warm, every pass of a kind takes what it took then. If that is longer than one
+rank takes with the whole model, time itself is slower on these ranks, and so are their links.
 """
 
 import math
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from megatron.core.timers import TimerBase, Timers
 
+from repro.observe.nic import FloatArray
 from repro.train.megatron.timers import RunningTimers
 
 # What a GPU computes.
@@ -157,6 +159,23 @@ def pass_times_s(timers: PacedTimers) -> list[float]:
         found.append(float(np.median(pace.taken_s)) if pace.taken_s else math.nan)
         pace.taken_s.clear()
     return found
+
+
+def slower_than_alone(found_s: FloatArray, alone_s: Sequence[float], step_split: bool) -> float:
+    """How many times longer passes are than on one rank that has the whole model.
+
+    Parameters
+    ----------
+    found_s : array of (stage, pass)
+        What each of `PASSES` takes a rank of each pipeline stage.
+    alone_s : sequence of (pass,)
+        What they take one rank alone; empty: not known, and the answer is 1.
+    step_split : bool
+        Whether ranks divide the optimizer's step, which says nothing then.
+    """
+    compared = slice(0, len(PASSES) - step_split)
+    alone = sum(alone_s[compared])
+    return float(found_s[:, compared].sum() / alone) if alone else 1.0
 
 
 def hold_passes(timers: PacedTimers, times_s: Sequence[float]) -> None:

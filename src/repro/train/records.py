@@ -108,6 +108,26 @@ class TrainingRun:
 
 
 @dataclass(frozen=True)
+class EmulatedGpu:
+    """What a rank is held to, so that it computes as a GPU does.
+
+    Attributes
+    ----------
+    cores
+        Its share of the machine, at whose pace it computes.
+    memory_bytes
+        What a run may take beside what the process holds; None: all there is.
+    passes_s
+        What a forward and a backward pass and the optimizer's step of one micro batch take one rank
+        with the whole model, at the rates that links have; empty: not known.
+    """
+
+    cores: float
+    memory_bytes: int | None = None
+    passes_s: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
 class Span:
     """Something that took from `start_s` to `end_s` on the monotonic clock of the machine."""
 
@@ -161,6 +181,9 @@ class RankRecord:
     ended_precise
         Whether the mean was known well enough at the last iteration; otherwise their number was
         reached.
+    slower
+        How many times longer than `EmulatedGpu.passes_s` passes took on these ranks, and messages
+        with them.
     """
 
     rank: int
@@ -184,6 +207,7 @@ class RankRecord:
     lacked_share: tuple[float, ...] = ()
     discarded: int = 0
     ended_precise: bool = False
+    slower: float = 1.0
 
 
 def retimed(record: RankRecord, clock: Callable[[float], float]) -> RankRecord:

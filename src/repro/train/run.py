@@ -26,7 +26,7 @@ from repro.train.megatron.steps import Batch, forward_step
 from repro.train.megatron.t5_stage import t5_shapes
 from repro.train.pacing import lacked_so_far_s
 from repro.train.phases import read_phases, reset_timers
-from repro.train.records import RankRecord, Report, Span, TrainingRun
+from repro.train.records import EmulatedGpu, RankRecord, Report, Span, TrainingRun
 from repro.train.series import Iteration, Series, Watch
 from repro.train.training import Training, set_up
 
@@ -40,17 +40,15 @@ def train(
     run: TrainingRun,
     scratch: Path,
     report: Report = lambda *_: None,
-    cores: float | None = None,
-    memory_bytes: int | None = None,
+    gpu: EmulatedGpu | None = None,
     turns: Turns | None = None,
 ) -> tuple[RankRecord, ...]:
     """Train one configuration on this rank and return what it measured, by turn.
 
     The process groups exist (`repro.train.megatron.groups`). Checkpoints and dataset indices go
     below `scratch`, a folder all ranks see. `report` is called after each iteration with the number
-    of those recorded so far, of those that are recorded at least. `cores` is an emulated GPU's
-    share of the machine, at whose pace it computes, and `memory_bytes` what the run may take beside
-    what the process holds.
+    of those recorded so far, of those that are recorded at least. Without an emulated `gpu` the
+    rank computes as fast as it can.
 
     Batches are loaded between iterations, outside the clock: what is measured is computing and
     communicating.
@@ -61,7 +59,7 @@ def train(
         The model cannot be split into so many stages, or such a pipeline cannot be saved; or other
         work kept ranks from computing for too long.
     MemoryError
-        The run took more than `memory_bytes`.
+        The run took more than the emulated GPU has.
     """
     with device_scope():
         # What an earlier run left in it, this one would use without counting it.
@@ -70,12 +68,12 @@ def train(
         turns = turns or Turns()
         began = time.monotonic()
         held = begin_peak()
-        state = set_up(run, scratch, cores)
+        state = set_up(run, scratch, gpu.cores if gpu else None)
         set_up_s = time.monotonic() - began
         look: Callable[[], None] = (
             (lambda: None)
-            if memory_bytes is None
-            else keep_to_allowance(state.module, held, memory_bytes)
+            if gpu is None or gpu.memory_bytes is None
+            else keep_to_allowance(state.module, held, gpu.memory_bytes)
         )
 
         def one(microbatches: int) -> Iteration:
@@ -85,14 +83,14 @@ def train(
 
         series = [Series() for _ in range(turns.count)]
         watch = Watch(one, report, series, run)
-        warmup = watch.warm_up(state.timers)
+        warmup, turns.slower = watch.warm_up(state.timers, gpu.passes_s if gpu else ())
         before_s = {"set-up": set_up_s, "warm-up": time.monotonic() - began - set_up_s}
         with logging(state.log) if state.log else nullcontext():
             for turn in turns.rounds(lambda turn: series[turn].ended(run)):
                 watch.record(series[turn])
                 _between(state, series[turn])
         taken = peak_bytes() - held
-        return tuple(one.record(state, warmup, before_s, taken) for one in series)
+        return tuple(one.record(state, warmup, turns.slower, before_s, taken) for one in series)
 
 
 def _one(state: Training, microbatches: int) -> Iteration:

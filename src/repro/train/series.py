@@ -17,7 +17,7 @@ from repro.observe.nic import FloatArray
 from repro.observe.other_work import busiest_other
 from repro.observe.precision import half_width, is_known
 from repro.observe.transfers import Transfer
-from repro.train.pacing import PacedTimers, hold_passes, pass_times_s
+from repro.train.pacing import PacedTimers, hold_passes, pass_times_s, slower_than_alone
 from repro.train.records import RankRecord, Report, Span, TrainingRun
 from repro.train.training import Training
 
@@ -83,7 +83,12 @@ class Series:
         return is_known(times, run.half_interval) and half_width(shares) <= run.half_interval
 
     def record(
-        self, state: Training, warmup: int, before_s: dict[str, float], peak_memory_bytes: int
+        self,
+        state: Training,
+        warmup: int,
+        slower: float,
+        before_s: dict[str, float],
+        peak_memory_bytes: int,
     ) -> RankRecord:
         """All of it, and what the rank held."""
         done = self.iterations
@@ -117,6 +122,7 @@ class Series:
             lacked_share=tuple(one.lacked_share for one in self.of_all_ranks),
             discarded=self.discarded,
             ended_precise=self.precise(state.run),
+            slower=slower,
         )
 
 
@@ -137,18 +143,25 @@ class Watch:
         done = sum(min(len(one.iterations), self.run.iterations) for one in self.series)
         self.report(done, words)
 
-    def warm_up(self, timers: Timers) -> int:
-        """Iterate until computing takes as long as the time before; the number of iterations.
+    def warm_up(self, timers: Timers, alone_s: Sequence[float]) -> tuple[int, float]:
+        """Iterate until computing takes as long as the time before.
 
         From then on passes of an emulated GPU take as long as they did then on the ranks of the
-        same stage. Passes have to be steady, however many there are: an emulated GPU warms up on as
-        many micro batches as fill the pipeline. GPUs iterate as often as they are asked to.
+        same stage, and never less than `alone_s` lets expect. Passes have to be steady, however
+        many there are: an emulated GPU warms up on as many micro batches as fill the pipeline. GPUs
+        iterate as often as they are asked to.
+
+        Returns
+        -------
+        iterations, slower
+            How many there were, and how many times longer passes are than `alone_s`, which is what
+            they take one rank with the whole model; 1 where that is not known.
         """
         self.say("warming up")
         if not isinstance(timers, PacedTimers):
             for _ in range(self.run.warmup):
                 self.one(self.run.microbatches)
-            return self.run.warmup
+            return self.run.warmup, 1.0
         stage, done = parallel_state.get_pipeline_model_parallel_rank(), 0
         # Of the passes of an iteration: forward, backward, optimizer.
         often = np.array([self.run.microbatches, self.run.microbatches, 1])
@@ -161,8 +174,13 @@ class Watch:
             change = abs(float((now_s @ often).sum() / (before_s * often).sum()) - 1)
             enough = done >= self.run.warmup and done * few >= _LEAST_PASSES
             if enough and (change <= _STEADY or done >= _MOST_WARMUP):
-                hold_passes(timers, ((now_s + before_s) / 2)[stage].tolist())
-                return done
+                warm_s = (now_s + before_s) / 2
+                ways = max(self.run.pipeline_parallel, self.run.expert_parallel)
+                split = ways > 1 or self.run.distributed_optimizer
+                slower = slower_than_alone(warm_s, alone_s, step_split=split)
+                # Links are proven at the rates for `alone_s`: they may be slower, but not faster.
+                hold_passes(timers, (warm_s[stage] / min(slower, 1.0)).tolist())
+                return done, max(slower, 1.0)
             before_s = now_s
 
     def record(self, into: Series) -> None:

@@ -9,6 +9,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean, median
 
 import nbformat
 import numpy as np
@@ -20,7 +21,7 @@ from waiting import PATIENCE_S, wait_until
 from repro.catalog.models.expert_volumes import exchanged_bytes, held_parameters
 from repro.catalog.models.open_models import DecoderShape
 from repro.catalog.models.volumes import ring_all_reduce_bytes
-from repro.catalog.phases import PHASES
+from repro.catalog.phases import COMPUTING, PHASES
 from repro.catalog.systems.topology import Level, Topology
 from repro.errors import ReproError
 from repro.launch.messages import Failure, Order, Site
@@ -215,6 +216,27 @@ def test_turns_share_a_run_but_neither_links_nor_bytes(enwiki: Path) -> None:
     assert len({loss for outcome in found for loss in outcome.records[0].loss}) == 6
     assert found[0].spent_s["starting ranks"] > 0
     assert "starting ranks" not in found[1].spent_s
+
+
+def test_links_are_as_slow_as_ranks_turn_out_to_be(enwiki: Path) -> None:
+    run, rate = small_run("gpt", enwiki, iterations=3), 0.05
+    order = Order(run, 4, {"node": 0.5, "fabric": rate}, fabric_latency_s=1e-4)
+    with open_site(_site()) as session:
+        first = session.run(order)
+        assert isinstance(first, Outcome)
+        took_s = [mean(first.records[0].phase_time_s[name]) for name in COMPUTING]
+        found = session.run(replace(order, passes_s=tuple(one / 3 for one in took_s)))
+    assert isinstance(found, Outcome)
+    record = found.records[0]
+    assert first.records[0].slower == 1.0
+    # How long passes take a warm rank varies.
+    assert record.slower == pytest.approx(3, rel=0.4)
+    assert {one.slower for one in found.records} == {record.slower}
+    assert found.fabric_latency_s == pytest.approx(record.slower * first.fabric_latency_s)
+    expected_s = 8e-9 * ring_all_reduce_bytes(record.gradient_bytes, 4) / rate
+    sync_s = record.phase_time_s["gradient sync"]
+    assert min(sync_s) > 0.93 * record.slower * expected_s
+    assert median(sync_s) < 1.5 * record.slower * expected_s
 
 
 def test_one_rank_out_of_memory_is_an_answer_and_the_session_goes_on(enwiki: Path) -> None:

@@ -26,10 +26,21 @@ ASSUMPTIONS: dict[str, str] = {
     **report.ASSUMPTIONS,
 }
 
-# What the testbed cannot find out: its GPUs' memory is cut to what the model predicts.
-MEMORY_INPUTS = dict.fromkeys(
-    ("C106", "C111", "C112"), "the memory of emulated GPUs follows from the predicted one"
+# Efficiencies of passes, and that they fall or are flat.
+_OF_COMPUTING = (
+    *("C001", "C044", "C002", "C045", "C046", "C047"),
+    *("C015", "C070", "C016", "C071", "C080", "C130"),
 )
+# What the testbed cannot find out: its GPUs' memory is cut to what the model predicts, and their
+# computing takes what the model says.
+TESTBED_INPUTS = {
+    **dict.fromkeys(
+        ("C106", "C111", "C112"), "the memory of emulated GPUs follows from the predicted one"
+    ),
+    **dict.fromkeys(
+        _OF_COMPUTING, "an emulated GPU takes the computing time that is predicted for a real one"
+    ),
+}
 
 # What the testbed has no answer to, though its experiment was run.
 NOT_ON_TESTBED: dict[str, str] = report.NOT_ON_TESTBED

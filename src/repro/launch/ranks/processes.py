@@ -71,11 +71,14 @@ class RankProcesses:
             pipe.send(Rest())
 
     def collect(
-        self, ranks: int, user: Connection, set_links: Callable[[int], None] = lambda _: None
+        self,
+        ranks: int,
+        user: Connection,
+        set_links: Callable[[int, float], None] = lambda *_: None,
     ) -> list[object]:
         """One answer of each of the first `ranks` ranks, progress passed on to the user.
 
-        `set_links` gives links the rates of a turn before it begins.
+        `set_links` gives links the rates of a turn, so many times slower, before it begins.
 
         Raises
         ------
@@ -94,7 +97,7 @@ class RankProcesses:
             raise
 
     def _collect(
-        self, ranks: int, user: Connection, set_links: Callable[[int], None]
+        self, ranks: int, user: Connection, set_links: Callable[[int, float], None]
     ) -> list[object]:
         answers: dict[int, object] = {}
         sentinels = {process.sentinel: rank for rank, process in enumerate(self.processes)}
@@ -110,7 +113,7 @@ class RankProcesses:
                 if isinstance(answer, Progress):
                     user.send(answer)
                 elif isinstance(answer, BeginTurn):
-                    set_links(answer.turn)
+                    set_links(answer.turn, answer.slower)
                     for pipe in pipes:
                         pipe.send(answer)
                 else:

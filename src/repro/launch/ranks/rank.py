@@ -29,7 +29,7 @@ from repro.results.outcome import OutOfMemory
 from repro.testbed.kernel import die_with_parent, enter_network
 from repro.testbed.links import UPLINK
 from repro.testbed.speed import Passes
-from repro.train.records import Report
+from repro.train.records import EmulatedGpu, Report
 
 _LONGEST_REASON = 400
 # A product of such matrices takes a fraction of a millisecond, a pass of them some.
@@ -135,17 +135,17 @@ def _obey(place: Place, supervisor: Connection) -> None:
                 with device_scope():
                     supervisor.send(sweep(message.run, own, report, turns))
             else:
-                allowance = message.memory_bytes
-                supervisor.send(
-                    train(message.run, message.scratch, report, place.cores, allowance, turns)
-                )
+                gpu = None
+                if place.cores is not None:
+                    gpu = EmulatedGpu(place.cores, message.memory_bytes, message.passes_s)
+                supervisor.send(train(message.run, message.scratch, report, gpu, turns))
 
 
-def _begin_turn(rank: int, supervisor: Connection, turn: int) -> None:
+def _begin_turn(rank: int, supervisor: Connection, turn: int, slower: float) -> None:
     if rank == 0:
-        supervisor.send(BeginTurn(turn))
+        supervisor.send(BeginTurn(turn, slower))
     begun = supervisor.recv()
-    assert begun == BeginTurn(turn), begun
+    assert begun == BeginTurn(turn, slower), begun
 
 
 def stay_busy(supervisor: Connection, cores: float) -> None:

@@ -80,7 +80,7 @@ def supervise(user: Connection) -> None:
         user.send(Ready())
         lost = False
         port, previous = _FIRST_PORT, None
-        verified: dict[tuple[str, float], LinkCheck] = {}
+        verified: list[LinkCheck] = []
         while True:
             orders: tuple[Order[Any], ...] = user.recv()
             first = orders[0]
@@ -96,7 +96,10 @@ def supervise(user: Connection) -> None:
             carry_out = partial(_carry_out, ranks, network, verified, scratch, port, user)
             try:
                 if fresh and first.memory_bytes and isinstance(first.run, TrainingRun):
-                    carry_out((replace(first, run=_smallest(first.run), memory_bytes=()),))
+                    smallest = replace(
+                        first, run=_smallest(first.run), memory_bytes=(), passes_s=()
+                    )
+                    carry_out((smallest,))
                 found = carry_out(orders)
                 found[0].spent_s["starting ranks"] = starting_s
                 starting_s = 0.0
@@ -127,7 +130,7 @@ def _smallest(run: TrainingRun) -> TrainingRun:
 def _carry_out(
     ranks: RankProcesses,
     network: Network | None,
-    verified: dict[tuple[str, float], LinkCheck],
+    verified: list[LinkCheck],
     scratch: Path,
     port: int,
     user: Connection,
@@ -141,10 +144,11 @@ def _carry_out(
     latencies_s = [0.0 for _ in orders]
     begun: list[tuple[int, float]] = []
 
-    def set_links(turn: int) -> None:
+    def set_links(turn: int, slower: float = 1.0) -> None:
         if network is not None:
-            set_rates(network, orders[turn].rates_gbps)
-            latencies_s[turn] = set_fabric_latency(network, orders[turn].fabric_latency_s)
+            asked = orders[turn]
+            set_rates(network, {name: one / slower for name, one in asked.rates_gbps.items()})
+            latencies_s[turn] = set_fabric_latency(network, asked.fabric_latency_s * slower)
         begun.append((turn, time.monotonic()))
 
     started = time.monotonic()
@@ -161,7 +165,8 @@ def _carry_out(
         begun[:] = [(0, time.monotonic())]
         allowances = order.memory_bytes or (None,) * count
         for pipe, allowance in zip(ranks.pipes[:count], allowances, strict=True):
-            pipe.send(Join(count, address, port, order.run, len(orders), scratch, allowance))
+            told = order.run, len(orders), scratch, allowance, order.passes_s
+            pipe.send(Join(count, address, port, *told))
         with ranks.others_busy(count):
             answers = ranks.collect(count, user, set_links)
     clocks = own_clocks(begun, nics.time_s[-1])

@@ -1,4 +1,4 @@
-"""How long one GPU of a cluster computes a micro batch of a full-size model."""
+"""How long one GPU of a cluster computes a micro batch of a full-size model, and steps it."""
 
 from dataclasses import dataclass
 
@@ -18,24 +18,27 @@ from repro.predict.workload import Plan, workload
 
 @dataclass(frozen=True)
 class ComputeTime:
-    """Forward plus backward compute in seconds, its 90 % interval, and the MFU it amounts to."""
+    """Forward plus backward compute in seconds, its 90 % interval, and the MFU it amounts to; and
+    the optimizer's step, of the whole model."""
 
     value_s: float
     low_s: float
     high_s: float
     mfu: float
+    optimizer_s: float
 
 
 def compute_time(
     model: Trainable, cluster: Cluster, micro_batch_size: int, *, pipeline: bool = False
 ) -> ComputeTime:
-    """Predict forward and backward compute of one micro batch on one GPU, nothing recomputed.
+    """Predict forward and backward compute of one micro batch on one GPU, nothing recomputed, and
+    the optimizer's step.
 
     `pipeline` chooses the shape that was trained in pipelines, where it is another. Open models
     are predicted with today's software.
     """
     if isinstance(model, OpenModel):
-        value, log_width = open_compute_time(model, cluster, micro_batch_size)
+        value, optimizer, log_width = open_compute_time(model, cluster, micro_batch_size)
     else:
         calibrated = calibration(cluster.calibration)
         plan = Plan(global_batch_size=micro_batch_size, micro_batch_size=micro_batch_size)
@@ -43,6 +46,7 @@ def compute_time(
         device = machine(cluster, calibrated.parameters)
         phases = predict_phases(one, device, calibrated.parameters)
         value = float((phases.forward_compute + phases.backward_compute)[0])
+        optimizer = float(phases.optimizer[0])
         log_width = float(half_width(one, cluster, calibrated)[0])
     width = float(np.exp(log_width))
     flops = training_flops(model.family, model.full_size(pipeline), micro_batch_size)
@@ -51,4 +55,5 @@ def compute_time(
         low_s=value / width,
         high_s=value * width,
         mfu=flops / (value * cluster.device.peak_flops),
+        optimizer_s=optimizer,
     )

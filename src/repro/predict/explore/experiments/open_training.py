@@ -44,13 +44,14 @@ _TABLES = 2
 
 def open_compute_time(
     entry: OpenModel, cluster: Cluster, micro_batch_size: int
-) -> tuple[float, float]:
+) -> tuple[float, float, float]:
     """Seconds of forward and backward compute of one micro batch on one GPU of as many as share
-    the experts, and half of the 90 % interval of their logarithm."""
+    the experts, and of its optimizer; and half of the 90 % interval of the former's logarithm."""
     run = _run(entry, cluster.device, entry.expert_parallel, micro_batch_size, 1)
     calibrated = read_fused()
     seconds = compute_passes_s(run, calibrated.parameters).sum()
-    return float(seconds), float(half_width(run, calibrated)[0])
+    step = adam_s(run, calibrated.parameters, held_by_gpu(run, _TABLES).all)[0]
+    return float(seconds), float(step), float(half_width(run, calibrated)[0])
 
 
 def predict_open(
