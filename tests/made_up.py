@@ -95,7 +95,7 @@ def made_up_configuration(cell: Cell) -> xr.Dataset:
         rx_bytes=[(int(value),) * nodes for value in received],
         tx_bytes=[(int(value),) * nodes for value in received],
     )
-    links = tuple(LinkCheck(level, 1.0, (0.99, 1.01)) for level in ("node", "fabric"))
+    links = tuple(LinkCheck(level, 1.0, 1.0, (0.99, 1.01)) for level in ("node", "fabric"))
     similarity = Similarity(cell.model, False, 4, 0.3, 0.05, 0.1, 400, 40)
     assert similarity.time_scale == TIME_SCALE
     outcome = Outcome(records, series, links, 0.0)
@@ -211,7 +211,7 @@ def made_up_pipeline(cell: Cell) -> xr.Dataset:
     still = [(0,)] * len(clock)
     series = NicSeries(time_s=clock.tolist(), rx_bytes=list(still), tx_bytes=list(still))
     similarity = Similarity(cell.model, True, 4, 0.3, 0.05, 0.1, 400, 40)
-    links = (LinkCheck("node", 1.0, (1.0,)),)
+    links = (LinkCheck("node", 1.0, 1.0, (1.0,)),)
     outcome = Outcome(records, series, links, 0.0)
     return configuration_dataset(
         "testbed", cell, outcome, similarity.time_scale, similarity.rate_scale

@@ -95,7 +95,7 @@ def _swept(protocol: str, gpus: int, collectives: tuple[str, ...] = COLLECTIVES)
         )
         for rank in reversed(range(gpus))
     )
-    links = tuple(LinkCheck(level, rate, (rate,)) for level, rate in _RATES.items())
+    links = tuple(LinkCheck(level, rate, rate, (rate,)) for level, rate in _RATES.items())
     nics = NicSeries()
     return sweep_dataset("testbed", protocol, gpus, asked, Outcome((), nics, links, 0.0, records))
 

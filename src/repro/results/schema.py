@@ -325,15 +325,17 @@ def _speed(outcome: Outcome) -> dict[str, _Variable]:
 
 
 def _links(outcome: Outcome) -> dict[str, _Variable]:
-    """What the check of the emulated links found; real ones have none."""
+    """What emulated links were set to, and what their check found; real ones have none."""
     if not outcome.links:
         return {}
     checks, dims = outcome.links, ("level",)
     rates = np.array([check.set_gbps for check in checks])
+    checked = np.array([check.checked_gbps for check in checks])
     slowest = np.array([min(check.carried_gbps) for check in checks])
     fastest = np.array([max(check.carried_gbps) for check in checks])
     return {
         "link_set_gbps": (dims, rates, "rate the links were set to", "Gbit/s"),
+        "link_checked_gbps": (dims, checked, "rate of the links in the check", "Gbit/s"),
         "link_carried_min_gbps": (dims, slowest, "slowest link in the check", "Gbit/s"),
         "link_carried_max_gbps": (dims, fastest, "fastest link in the check", "Gbit/s"),
     }

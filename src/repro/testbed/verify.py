@@ -4,7 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import TypeVar
@@ -36,16 +36,18 @@ _COVERED = (0.5, 1.25)
 
 @dataclass(frozen=True)
 class LinkCheck:
-    """A level's links under load: the rate they were set to and what each one carried."""
+    """A level's links: the rate they are set to; and under load, when they were at a rate that
+    shows that they carry this one, what each one carried."""
 
     level: str
     set_gbps: float
+    checked_gbps: float
     carried_gbps: tuple[float, ...]
 
     def covers(self, level: str, link_gbps: float) -> bool:
         """Whether it shows that the level's links carry such a rate."""
         least, most = _COVERED
-        return self.level == level and least <= link_gbps / self.set_gbps <= most
+        return self.level == level and least <= link_gbps / self.checked_gbps <= most
 
 
 def until_verified(
@@ -122,9 +124,9 @@ def verify_links(
                     partial(_verified_gbps, network, level.name, flows, limit), say, patience_s
                 )
             ]
-            check = LinkCheck(level.name, limit, tuple(carried))
+            check = LinkCheck(level.name, limit, limit, tuple(carried))
             known.append(check)
-        checks.append(check)
+        checks.append(replace(check, set_gbps=limit))
     return tuple(checks)
 
 

@@ -233,6 +233,9 @@ def test_links_are_as_slow_as_ranks_turn_out_to_be(enwiki: Path) -> None:
     assert record.slower == pytest.approx(3, rel=0.4)
     assert {one.slower for one in found.records} == {record.slower}
     assert found.fabric_latency_s == pytest.approx(record.slower * first.fabric_latency_s)
+    assert [one.set_gbps for one in found.links] == pytest.approx(
+        [0.5 / record.slower, rate / record.slower]
+    )
     expected_s = 8e-9 * ring_all_reduce_bytes(record.gradient_bytes, 4) / rate
     sync_s = record.phase_time_s["gradient sync"]
     assert min(sync_s) > 0.93 * record.slower * expected_s

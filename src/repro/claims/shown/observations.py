@@ -26,11 +26,7 @@ def _about(name: str, claims: str, why: str = "") -> Observation:
 
 
 OBSERVATIONS = (
-    _about(
-        "strong scaling: computing",
-        "C001 C002 C044-C047",
-        "overheads of each operation do not shrink with the batch",
-    ),
+    _about("strong scaling: computing", "C001 C002 C044-C047"),
     _about(
         "strong scaling: AllReduce",
         "C003-C005 C048-C052",
@@ -48,11 +44,7 @@ OBSERVATIONS = (
         "C013 C014 C042 C061-C065 C086 C087",
         "it follows the share of communication, not the model's size",
     ),
-    _about(
-        "weak scaling: computing",
-        "C015 C016 C070 C071 C080",
-        "this machine's speed drifts from one configuration to the next",
-    ),
+    _about("weak scaling: computing", "C015 C016 C070 C071 C080"),
     _about(
         "data parallelism: RDMA's gain",
         "C017 C018 C030-C033 C072-C075 C116 C117",

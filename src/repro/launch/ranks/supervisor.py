@@ -142,6 +142,7 @@ def _carry_out(
     nodes: tuple[Namespace, ...] = ()
     checks: list[tuple[LinkCheck, ...]] = [() for _ in orders]
     latencies_s = [0.0 for _ in orders]
+    slowed = [1.0 for _ in orders]
     begun: list[tuple[int, float]] = []
 
     def set_links(turn: int, slower: float = 1.0) -> None:
@@ -149,6 +150,7 @@ def _carry_out(
             asked = orders[turn]
             set_rates(network, {name: one / slower for name, one in asked.rates_gbps.items()})
             latencies_s[turn] = set_fabric_latency(network, asked.fabric_latency_s * slower)
+        slowed[turn] = slower
         begun.append((turn, time.monotonic()))
 
     started = time.monotonic()
@@ -175,7 +177,7 @@ def _carry_out(
         Outcome(
             tuple(retimed(one, clocks[turn]) for one in found if isinstance(one, RankRecord)),
             clocks[turn].cut(nics),
-            checks[turn],
+            tuple(replace(one, set_gbps=one.set_gbps / slowed[turn]) for one in checks[turn]),
             latencies_s[turn],
             tuple(one for one in found if isinstance(one, SweepRecord)),
             spent_s=({} if turn else {"checking links": checking_s})

@@ -2,7 +2,7 @@
 
 A CPU launches its own work, so its times add where a GPU's overlap: an overhead per layer and pass,
 and FLOPs over a rate. Everything is calibrated on 2 ranks; 4 and 8 ranks, between nodes, are
-predicted.
+predicted. Rates of links are those of payload.
 """
 
 from collections.abc import Mapping
@@ -18,9 +18,6 @@ from repro.catalog.models.volumes import BACKWARD_PER_FORWARD, forward_flops, ri
 from repro.catalog.studies.experiments import experiment
 from repro.predict.workload import Array
 
-# Share of a shaped link's rate that is payload: 1448 of the 1538 bytes of an Ethernet frame on the
-# wire are TCP's (MTU 1500, timestamps).
-_PAYLOAD = 1448 / 1538
 _CALIBRATED_RANKS = 2
 # Expected largest of n standard normal values, for waiting for the slowest rank.
 _EXPECTED_MAXIMUM = {2: 0.564, 4: 1.029, 8: 1.424}
@@ -56,13 +53,14 @@ def calibrate_ranks(results: Mapping[str, xr.Dataset]) -> CpuRanks:
     """
     rows = configurations(results)
     rows = rows[rows.gpus == _CALIBRATED_RANKS]
-    forward = _fit_line(rows.layers, rows.forward_flops, rows["forward compute"])
+    # As fast as one rank alone; how slow ranks are beside each other is known, not predicted.
+    alone = rows[["forward compute", "backward compute"]].div(rows.slower, axis=0)
+    rest = (rows["optimizer"] + rows["other"]) / rows.slower
+    forward = _fit_line(rows.layers, rows.forward_flops, alone["forward compute"])
     backward = _fit_line(
-        rows.layers, BACKWARD_PER_FORWARD * rows.forward_flops, rows["backward compute"]
+        rows.layers, BACKWARD_PER_FORWARD * rows.forward_flops, alone["backward compute"]
     )
-    optimizer = _fit_line(
-        pd.Series(1.0, index=rows.index), rows.parameters, rows["optimizer"] + rows["other"]
-    )
+    optimizer = _fit_line(pd.Series(1.0, index=rows.index), rows.parameters, rest)
     waiting = rows["straggler wait"].mean() / _EXPECTED_MAXIMUM[_CALIBRATED_RANKS]
     return CpuRanks(
         forward_layer_s=forward[0],
@@ -86,12 +84,15 @@ def predict_testbed(results: Mapping[str, xr.Dataset], ranks: CpuRanks) -> pd.Da
         and whether the configuration was `calibrated` on.
     """
     rows = configurations(results)
-    predicted = (
+    computing = (
         rows.layers * (ranks.forward_layer_s + ranks.backward_layer_s)
         + rows.forward_flops / ranks.forward_flops_per_s
         + BACKWARD_PER_FORWARD * rows.forward_flops / ranks.backward_flops_per_s
         + ranks.optimizer_s
         + rows.parameters / ranks.optimizer_parameters_per_s
+    )
+    predicted = (
+        rows.slower * computing
         + _wire_s(rows)
         + ranks.collective_s
         + ranks.deviation_s * rows.gpus.map(_EXPECTED_MAXIMUM)
@@ -147,6 +148,7 @@ def configurations(results: Mapping[str, xr.Dataset]) -> pd.DataFrame:
                     "parameters": float(measured["parameters"].sel(at)),
                     "gradient_bytes": float(measured["gradient_bytes"].sel(at)),
                     "link_gbps": float(links.min()),
+                    "slower": float(measured["slower"].sel(at)),
                 }
             )
     return pd.DataFrame(rows)
@@ -154,7 +156,7 @@ def configurations(results: Mapping[str, xr.Dataset]) -> pd.DataFrame:
 
 def _wire_s(rows: pd.DataFrame) -> pd.Series:
     size = ring_all_reduce_bytes(rows.gradient_bytes, rows.gpus)
-    wire: pd.Series = size * 8e-9 / (rows.link_gbps * _PAYLOAD)
+    wire: pd.Series = size * 8e-9 / rows.link_gbps
     return wire
 
 
