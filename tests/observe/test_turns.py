@@ -44,9 +44,12 @@ def test_no_byte_is_lost_or_counted_twice() -> None:
         assert (np.diff(np.array(cut.rx_bytes), axis=0) >= 0).all()
 
 
-def test_links_are_set_only_when_the_turn_changes() -> None:
-    switched: list[int] = []
-    turns = Turns(2, switched.append)
+def test_links_are_set_only_when_the_turn_or_their_speed_changes() -> None:
+    switched: list[tuple[int, float]] = []
+    turns = Turns(2, lambda turn, slower: switched.append((turn, slower)))
     for turn in (0, 0, 1, 1, 0):
         turns.begin(turn)
-    assert switched == [1, 0]
+    turns.slower = 1.5
+    for turn in (0, 0, 1):
+        turns.begin(turn)
+    assert switched == [(1, 1.0), (0, 1.0), (0, 1.5), (1, 1.5)]

@@ -49,6 +49,20 @@ def test_links_carry_what_they_are_set_to_and_one_that_does_not_is_named() -> No
     assert "100.0 Mbit/s it is set to" in result.stderr
 
 
+def test_links_are_checked_again_only_at_rates_that_no_check_shows() -> None:
+    result = _in_a_process_of_its_own(
+        "with build_network(topology) as network:\n"
+        "    known = []\n"
+        "    for fabric in (0.1, 0.06, 0.12, 0.04):\n"
+        "        rates = {'node': 0.4, 'fabric': fabric}\n"
+        "        set_rates(network, rates)\n"
+        "        _, check = verify_links(network, rates, known, print)\n"
+        "        print(check.set_gbps, check.checked_gbps, len(known))\n"
+    )
+    rows = [[float(value) for value in line.split()] for line in result.stdout.splitlines()]
+    assert rows == [[0.1, 0.1, 2], [0.06, 0.1, 2], [0.12, 0.1, 2], [0.04, 0.04, 3]]
+
+
 def test_traffic_between_gpus_of_a_node_stays_off_its_nic() -> None:
     result = _in_a_process_of_its_own(
         "import socket\n"
