@@ -17,6 +17,7 @@ from repro.testbed.speed import cores_per_rank
 _MEANS = {
     "speed": "passes are held back to their CPU time / cores",
     "memory": "a rank counts its own peak, after every layer",
+    "links": "as slow as passes are beside one rank alone, if there is such a rank",
 }
 
 
