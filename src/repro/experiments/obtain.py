@@ -98,10 +98,8 @@ def obtain_sensitivity(selection: Selection, output: str = "") -> xr.Dataset:
 def resolve_sensitivity(selection: Selection) -> list[Resolved]:
     """A selection of one model at both ends of that interval: on one set of ranks where both ask
     for the same, so that they take turns."""
-    entry, (name,) = cluster(selection.experiment.cluster), selection.models
-    batches = [batch for gpus in selection.gpus for batch in selection.batches(name, gpus).values()]
-    largest = max(batch.micro_batch_size for batch in batches)
-    predicted = compute_time(trainable(name), entry, largest)
+    entry, name = cluster(selection.experiment.cluster), selection.models[0]
+    predicted = compute_time(trainable(name), entry, max(selection.micro_batch_sizes(name)))
     both = []
     for end_s in (predicted.low_s, predicted.high_s):
         resolved = resolve_on_testbed(selection, ENWIKI, _split(), end_s / predicted.value_s)

@@ -64,7 +64,7 @@ def resolve_on_testbed(
     corpus, split
         The folder of the enwiki artefacts, and its weights of training and validation data.
     compute_factor : float
-        Take the full-scale computing time to be this many times the predicted one.
+        Take forward and backward compute at full scale to be this many times the predicted one.
 
     Raises
     ------
@@ -143,12 +143,12 @@ def _plan(
     for gpus in selection.gpus:
         for name in selection.models:
             for value, batch in selection.batches(name, gpus).items():
+                similarity = similarities[name, batch.micro_batch_size]
+                alone_s = computing[name].passes_s(batch.micro_batch_size)
+                passes_s = tuple(slowed * one for one in alone_s)
                 # Side by side, so that they take turns.
                 for transport in selection.protocols:
                     cell = Cell(name, transport, gpus, chosen.sweep, value)
-                    similarity = similarities[name, batch.micro_batch_size]
-                    alone_s = computing[name].passes_s(batch.micro_batch_size)
-                    passes_s = tuple(slowed * one for one in alone_s)
                     fabric = fabric_links(entry, transport)
                     order = Order(
                         run=selected_run(selection, cell, batch, corpus, split),
@@ -175,24 +175,20 @@ def _similarities(
 ) -> dict[tuple[str, int], Similarity]:
     """Every similarity that the selection's configurations need, by model and micro batch."""
     pipeline = selection.experiment.pipeline
-    needed = {
-        (name, batch.micro_batch_size): trainable(name)
-        for name in selection.models
-        for gpus in selection.gpus
-        for batch in selection.batches(name, gpus).values()
-    }
     found = {}
-    for (name, micro_batch), kind in needed.items():
-        full = compute_time(kind, entry, micro_batch, pipeline=pipeline)
-        found[name, micro_batch] = derive(
-            name,
-            kind,
-            entry,
-            pipeline=pipeline,
-            micro_batch_size=micro_batch,
-            compute_testbed_s=computing[name].seconds(micro_batch, step=not pipeline),
-            compute_full_s=factor * full.value_s + (0.0 if pipeline else full.optimizer_s),
-        )
+    for name in selection.models:
+        kind = trainable(name)
+        for micro_batch in selection.micro_batch_sizes(name):
+            full = compute_time(kind, entry, micro_batch, pipeline=pipeline)
+            found[name, micro_batch] = derive(
+                name,
+                kind,
+                entry,
+                pipeline=pipeline,
+                micro_batch_size=micro_batch,
+                compute_testbed_s=computing[name].seconds(micro_batch, step=not pipeline),
+                compute_full_s=factor * full.value_s + (0.0 if pipeline else full.optimizer_s),
+            )
     return found
 
 

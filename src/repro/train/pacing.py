@@ -173,7 +173,7 @@ def slower_than_alone(found_s: FloatArray, alone_s: Sequence[float], step_split:
     step_split : bool
         Whether ranks divide the optimizer's step, which says nothing then.
     """
-    compared = slice(0, len(PASSES) - step_split)
+    compared = slice(-1 if step_split else None)
     alone = sum(alone_s[compared])
     return float(found_s[:, compared].sum() / alone) if alone else 1.0
 

@@ -109,12 +109,12 @@ class TrainingRun:
 
 @dataclass(frozen=True)
 class EmulatedGpu:
-    """What a rank is held to, so that it computes as a GPU does.
+    """What a rank is held to, so that it computes as a GPU does; by itself to nothing.
 
     Attributes
     ----------
     cores
-        Its share of the machine, at whose pace it computes.
+        Its share of the machine, at whose pace it computes; None: as fast as it can.
     memory_bytes
         What a run may take beside what the process holds; None: all there is.
     passes_s
@@ -122,7 +122,7 @@ class EmulatedGpu:
         with the whole model, at the rates that links have; empty: not known.
     """
 
-    cores: float
+    cores: float | None = None
     memory_bytes: int | None = None
     passes_s: tuple[float, ...] = ()
 

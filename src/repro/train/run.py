@@ -30,6 +30,9 @@ from repro.train.records import EmulatedGpu, RankRecord, Report, Span, TrainingR
 from repro.train.series import Iteration, Series, Watch
 from repro.train.training import Training, set_up
 
+# A rank that is as fast, and takes as much memory, as it can.
+_NOT_HELD = EmulatedGpu()
+
 
 def device_scope() -> AbstractContextManager[None]:
     """The scope in which Megatron-Core runs on this machine's device: nothing on a GPU."""
@@ -40,15 +43,14 @@ def train(
     run: TrainingRun,
     scratch: Path,
     report: Report = lambda *_: None,
-    gpu: EmulatedGpu | None = None,
+    gpu: EmulatedGpu = _NOT_HELD,
     turns: Turns | None = None,
 ) -> tuple[RankRecord, ...]:
     """Train one configuration on this rank and return what it measured, by turn.
 
     The process groups exist (`repro.train.megatron.groups`). Checkpoints and dataset indices go
     below `scratch`, a folder all ranks see. `report` is called after each iteration with the number
-    of those recorded so far, of those that are recorded at least. Without an emulated `gpu` the
-    rank computes as fast as it can.
+    of those recorded so far, of those that are recorded at least.
 
     Batches are loaded between iterations, outside the clock: what is measured is computing and
     communicating.
@@ -68,11 +70,11 @@ def train(
         turns = turns or Turns()
         began = time.monotonic()
         held = begin_peak()
-        state = set_up(run, scratch, gpu.cores if gpu else None)
+        state = set_up(run, scratch, gpu.cores)
         set_up_s = time.monotonic() - began
         look: Callable[[], None] = (
             (lambda: None)
-            if gpu is None or gpu.memory_bytes is None
+            if gpu.memory_bytes is None
             else keep_to_allowance(state.module, held, gpu.memory_bytes)
         )
 
@@ -83,7 +85,7 @@ def train(
 
         series = [Series() for _ in range(turns.count)]
         watch = Watch(one, report, series, run)
-        warmup, turns.slower = watch.warm_up(state.timers, gpu.passes_s if gpu else ())
+        warmup, turns.slower = watch.warm_up(state.timers, gpu.passes_s)
         before_s = {"set-up": set_up_s, "warm-up": time.monotonic() - began - set_up_s}
         with logging(state.log) if state.log else nullcontext():
             for turn in turns.rounds(lambda turn: series[turn].ended(run)):

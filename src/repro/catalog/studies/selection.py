@@ -35,6 +35,14 @@ class Selection:
         """The batches of one model, by the value of what is swept (None: nothing is)."""
         return self.experiment.batches(model, gpus, self.profile)
 
+    def micro_batch_sizes(self, model: str) -> set[int]:
+        """Those of all batches of one model, on any number of GPUs."""
+        return {
+            batch.micro_batch_size
+            for gpus in self.gpus
+            for batch in self.batches(model, gpus).values()
+        }
+
     @property
     def label(self) -> str:
         """A name for files that tells it from other selections."""

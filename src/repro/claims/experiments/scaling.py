@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import xarray as xr
 
+from repro.catalog.phases import COMPUTING
 from repro.claims.experiments.definitions import (
     FLAT,
     Quantity,
@@ -140,10 +141,7 @@ def _compute_falls(phase: str) -> Statistic:
 def _sync_is_largest(results: xr.Dataset) -> xr.DataArray:
     at8 = results.sel(gpus=8)
     sync = phase_time_s(at8, "straggler wait", "gradient sync").mean("model", skipna=False)
-    others = [
-        phase_time_s(at8, phase).mean("model", skipna=False)
-        for phase in ("forward compute", "backward compute", "optimizer")
-    ]
+    others = [phase_time_s(at8, phase).mean("model", skipna=False) for phase in COMPUTING]
     return everywhere(xr.concat([sync > other for other in others], dim="phase"))
 
 

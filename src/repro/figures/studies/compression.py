@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from repro.catalog.phases import COMPUTING
 from repro.catalog.studies.compression import read_compression_study
 from repro.figures.palette import BLACK, BLUE, GREEN, GREY, PURPLE, SKY_BLUE, VERMILION
 from repro.figures.panels import (
@@ -21,7 +22,7 @@ from repro.results.store import has_runs
 
 _COLOURS = (BLACK, SKY_BLUE, VERMILION, BLUE, GREEN, PURPLE)
 _PHASES = {
-    "computing": ("forward compute", "backward compute", "optimizer"),
+    "computing": COMPUTING,
     "stage messages": ("forward receive", "backward receive", "send"),
     "tensor all-reduce": ("tensor all-reduce",),
     "gradient sync": ("gradient sync", "embedding sync"),

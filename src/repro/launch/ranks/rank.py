@@ -135,9 +135,7 @@ def _obey(place: Place, supervisor: Connection) -> None:
                 with device_scope():
                     supervisor.send(sweep(message.run, own, report, turns))
             else:
-                gpu = None
-                if place.cores is not None:
-                    gpu = EmulatedGpu(place.cores, message.memory_bytes, message.passes_s)
+                gpu = EmulatedGpu(place.cores, message.memory_bytes, message.passes_s)
                 supervisor.send(train(message.run, message.scratch, report, gpu, turns))
 
 

@@ -167,8 +167,18 @@ def _carry_out(
         begun[:] = [(0, time.monotonic())]
         allowances = order.memory_bytes or (None,) * count
         for pipe, allowance in zip(ranks.pipes[:count], allowances, strict=True):
-            told = order.run, len(orders), scratch, allowance, order.passes_s
-            pipe.send(Join(count, address, port, *told))
+            pipe.send(
+                Join(
+                    count,
+                    address,
+                    port,
+                    order.run,
+                    len(orders),
+                    scratch,
+                    allowance,
+                    order.passes_s,
+                )
+            )
         with ranks.others_busy(count):
             answers = ranks.collect(count, user, set_links)
     clocks = own_clocks(begun, nics.time_s[-1])

@@ -15,6 +15,7 @@ from scipy.optimize import least_squares
 
 from repro.catalog.models.papers import model
 from repro.catalog.models.volumes import BACKWARD_PER_FORWARD, forward_flops, ring_all_reduce_bytes
+from repro.catalog.phases import COMPUTING
 from repro.catalog.studies.experiments import experiment
 from repro.predict.workload import Array
 
@@ -54,13 +55,14 @@ def calibrate_ranks(results: Mapping[str, xr.Dataset]) -> CpuRanks:
     rows = configurations(results)
     rows = rows[rows.gpus == _CALIBRATED_RANKS]
     # As fast as one rank alone; how slow ranks are beside each other is known, not predicted.
-    alone = rows[["forward compute", "backward compute"]].div(rows.slower, axis=0)
-    rest = (rows["optimizer"] + rows["other"]) / rows.slower
+    alone = rows[[*COMPUTING, "other"]].div(rows.slower, axis=0)
     forward = _fit_line(rows.layers, rows.forward_flops, alone["forward compute"])
     backward = _fit_line(
         rows.layers, BACKWARD_PER_FORWARD * rows.forward_flops, alone["backward compute"]
     )
-    optimizer = _fit_line(pd.Series(1.0, index=rows.index), rows.parameters, rest)
+    optimizer = _fit_line(
+        pd.Series(1.0, index=rows.index), rows.parameters, alone["optimizer"] + alone["other"]
+    )
     waiting = rows["straggler wait"].mean() / _EXPECTED_MAXIMUM[_CALIBRATED_RANKS]
     return CpuRanks(
         forward_layer_s=forward[0],
