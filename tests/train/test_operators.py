@@ -1,5 +1,7 @@
 """Microbenchmarks are of the operators, and of the sizes, that a trace of them shows."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -52,7 +54,15 @@ def test_of_tables_what_is_looked_up_moves() -> None:
     assert moved_bytes("embedding_dense_backward", [(7, 3, 1000)]) == 4 * (7 + 1000) * 3
 
 
-def test_more_work_takes_longer() -> None:
-    times = [operator_s("product nn", (side, side, side), 1e6, 1e6) for side in (10, 640)]
-    # 262,144 times the operations.
-    assert times[1] > 100 * times[0] > 0
+@pytest.mark.parametrize(("side", "sets"), [(10, 12), (160, 3), (640, 1)])
+def test_time_is_of_a_call_whatever_takes_turns(
+    side: int, sets: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A clock that goes on by two milliseconds whenever it is read: one round of all sets is enough.
+    ticks = itertools.count(step=2e-3)
+    monkeypatch.setattr("repro.train.operators.time.process_time", lambda: next(ticks))
+    # As many sets of three square matrices as there is room for, twelve at most.
+    working_set_bytes = 1e6
+    assert sets == min(12, max(1, working_set_bytes // (3 * 4 * side**2)))
+    found_s = operator_s("product nn", (side, side, side), working_set_bytes, 0.0)
+    assert found_s == pytest.approx(2e-3 / sets)
