@@ -64,5 +64,5 @@ def test_time_is_of_a_call_whatever_takes_turns(
     # As many sets of three square matrices as there is room for, twelve at most.
     working_set_bytes = 1e6
     assert sets == min(12, max(1, working_set_bytes // (3 * 4 * side**2)))
-    found_s = operator_s("product nn", (side, side, side), working_set_bytes, 0.0)
+    found_s = operator_s("product nn", (side, side, side), working_set_bytes)
     assert found_s == pytest.approx(2e-3 / sets)

@@ -15,13 +15,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from repro.catalog.studies.operator_calls import BAGS, LOOKUPS, STRIDED_COPY, Sizes
+from repro.catalog.studies.operator_calls import BAGS, LOOKUPS, STRIDED_COPY, TABLES, Sizes
 from repro.collectives.operations import prepare
 
 Operands = tuple[Any, ...]
-# Their first operand is the table.
-_IN_TABLES = ("index_select", "index_add_", "embedding", BAGS)
-_TOUCHED_ONCE = (*_IN_TABLES, "_fused_adamw_/1", "linalg_vector_norm/1", "zero_/1")
 # Of one measurement, and the most sets of operands, and tables, that take turns.
 _SHORTEST_S, _MOST_SETS, _MOST_TABLES = 1e-3, 12, 48
 # Launches of one measurement, and the width of what is launched.
@@ -45,22 +42,22 @@ _WITH_NUMBER = ("add", "add_", "sub", "rsub", "mul", "mul_", "div", "pow", "fill
 
 
 @torch.no_grad()
-def operator_s(operator: str, sizes: Sizes, working_set_bytes: float, states_bytes: float) -> float:
+def operator_s(operator: str, sizes: Sizes, turns_bytes: float) -> float:
     """Seconds of CPU time that a call of an operator of `operator_calls` takes.
 
-    Operands and results take turns in `working_set_bytes`; what an iteration touches once, as
-    looked-up rows, gradients and states of the optimizer, in `states_bytes`: as far as `_MOST_SETS`
-    are enough.
+    Operands and results take turns in so many bytes, as far as `_MOST_SETS` are enough: of lookups
+    the tables, and the rows of them that are looked up.
     """
-    make, call = prepared(operator, sizes, states_bytes)
-    turns_bytes = states_bytes if operator in _TOUCHED_ONCE else working_set_bytes
+    make, call = prepared(operator, sizes, turns_bytes)
     sets = [make()]
     result = call(*sets[0])
-    # In place, a result is an operand.
-    made = [] if any(result is one for one in sets[0]) else [result]
-    fitting = turns_bytes // max(1, _nbytes([*sets[0][operator in _IN_TABLES :], *made]))
-    most = _MOST_TABLES if operator in _IN_TABLES else _MOST_SETS
-    sets += [make() for _ in range(min(most, int(fitting)) - 1)]
+    if operator in TABLES:
+        set_bytes, most = 4 * math.prod(sizes[:-1]), _MOST_TABLES
+    else:
+        # In place, a result is an operand.
+        made = [] if any(result is one for one in sets[0]) else [result]
+        set_bytes, most = _nbytes([*sets[0], *made]), _MOST_SETS
+    sets += [make() for _ in range(min(most, int(turns_bytes // max(1, set_bytes))) - 1)]
     # What is kept of them is not where the next result goes.
     results = deque((call(*operands) for operands in sets), maxlen=len(sets))
     calls, taken_s = 0, 0.0
@@ -131,16 +128,16 @@ def collective_s(collective: str, size_bytes: int, calls: int, states_bytes: flo
 Made = tuple[Callable[[], Operands], Callable[..., object]]
 
 
-def prepared(operator: str, sizes: Sequence[Any], states_bytes: float = 0.0) -> Made:
-    """What makes a set of operands, and the call."""
+def prepared(operator: str, sizes: Sequence[Any], tables_bytes: float = 0.0) -> Made:
+    """What makes a set of operands, and the call; tables take turns in so many bytes."""
     if operator == STRIDED_COPY:
         return _strided_copy(*sizes)
     if operator.rpartition(" ")[0].endswith("product"):
         return _product(operator.rpartition(" ")[2], *sizes)
     if operator in LOOKUPS:
-        return _lookup(states_bytes, operator, *sizes)
+        return _lookup(tables_bytes, operator, *sizes)
     if operator == BAGS:
-        return _bags(states_bytes, *sizes)
+        return _bags(tables_bytes, *sizes)
     if "/" in operator:
         name, _, operands = operator.partition("/")
         return _by_elements(name, int(operands), *sizes)
@@ -201,13 +198,13 @@ def _by_rows(operator: str, rows: int, width: int) -> Made:
     return lambda: tuple(_normal(rows, width) for _ in range(operands)), call
 
 
-def _tables(states_bytes: float, width: int, rows: int) -> Iterator[torch.Tensor]:
+def _tables(tables_bytes: float, width: int, rows: int) -> Iterator[torch.Tensor]:
     """Tables, over and over: as many of this size as there are bytes for, one at least."""
-    count = int(states_bytes // (4 * width * rows))
+    count = int(tables_bytes // (4 * width * rows))
     return cycle([_ones(rows, width) for _ in range(min(max(count, 1), _MOST_TABLES))])
 
 
-def _lookup(states_bytes: float, operator: str, lookups: int, width: int, rows: int) -> Made:
+def _lookup(tables_bytes: float, operator: str, lookups: int, width: int, rows: int) -> Made:
     def indices() -> torch.Tensor:
         return torch.randint(rows, (lookups,))
 
@@ -217,10 +214,12 @@ def _lookup(states_bytes: float, operator: str, lookups: int, width: int, rows: 
             lambda: (_ones(lookups, width), indices()),
             lambda gradients, at: backward(gradients, at, rows, -1, False),
         )
-    tables = _tables(states_bytes, width, rows)
+    tables = _tables(tables_bytes, width, rows)
     if operator == "index_add_":
+        # They were written just before.
+        added = _ones(lookups, width)
         return (
-            lambda: (next(tables), indices(), _ones(lookups, width)),
+            lambda: (next(tables), indices(), added),
             lambda whole, at, more: whole.index_add_(0, at, more, alpha=-1e-6),
         )
     if operator == "embedding":
@@ -228,8 +227,8 @@ def _lookup(states_bytes: float, operator: str, lookups: int, width: int, rows: 
     return lambda: (next(tables), indices()), lambda whole, at: torch.index_select(whole, 0, at)
 
 
-def _bags(states_bytes: float, bags: int, pooling: float, width: int, rows: int) -> Made:
-    lookups, tables = round(bags * pooling), _tables(states_bytes, width, rows)
+def _bags(tables_bytes: float, bags: int, pooling: float, width: int, rows: int) -> Made:
+    lookups, tables = round(bags * pooling), _tables(tables_bytes, width, rows)
     offsets = torch.arange(bags) * lookups // bags
     return (
         lambda: (next(tables), torch.randint(rows, (lookups,))),

@@ -17,6 +17,10 @@ from repro.catalog.studies.operator_calls import (
 )
 from repro.paths import PARAMS
 
+_TOUCHED_ONCE = (
+    *("index_add_", "embedding", BAGS),
+    *("_fused_adamw_/1", "linalg_vector_norm/1", "zero_/1"),
+)
 # An iteration on one in so many of the samples tells the host's time.
 FEWER_SAMPLES = 4
 _Range = tuple[PositiveInt, PositiveInt]
@@ -127,6 +131,13 @@ class OperatorStudy(Entry):
                     f"in {FEWER_SAMPLES} samples tells the host's time"
                 )
         return self
+
+    def turns_bytes(self, operator: str) -> float:
+        """What operands and results of an operator take turns in; 0 is nothing, as with gradients
+        of looked-up rows, which are taken apart as soon as they are back."""
+        if operator == "index_select":
+            return 0.0
+        return self.states_bytes if operator in _TOUCHED_ONCE else self.working_set_bytes
 
     def profile(self, name: str) -> OperatorProfile:
         """One by name."""

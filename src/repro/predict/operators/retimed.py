@@ -142,7 +142,7 @@ def iterations(results: xr.Dataset) -> pd.DataFrame:
     rows = []
     for number, case in enumerate(cases.to_dict("records")):
         if case["role"] != JUDGED:
-            passes_s = results["pass_time_s"].isel(case=number).mean("iteration").to_series()
+            passes_s = results["pass_time_s"].isel(case=number).median("iteration").to_series()
             own = every[every.case == number]
             launch_s[case["model"], case["ranks"]] = _launch_s(own, passes_s.dropna())
     for number, case in enumerate(cases.to_dict("records")):
