@@ -1,9 +1,14 @@
 """What the pipeline tells of itself while DVC runs."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from repro import pipeline
 
@@ -73,3 +78,20 @@ def test_a_profile_is_chosen_by_one_word_and_a_failure_is_passed_on(project: Pat
     assert text == "# How thoroughly.\nprofile: ci\n"
     # A stage that failed took no time worth knowing.
     assert "site" not in json.loads((project / "stage_times.json").read_text())["ci"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_told_to_end_it_leaves_nothing_running(project: Path, how: signal.Signals) -> None:
+    script = project / "dvc"
+    script.write_text("#!/bin/sh\nsh -c 'echo $$ > stage; exec sleep 600'\n")
+    script.chmod(0o700)
+    code = (
+        "from pathlib import Path; from repro import pipeline as p;"
+        "p.ROOT, p._stages = Path.cwd(), dict; p._TIMES = Path('times'); p.run_pipeline(None)"
+    )
+    started, stage = subprocess.Popen([sys.executable, "-c", code], cwd=project), project / "stage"
+    wait_until(lambda: stage.exists() and bool(stage.read_text()))
+    started.send_signal(how)
+    assert started.wait(60) is not None
+    wait_until(lambda: not os.path.exists(f"/proc/{int(stage.read_text())}"))

@@ -2,7 +2,9 @@
 at."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -87,10 +89,18 @@ class _Course:
 
 
 def _follow(course: _Course, targets: list[str]) -> int:
-    """Run DVC, and say more where it begins and ends a stage."""
+    """Run DVC, and say more where it begins and ends a stage.
+
+    However this process is told to end, DVC and its stage are interrupted as by a Ctrl-C: of a
+    session of their own they would not hear of it, and of this one go on when only this is killed.
+    """
     command = ["dvc", "repro", *targets]
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     try:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
     except FileNotFoundError:
         raise ReproError("dvc is not on the PATH; activate the environment") from None
     assert process.stdout is not None
@@ -108,7 +118,7 @@ def _follow(course: _Course, targets: list[str]) -> int:
                 print(line, end="", flush=True)
         status = process.wait()
     except KeyboardInterrupt:
-        # DVC has it too, and ends the stage in its own way.
+        os.killpg(process.pid, signal.SIGINT)
         return process.wait() or 130
     if course.stage and status == 0:
         _say(course.end())
