@@ -97,6 +97,7 @@ def _dataset(
                 np.outer([seconds for *_, seconds in points], repeats),
             ),
             "iteration_time_s": ("case", times),
+            "iteration_time_error_s": ("case", 0.01 * times),
             "pass_time_s": (("case", "iteration", "rank", "pass"), passes[:, None, None]),
             "call_size": (("call", "axis"), call_sizes),
             **{f"case_{name}": ("case", cases[name].to_numpy()) for name in cases},

@@ -30,6 +30,14 @@ def test_what_the_machine_delays_now_and_then_does_not_count() -> None:
     assert _case(passes_s, collectives_s).time_s == pytest.approx(undisturbed + 2.75)
 
 
+def test_the_error_is_that_of_a_median() -> None:
+    draw = np.random.default_rng(1)
+    passes_s = 10 + draw.normal(size=(400, 1, 1))
+    found = _case(passes_s, np.empty((400, 1, 0))).standard_error_s
+    # Of a normal distribution, of standard deviation 1.
+    assert found == pytest.approx(np.sqrt(np.pi / 2 / 400), rel=0.25)
+
+
 def test_what_is_in_caches_in_an_iteration_takes_no_turns() -> None:
     study = read_operator_study()
     assert study.turns_bytes("index_select") == 0

@@ -46,11 +46,13 @@ _CALLS, _IN_A_ROW = 7, 4
 # Of a collective's calls, as of ranks with cores of their own: threads that share cores wait for
 # one another in up to half of them, for a slice of the scheduler, ten times what others take.
 _UNDISTURBED = 0.25
+_RESAMPLES = 200
 # The set of tables that no plan is judged on.
 _OTHER_TABLES = 99
 _UNITS = {
     "operator_time_s": ("CPU time of a call, of collectives time", "s"),
     "iteration_time_s": ("iteration time", "s"),
+    "iteration_time_error_s": ("standard error of the iteration time", "s"),
     "pass_time_s": ("CPU time of what is computed between collectives", "s"),
     "collective_time_s": ("time of a collective, with the waiting for other ranks", "s"),
     "call_traced_s": ("time of all calls in the trace, with the profiler's own", "s"),
@@ -83,9 +85,22 @@ class Case:
         disturbs some. A collective begins when the last rank comes, for which it is shortest, and
         takes what it takes when nothing delays it.
         """
-        slowest = np.median(self.passes_s, axis=0).max(axis=0)
-        undisturbed = np.quantile(self.collectives_s.min(axis=1), _UNDISTURBED, axis=0)
-        return float(slowest.sum() + undisturbed.sum())
+        return _time_s(self.passes_s, self.collectives_s)
+
+    @property
+    def standard_error_s(self) -> float:
+        """Of `time_s`, which as many iterations drawn again from these give."""
+        count = len(self.passes_s)
+        drawn = np.random.default_rng(0).integers(count, size=(_RESAMPLES, count))
+        return float(
+            np.std([_time_s(self.passes_s[again], self.collectives_s[again]) for again in drawn])
+        )
+
+
+def _time_s(passes_s: FloatArray, collectives_s: FloatArray) -> float:
+    slowest = np.median(passes_s, axis=0).max(axis=0)
+    undisturbed = np.quantile(collectives_s.min(axis=1), _UNDISTURBED, axis=0)
+    return float(slowest.sum() + undisturbed.sum())
 
 
 @dataclass(frozen=True)
@@ -337,6 +352,10 @@ def _dataset(found: list[Found]) -> xr.Dataset:
             "operator_size": (("benchmark", "axis"), _padded([sizes for *_, sizes, _ in points])),
             "operator_time_s": (("benchmark", "repeat"), np.array([times for *_, times in points])),
             "iteration_time_s": ("case", np.array([case.time_s for case in cases])),
+            "iteration_time_error_s": (
+                "case",
+                np.array([case.standard_error_s for case in cases]),
+            ),
             "pass_time_s": (_LAPS, _joined([case.passes_s for case in cases])),
             "collective_time_s": (
                 (*_LAPS[:-1], "collective"),

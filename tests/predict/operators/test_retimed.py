@@ -99,7 +99,24 @@ def test_the_plan_that_is_predicted_to_be_fastest_is_looked_up() -> None:
     results["iteration_time_s"] = results["iteration_time_s"].where(~wrong, 1e-3)
     (row,) = plans(iterations(results)).itertuples()
     assert (row.fastest, row.chosen, row.found) == ("uneven", "even", False)
-    assert row.lost_pct > 100
+    assert row.lost_pct > 100 and row.told_apart
+
+
+@pytest.mark.parametrize(("slower_pct", "told_apart"), [(2.0, False), (4.0, True)])
+def test_plans_are_told_apart_beyond_the_interval_of_their_difference(
+    slower_pct: float, told_apart: bool
+) -> None:
+    # Each is known to 1 %, a difference to 1.4, its interval to 2.8.
+    results = made_up_operators()
+    times = results.set_coords("case_plan").swap_dims(case="case_plan")["iteration_time_s"]
+    even_s = float(times.sel(case_plan="even"))
+    measured_s = even_s / (1 + slower_pct / 100)
+    uneven = results["case_plan"] == "uneven"
+    results["iteration_time_s"] = results["iteration_time_s"].where(~uneven, measured_s)
+    results["iteration_time_error_s"] = 0.01 * results["iteration_time_s"]
+    (row,) = plans(iterations(results)).itertuples()
+    assert (row.chosen, row.fastest, row.told_apart) == ("even", "uneven", told_apart)
+    assert row.lost_pct == pytest.approx(slower_pct)
 
 
 def test_what_no_microbenchmark_stands_for_is_said() -> None:

@@ -10,6 +10,7 @@ the launch of a small one was measured to be. It is taken from an iteration on f
 one's time less its operators', over the number of launches, slowed ones counted as what they take.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,14 +19,18 @@ import pandas as pd
 import xarray as xr
 from scipy.interpolate import RegularGridInterpolator
 from scipy.optimize import isotonic_regression
+from scipy.special import ndtri
 
 from repro.catalog.studies.operator_calls import BAGS, COLLECTIVES, LAUNCH, LOOKUPS, moved_bytes
 from repro.logs.operator_trace import HOST, TracedOperator
+from repro.observe.precision import CONFIDENCE
 from repro.predict.workload import Array
 from repro.results.store import has_runs, why_not_run
 
 FEWER, JUDGED = "fewer samples", "judged"
 _COMPARED = ("measured_s", "predicted_s")
+# Standard errors to either side of the interval of a difference.
+_SURE = float(ndtri((1 + CONFIDENCE) / 2))
 _SIZES = ("size_0", "size_1", "size_2", "size_3")
 
 
@@ -128,8 +133,9 @@ def iterations(results: xr.Dataset) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        A row per case that is judged: `model`, `tables`, `plan`, `ranks`, `measured_s`,
-        `predicted_s` with its parts `host_s` and `collectives_s`, and `error_pct`.
+        A row per case that is judged: `model`, `tables`, `plan`, `ranks`, `measured_s` with its
+        standard error `measured_error_s`, `predicted_s` with its parts `host_s` and
+        `collectives_s`, and `error_pct`.
     """
     every = calls(results)
     cases = pd.DataFrame(
@@ -137,7 +143,10 @@ def iterations(results: xr.Dataset) -> pd.DataFrame:
             name: results[f"case_{name}"].values
             for name in ("model", "role", "tables", "plan", "ranks")
         }
-    ).assign(measured_s=results["iteration_time_s"].values)
+    ).assign(
+        measured_s=results["iteration_time_s"].values,
+        measured_error_s=results["iteration_time_error_s"].values,
+    )
     launch_s: dict[tuple[str, int], float] = {}
     rows = []
     for number, case in enumerate(cases.to_dict("records")):
@@ -212,11 +221,13 @@ def plans(found: pd.DataFrame) -> pd.DataFrame:
     -------
     DataFrame
         A row for each set of tables and number of ranks: `fastest`, `chosen` by the prediction,
-        whether they are the same (`found`), and how much slower the chosen one is (`lost_pct`).
+        whether they are the same (`found`), how much slower the chosen one is (`lost_pct`), and
+        whether it is known to be (`told_apart`): by more than the interval of the difference.
     """
     rows = []
     for (ranks, tables), own in found[found.plan != ""].groupby(["ranks", "tables"]):
         fastest, chosen = (own.iloc[int(own[name].argmin())] for name in _COMPARED)
+        error_s = math.hypot(fastest.measured_error_s, chosen.measured_error_s)
         rows.append(
             {
                 "ranks": ranks,
@@ -225,6 +236,7 @@ def plans(found: pd.DataFrame) -> pd.DataFrame:
                 "chosen": chosen.plan,
                 "found": fastest.plan == chosen.plan,
                 "lost_pct": 100 * (chosen.measured_s / fastest.measured_s - 1),
+                "told_apart": chosen.measured_s - fastest.measured_s > _SURE * error_s,
             }
         )
     return pd.DataFrame(rows)
