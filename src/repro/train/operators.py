@@ -28,7 +28,8 @@ _WIDTHS = {
     **{"sum": 160, "cat": 80, "max": 1280, "sub_": 1280, "div_": 1280},
     **{"masked_fill": 1280, "masked_fill_": 1280},
 }
-# A causal mask of so many rows and columns; tensors of an optimizer's step; numbers to draw from.
+# A causal mask of so many rows and columns; tensors of an optimizer's step; numbers that are drawn
+# from or looked up.
 _MASK, _TENSORS, _DRAWN = (40, 32), 16, 1 << 25
 # They take positive numbers.
 _POSITIVE = ("log", "sqrt", "pow", "div")
@@ -198,10 +199,18 @@ def _by_rows(operator: str, rows: int, width: int) -> Made:
     return lambda: tuple(_normal(rows, width) for _ in range(operands)), call
 
 
+@cache
+def _ones_to_look_up() -> torch.Tensor:
+    return _ones(_DRAWN)
+
+
 def _tables(tables_bytes: float, width: int, rows: int) -> Iterator[torch.Tensor]:
     """Tables, over and over: as many of this size as there are bytes for, one at least."""
-    count = int(tables_bytes // (4 * width * rows))
-    return cycle([_ones(rows, width) for _ in range(min(max(count, 1), _MOST_TABLES))])
+    count = min(max(int(tables_bytes // (4 * width * rows)), 1), _MOST_TABLES)
+    elements = count * rows * width
+    # Of one piece of memory, where it is enough: to fill it takes longer than to look things up.
+    ones = _ones_to_look_up()[:elements] if elements <= _DRAWN else _ones(elements)
+    return cycle(ones.view(count, rows, width))
 
 
 def _lookup(tables_bytes: float, operator: str, lookups: int, width: int, rows: int) -> Made:
