@@ -1,10 +1,13 @@
 """Other papers' errors as yardsticks: as small an error, as large a share."""
 
+from pathlib import Path
+
 import pytest
 from made_up_operators import made_up_operators
 
 from repro.claims.studies.operators import Yardstick, yardstick
 from repro.claims.verdicts import judge_claims
+from repro.results import store
 from repro.results.store import not_run
 
 
@@ -33,3 +36,15 @@ def test_verdicts_are_of_the_testbed() -> None:
     assert judged["C163"].predicted is None
     (reason,) = {one.reason for one in judge_claims({"operators": not_run({"machine": "idle"})})}
     assert reason == "machine: idle"
+
+
+def test_what_an_earlier_version_measured_is_said_to_be_outdated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "RESULTS", tmp_path)
+    store.write_dataset(made_up_operators(), tmp_path / "operators.nc")
+    assert store.has_runs(store.read_result("operators"))
+    outdated = made_up_operators().drop_vars("iteration_time_error_s")
+    store.write_dataset(outdated, tmp_path / "operators.nc")
+    (reason,) = {one.reason for one in judge_claims({"operators": store.read_result("operators")})}
+    assert "earlier version" in reason

@@ -16,6 +16,8 @@ from repro.paths import RESULTS
 
 # What is measured beside experiments and says something of claims.
 _STUDIES = ("communication", "hierarchical_zero", "compression", "operators")
+# What was measured without it was measured by an earlier version.
+_NEWEST = {"operators": "iteration_time_error_s"}
 
 
 def write_dataset(dataset: xr.Dataset, path: Path) -> None:
@@ -93,11 +95,14 @@ def read_evidence() -> dict[str, xr.Dataset]:
 
 
 def read_result(name: str) -> xr.Dataset:
-    """A dataset of `results/` by its name; one that is missing says so."""
+    """A dataset of `results/` by its name; one that is missing, or outdated, says so."""
     path = RESULTS / f"{name}.nc"
-    if path.exists():
-        return read_dataset(path)
-    return not_run({"results": "none yet; `dvc repro` makes them"})
+    if not path.exists():
+        return not_run({"results": "none yet; `dvc repro` makes them"})
+    dataset = read_dataset(path)
+    if has_runs(dataset) and _NEWEST.get(name, "iteration_time_s") not in dataset:
+        return not_run({name: "measured by an earlier version; `dvc repro` measures again"})
+    return dataset
 
 
 def read_sweeps() -> dict[str, xr.Dataset]:
