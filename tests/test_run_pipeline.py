@@ -80,9 +80,8 @@ def test_a_profile_is_chosen_by_one_word_and_a_failure_is_passed_on(project: Pat
     assert "site" not in json.loads((project / "stage_times.json").read_text())["ci"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_told_to_end_it_leaves_nothing_running(project: Path, how: signal.Signals) -> None:
+def _begin(project: Path, ignored: signal.Signals | None = None) -> "subprocess.Popen[bytes]":
+    """A pipeline whose stage, which writes its number, would not end before long."""
     script = project / "dvc"
     script.write_text("#!/bin/sh\nsh -c 'echo $$ > stage; exec sleep 600'\n")
     script.chmod(0o700)
@@ -90,8 +89,42 @@ def test_told_to_end_it_leaves_nothing_running(project: Path, how: signal.Signal
         "from pathlib import Path; from repro import pipeline as p;"
         "p.ROOT, p._stages = Path.cwd(), dict; p._TIMES = Path('times'); p.run_pipeline(None)"
     )
-    started, stage = subprocess.Popen([sys.executable, "-c", code], cwd=project), project / "stage"
-    wait_until(lambda: stage.exists() and bool(stage.read_text()))
+    started = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=project,
+        preexec_fn=lambda: ignored and signal.signal(ignored, signal.SIG_IGN),
+    )
+    wait_until(lambda: (project / "stage").exists() and (project / "stage").read_text())
+    return started
+
+
+def _stage_runs(project: Path) -> bool:
+    return os.path.exists(f"/proc/{int((project / 'stage').read_text())}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_told_to_end_it_leaves_nothing_running(project: Path, how: signal.Signals) -> None:
+    started = _begin(project)
     started.send_signal(how)
     assert started.wait(60) is not None
-    wait_until(lambda: not os.path.exists(f"/proc/{int(stage.read_text())}"))
+    wait_until(lambda: not _stage_runs(project))
+
+
+@pytest.mark.slow
+def test_behind_a_shells_ampersand_a_kill_ends_it_too(project: Path) -> None:
+    started = _begin(project, ignored=signal.SIGINT)
+    started.terminate()
+    assert started.wait(60) is not None
+    wait_until(lambda: not _stage_runs(project))
+
+
+@pytest.mark.slow
+def test_nohup_outlives_its_terminal(project: Path) -> None:
+    started = _begin(project, ignored=signal.SIGHUP)
+    started.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        started.wait(1)
+    assert _stage_runs(project)
+    started.terminate()
+    started.wait(60)

@@ -91,12 +91,14 @@ class _Course:
 def _follow(course: _Course, targets: list[str]) -> int:
     """Run DVC, and say more where it begins and ends a stage.
 
-    However this process is told to end, DVC and its stage are interrupted as by a Ctrl-C: of a
-    session of their own they would not hear of it, and of this one go on when only this is killed.
+    DVC is in a session of its own and hears only from this process, which passes on whatever tells
+    it to end, so that neither goes on without the other.
     """
     command = ["dvc", "repro", *targets]
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+        # `nohup` asks that one is ignored.
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _told_to_end)
     try:
         process = subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -117,13 +119,18 @@ def _follow(course: _Course, targets: list[str]) -> int:
             else:
                 print(line, end="", flush=True)
         status = process.wait()
-    except KeyboardInterrupt:
-        os.killpg(process.pid, signal.SIGINT)
+    except KeyboardInterrupt as told:
+        # Behind an `&` a shell has all ignore SIGINT, which is no use then.
+        os.killpg(process.pid, *(told.args or (signal.SIGINT,)))
         return process.wait() or 130
     if course.stage and status == 0:
         _say(course.end())
     course.stage = ""
     return status
+
+
+def _told_to_end(number: int, _: object) -> None:
+    raise KeyboardInterrupt(number)
 
 
 def _say(words: str) -> None:
