@@ -4,9 +4,11 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import ndtri, stdtrit
 
 CONFIDENCE = 0.95
+# Standard errors to either side of what is distributed normally.
+NORMAL_QUANTILE = float(ndtri((1 + CONFIDENCE) / 2))
 
 
 def half_width(values: Sequence[float]) -> float:

@@ -15,10 +15,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from repro.catalog.studies.operator_calls import BAGS, LOOKUPS, STRIDED_COPY, TABLES, Sizes
+from repro.catalog.studies.operator_calls import BAGS, LOOKUPS, STRIDED_COPY, Sizes
 from repro.collectives.operations import prepare
 
 Operands = tuple[Any, ...]
+# Their first operand is the table.
+_IN_TABLES = ("index_select", "index_add_", "embedding", BAGS)
 # Of one measurement, and the most sets of operands, and tables, that take turns.
 _SHORTEST_S, _MOST_SETS, _MOST_TABLES = 1e-3, 12, 48
 # Launches of one measurement, and the width of what is launched.
@@ -52,7 +54,7 @@ def operator_s(operator: str, sizes: Sizes, turns_bytes: float) -> float:
     make, call = prepared(operator, sizes, turns_bytes)
     sets = [make()]
     result = call(*sets[0])
-    if operator in TABLES:
+    if operator in _IN_TABLES:
         set_bytes, most = 4 * math.prod(sizes[:-1]), _MOST_TABLES
     else:
         # In place, a result is an operand.

@@ -27,8 +27,6 @@ BY_ROWS = (
 )
 LOOKUPS = ("index_select", "index_add_", "embedding", "embedding_dense_backward")
 BAGS = "_embedding_bag"
-# Their first operand is the table.
-TABLES = ("index_select", "index_add_", "embedding", BAGS)
 # By numbers of operands that have all elements.
 BY_ELEMENTS: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("add", "add_", "sub", "mul", "mul_"), (1, 2)),

@@ -11,11 +11,10 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import xarray as xr
-from scipy.special import ndtri
 
 from repro.claims.findings import Finding, Verdict
 from repro.claims.published import Claim
-from repro.observe.precision import CONFIDENCE
+from repro.observe.precision import CONFIDENCE, NORMAL_QUANTILE
 from repro.predict.operators.retimed import geometric_mean_pct, iterations, plans
 
 _RESAMPLES = 1000
@@ -55,7 +54,7 @@ def _error(sharded: bool, found: pd.DataFrame) -> Yardstick:
 def _fastest_found(found: pd.DataFrame) -> Yardstick:
     """How often the plan predicted to be fastest was; the interval of a share by Wilson (1927)."""
     chosen = plans(found)
-    right, tried, z = int(chosen.found.sum()), len(chosen), float(ndtri((1 + CONFIDENCE) / 2))
+    right, tried, z = int(chosen.found.sum()), len(chosen), NORMAL_QUANTILE
     middle = (right + z**2 / 2) / (tried + z**2)
     half = z / (tried + z**2) * math.sqrt(right * (tried - right) / tried + z**2 / 4)
     said = (

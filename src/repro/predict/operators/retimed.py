@@ -19,18 +19,15 @@ import pandas as pd
 import xarray as xr
 from scipy.interpolate import RegularGridInterpolator
 from scipy.optimize import isotonic_regression
-from scipy.special import ndtri
 
 from repro.catalog.studies.operator_calls import BAGS, COLLECTIVES, LAUNCH, LOOKUPS, moved_bytes
 from repro.logs.operator_trace import HOST, TracedOperator
-from repro.observe.precision import CONFIDENCE
+from repro.observe.precision import NORMAL_QUANTILE
 from repro.predict.workload import Array
 from repro.results.store import has_runs, why_not_run
 
 FEWER, JUDGED = "fewer samples", "judged"
 _COMPARED = ("measured_s", "predicted_s")
-# Standard errors to either side of the interval of a difference.
-_SURE = float(ndtri((1 + CONFIDENCE) / 2))
 _SIZES = ("size_0", "size_1", "size_2", "size_3")
 
 
@@ -236,7 +233,7 @@ def plans(found: pd.DataFrame) -> pd.DataFrame:
                 "chosen": chosen.plan,
                 "found": fastest.plan == chosen.plan,
                 "lost_pct": 100 * (chosen.measured_s / fastest.measured_s - 1),
-                "told_apart": chosen.measured_s - fastest.measured_s > _SURE * error_s,
+                "told_apart": chosen.measured_s - fastest.measured_s > NORMAL_QUANTILE * error_s,
             }
         )
     return pd.DataFrame(rows)
