@@ -7,9 +7,10 @@ BIN := .venv/bin
 LOCK := $(shell command -v flock > /dev/null && echo flock Makefile)
 
 .PHONY: repro test
+# The pipeline takes the place of its shell, so that it hears when make is killed.
 repro: .venv/installed
 	$(BIN)/repro claims
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/repro pipeline $(PROFILE)
+	PATH="$(CURDIR)/$(BIN):$$PATH"; export PATH; exec $(BIN)/repro pipeline $(PROFILE)
 	$(BIN)/repro claims
 	@echo "site: $(CURDIR)/results/site/index.html"
 
