@@ -21,6 +21,7 @@ sleep {sleep}
 echo "Running stage 'site':"
 exit {status}
 """
+_ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 _STAGES = {
     "dump": ["data/enwiki/dump.xml.bz2"],
     "first_look": ["results/first_look/breakdown.png"],
@@ -89,11 +90,13 @@ def _begin(project: Path, ignored: signal.Signals | None = None) -> "subprocess.
         "from pathlib import Path; from repro import pipeline as p;"
         "p.ROOT, p._stages = Path.cwd(), dict; p._TIMES = Path('times'); p.run_pipeline(None)"
     )
-    started = subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=project,
-        preexec_fn=lambda: ignored and signal.signal(ignored, signal.SIG_IGN),
-    )
+
+    def dispose() -> None:
+        # Whatever what runs the tests ignores.
+        for one in _ENDING:
+            signal.signal(one, signal.SIG_IGN if one == ignored else signal.SIG_DFL)
+
+    started = subprocess.Popen([sys.executable, "-c", code], cwd=project, preexec_fn=dispose)
     wait_until(lambda: (project / "stage").exists() and (project / "stage").read_text())
     return started
 
@@ -103,7 +106,7 @@ def _stage_runs(project: Path) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("how", _ENDING)
 def test_told_to_end_it_leaves_nothing_running(project: Path, how: signal.Signals) -> None:
     started = _begin(project)
     started.send_signal(how)
