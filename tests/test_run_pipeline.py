@@ -11,6 +11,7 @@ import pytest
 from waiting import wait_until
 
 from repro import pipeline
+from repro.errors import ReproError
 
 _DVC = """#!/bin/sh
 echo "$@" >> called
@@ -79,6 +80,12 @@ def test_a_profile_is_chosen_by_one_word_and_a_failure_is_passed_on(project: Pat
     assert text == "# How thoroughly.\nprofile: ci\n"
     # A stage that failed took no time worth knowing.
     assert "site" not in json.loads((project / "stage_times.json").read_text())["ci"]
+
+
+def test_an_unknown_profile_is_not_kept(project: Path) -> None:
+    with pytest.raises(ReproError, match="unknown profile 'thorogh'; choose from: default, thoro"):
+        pipeline.run_pipeline("thorogh")
+    assert "profile: default" in (project / "pipeline.yaml").read_text()
 
 
 def _begin(project: Path, ignored: signal.Signals | None = None) -> "subprocess.Popen[bytes]":

@@ -13,6 +13,8 @@ from pathlib import Path
 import yaml
 
 from repro.atomic import replace_text
+from repro.catalog.reading import choose
+from repro.catalog.studies.experiments import EXPERIMENTS, experiment
 from repro.errors import ReproError
 from repro.paths import PARAMS, RESULTS, ROOT
 
@@ -37,9 +39,10 @@ def run_pipeline(profile: str | None) -> int:
     Raises
     ------
     ReproError
-        There is no DVC, or no pipeline.
+        The profile is unknown, or there is no DVC, or no pipeline.
     """
     if profile is not None:
+        choose("profile", profile, experiment(EXPERIMENTS[0]).profiles)
         text = _PROFILE.read_text(encoding="utf-8")
         replace_text(_PROFILE, re.sub(r"(?m)^profile: .*$", f"profile: {profile}", text))
     chosen = yaml.safe_load(_PROFILE.read_text(encoding="utf-8"))["profile"]

@@ -87,6 +87,18 @@ def test_missing_configurations_are_not_run(made_up_results: xr.Dataset) -> None
     assert judged["C072"].verdict == "input"
 
 
+def test_an_order_of_what_is_missing_neither_holds_nor_fails(made_up_results: xr.Dataset) -> None:
+    """As where a model has no room on a real node's GPUs."""
+    gone = (made_up_results.model == "gpt2-large") & (made_up_results.gpus == 8)
+    part = made_up_results.where(~gone)
+    judged = {one.id: one for one in judge_claims({"strong_scaling": part})}
+    for name in ("C012", "C013", "C030", "C052", "C065", "C003"):
+        assert (judged[name].verdict, judged[name].testbed) == ("not run", None), name
+        assert judged[name].reason == "configurations are missing"
+    # Of another model alone.
+    assert judged["C062"].testbed is not None
+
+
 def test_json_has_what_readers_expect(judged: dict[str, Judgement]) -> None:
     for judgement in judged.values():
         entry = json.loads(json.dumps(asdict(judgement)))

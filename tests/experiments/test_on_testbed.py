@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -286,6 +287,35 @@ def test_a_sweep_ends_where_memory_does(tmp_path: Path, monkeypatch: pytest.Monk
     times = dataset["iteration_time_s"].squeeze()
     assert times.sel(global_batch_size=64).isnull().all()
     assert times.sel(global_batch_size=32).notnull().all()
+
+
+def test_what_is_no_sweep_goes_on_where_one_case_had_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = _FakeSession(most_sequences=4)
+    resolved = resolve_on_testbed(select("data_batches", models="gpt2-medium"), tmp_path, "95,5")
+    alone = [replace(case, series=None) for case in reversed(resolved.cases)]
+    _answer_with(session, monkeypatch, [])
+    carrying.carry_out(alone, resolved.where, Journal(tmp_path / "alone.nc"), tmp_path, "alone")
+    assert [order.run.micro_batch_size for order in session.trained] == [32, 16, 8, 4, 2, 1]
+
+
+def test_computing_times_are_shown_by_micro_batch() -> None:
+    table = computing_times.computing_table("pinnacles")
+    assert list(table.columns) == [1, 4, 16]
+    assert table.loc[("data", "bert-large")].tolist() == pytest.approx([0.04, 0.1, 0.34])
+
+
+@pytest.mark.parametrize(
+    ("cluster", "profile", "words"),
+    [
+        ("frontier", "default", "unknown cluster of an experiment 'frontier'; choose from: pinn"),
+        ("pinnacles", "thorogh", "unknown profile 'thorogh'; choose from: default"),
+    ],
+)
+def test_models_of_what_is_unknown_are_not_measured(cluster: str, profile: str, words: str) -> None:
+    with pytest.raises(ReproError, match=words):
+        computing_times.listed_models(cluster, profile)
 
 
 def test_another_model_has_its_own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,13 @@ import xarray as xr
 from made_up import made_up_configuration, made_up_records
 
 from repro.catalog.studies.compression import read_compression_study
+from repro.errors import ReproError
 from repro.experiments.compression import loss_run
 from repro.figures.studies.compression import loss_curves, loss_over_time, measured_times
 from repro.observe.nic import NicSeries
 from repro.results.compression import has_losses, loss_dataset, loss_table, time_table
 from repro.results.merging import merge
-from repro.results.outcome import Outcome
+from repro.results.outcome import Outcome, OutOfMemory
 from repro.results.schema import Cell
 from repro.results.store import not_run
 from repro.train.records import RankRecord
@@ -103,3 +104,9 @@ def test_figures_show_every_scheme(results: xr.Dataset) -> None:
     ends = [one["time"].max() for one in over_time.traverse(lambda one: one, [hv.Curve])]
     assert len(ends) == 4
     assert ends[1] == pytest.approx(_NAIVE_TIME * ends[0])
+
+
+def test_a_training_without_room_is_an_error_that_names_it() -> None:
+    run = loss_run(read_compression_study(), "default")
+    with pytest.raises(ReproError, match=f"losses, scheme naive-4, seed {run.seed}: rank 3 has no"):
+        loss_dataset("naive-4", run, OutOfMemory(3, "rank 3 has no room"))

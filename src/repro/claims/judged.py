@@ -1,6 +1,5 @@
 """Verdicts that were kept: `results/claims.json`, which `repro claims --json` makes."""
 
-import json
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -18,11 +17,14 @@ def read_judgements(path: Path = CLAIMS) -> list[Judgement]:
     Raises
     ------
     ReproError
-        There are none yet.
+        There are none yet, or the file was cut short or made by another version.
     """
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
+        kept: list[Judgement] = TypeAdapter(list[Judgement]).validate_json(path.read_bytes())
     except FileNotFoundError:
-        raise ReproError(f"{path}: no verdicts; `repro claims --json` prints them") from None
-    kept: list[Judgement] = TypeAdapter(list[Judgement]).validate_python(rows)
+        raise ReproError(f"{path}: no verdicts; `dvc repro claims` makes it") from None
+    except ValueError:
+        raise ReproError(
+            f"{path}: is cut short, or of another version; `dvc repro claims` makes it anew"
+        ) from None
     return kept

@@ -196,7 +196,10 @@ def calibrate(
     ] = PUBLISHED / "training_a100_vtrain.csv",
     log: Annotated[
         list[Path] | None,
-        typer.Option(help="Of nccl-tests, OSU, DeepSpeed or the PyTorch profiler."),
+        typer.Option(
+            help="Of nccl-tests, OSU, DeepSpeed or the PyTorch profiler: all logs of one's own, as "
+            "networks of others are forgotten. Fits links only."
+        ),
     ] = None,
     gpu: Annotated[str, typer.Option(help="The GPU of the logs.")] = "",
     network: Annotated[str, typer.Option(help="The network of the logs.")] = "",
@@ -216,11 +219,13 @@ def calibrate(
     from repro.predict.operators.measured import OPERATORS
 
     collectives, sources = read_collectives(log or [], gpu, network, ranks, nodes)
+    write_links(calibrate_links(collectives, sources), LINKS)
+    typer.echo("params/links.yaml")
+    if log:
+        return
     value = calibrate(read_rows(training), collectives, f"{training.name}, {sources}")
     write_calibration(value, PARAMS / "calibration" / f"{name}.yaml")
     typer.echo(f"params/calibration/{name}.yaml")
-    write_links(calibrate_links(collectives, sources), LINKS)
-    typer.echo("params/links.yaml")
     write_operators(fit_operators(), OPERATORS)
     typer.echo("params/operators.yaml")
     runs = PUBLISHED / "training_modern.csv"

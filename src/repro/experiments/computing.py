@@ -15,6 +15,7 @@ from tqdm import tqdm
 from repro.catalog.models.open_models import read_open_models
 from repro.catalog.models.trainable import trainable
 from repro.catalog.phases import COMPUTING
+from repro.catalog.reading import choose
 from repro.catalog.studies.experiments import EXPERIMENTS, Profile, experiment, most_gpus
 from repro.errors import NotRunHere, ReproError
 from repro.experiments.runs import testbed_run
@@ -25,7 +26,6 @@ from repro.observe.environment import provenance
 from repro.paths import RESULTS
 from repro.results.outcome import Outcome
 from repro.results.store import (
-    has_runs,
     not_run,
     read_dataset,
     why_not_run,
@@ -148,13 +148,21 @@ def measure_compute(
 
 
 def listed_models(cluster_name: str, profile_name: str) -> list[tuple[bool, str]]:
-    """Models of all experiments on a cluster, and whether they are trained in pipelines."""
+    """Models of all experiments on a cluster, and whether they are trained in pipelines.
+
+    Raises
+    ------
+    ReproError
+        The cluster or the profile is unknown, or no experiment is on the cluster.
+    """
+    entries = [experiment(name) for name in EXPERIMENTS]
+    choose("cluster of an experiment", cluster_name, {entry.cluster: entry for entry in entries})
     return sorted(
         {
             (entry.pipeline, name)
-            for entry in map(experiment, EXPERIMENTS)
+            for entry in entries
             if entry.cluster == cluster_name
-            for name in entry.profiles[profile_name].models
+            for name in choose("profile", profile_name, entry.profiles).models
         }
     )
 
@@ -248,7 +256,7 @@ def computing_table(cluster_name: str) -> pd.DataFrame:
         Nobody has tried.
     """
     dataset = read_dataset(compute_path(cluster_name))
-    if not has_runs(dataset):
+    if not dataset.data_vars:
         return pd.DataFrame()
     times = dataset["pass_time_s"].sum("phase", skipna=False).median("iteration").to_series()
     return pd.DataFrame(times.unstack("micro_batch_size")).dropna().round(4)

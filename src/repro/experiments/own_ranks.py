@@ -3,7 +3,7 @@
 import multiprocessing
 import socket
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from random import Random
 from typing import Any
 
@@ -30,7 +30,7 @@ def run_ranks(what: str, ranks: int, task: Task, *arguments: Any) -> list[Any]:
     Raises
     ------
     ReproError
-        A rank ended without an answer.
+        A rank's own, or a rank ended without an answer.
     """
     context = multiprocessing.get_context("forkserver")
     # Loading them takes each rank seconds.
@@ -47,7 +47,7 @@ def run_ranks(what: str, ranks: int, task: Task, *arguments: Any) -> list[Any]:
         there.close()
         pipes.append(here)
     try:
-        answers = [pipe.recv() for pipe in pipes]
+        answers = _answers(pipes)
         for process in processes:
             process.join(_ENDING_S)
         return answers
@@ -59,6 +59,18 @@ def run_ranks(what: str, ranks: int, task: Task, *arguments: Any) -> list[Any]:
         for process in processes:
             process.terminate()
             process.join()
+
+
+def _answers(pipes: Sequence[Connection]) -> list[Any]:
+    """One of each rank; the first that says why it cannot answer ends it."""
+    found: dict[Connection, Any] = {}
+    while silent := [pipe for pipe in pipes if pipe not in found]:
+        for pipe in wait(silent):
+            assert isinstance(pipe, Connection)
+            found[pipe] = pipe.recv()
+            if isinstance(found[pipe], ReproError):
+                raise found[pipe]
+    return [found[pipe] for pipe in pipes]
 
 
 def take_turns(turns: Sequence[Turn], repeats: int, silent: bool) -> None:
@@ -76,4 +88,7 @@ def _rank(answer: Connection, task: Task, rank: int, ranks: int, port: int, *giv
     import torch
 
     torch.set_num_threads(1)
-    answer.send(task(rank, ranks, port, *given))
+    try:
+        answer.send(task(rank, ranks, port, *given))
+    except ReproError as error:
+        answer.send(error)

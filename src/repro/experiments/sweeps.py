@@ -108,7 +108,8 @@ def _node_cases(selection: SweepSelection, nodes: Nodes) -> list[Case[Collective
         _case(
             selection,
             name,
-            Order(_asked(selection, gpus, min(each, gpus)), gpus, rates_gbps={}),
+            # Nodes are filled evenly.
+            Order(_asked(selection, gpus, gpus // -(-gpus // each)), gpus, rates_gbps={}),
             nodes=nodes.model_dump(),
         )
         for gpus in selection.gpus

@@ -8,7 +8,7 @@ from typing import Generic
 import xarray as xr
 
 from repro.collectives.records import CollectiveSweep
-from repro.errors import ProtocolMissing
+from repro.errors import ProtocolMissing, ReproError
 from repro.launch.journal import Journal
 from repro.launch.messages import Order, Work
 from repro.results.collectives import sweep_dataset
@@ -110,7 +110,11 @@ def _in_dimension(
 def _swept(
     source: str, protocol: str, order: Order[CollectiveSweep], outcome: Outcome | OutOfMemory
 ) -> xr.Dataset:
-    assert isinstance(outcome, Outcome)
+    if isinstance(outcome, OutOfMemory):
+        raise ReproError(
+            f"collectives over {protocol} on {order.ranks} GPUs: {outcome.message}; take smaller "
+            "sizes_bytes in params/collectives.yaml"
+        )
     return sweep_dataset(source, protocol, order.ranks, order.run, outcome)
 
 
@@ -151,7 +155,7 @@ def run_cases(
     """
     datasets: list[xr.Dataset] = []
     missing: dict[str, str] = {}
-    full: set[tuple[object, ...] | None] = set()
+    full: set[tuple[object, ...]] = set()
     for neighbours in _grouped(cases, in_turns):
         group = [case for case in neighbours if case.protocol not in missing]
         kept = [journal.find(case.inputs) for case in group]
@@ -175,7 +179,7 @@ def run_cases(
         fresh = iter(made)
         for case, known in zip(group, kept, strict=True):
             dataset = next(fresh) if known is None else known
-            if "out_of_memory" in dataset and bool(dataset["out_of_memory"].any()):
+            if case.series and "out_of_memory" in dataset and bool(dataset["out_of_memory"].any()):
                 full.add(case.series)
             datasets.append(dataset)
         report(todo, sum(case.steps for case in todo), "")

@@ -8,19 +8,18 @@ from pathlib import Path
 
 import xarray as xr
 
-from repro.observe.environment import source_commit
+from repro.observe.environment import sources_digest
 from repro.results.store import read_dataset, write_dataset
 
 
 class Journal:
     """Datasets of finished configurations beside an experiment's output, named by their inputs.
 
-    A configuration is found again only if nothing that went into it has changed, the sources
-    included.
+    A configuration is found again only if nothing that went into it has changed, this package's
+    code included.
     """
 
     def __init__(self, output: Path):
-        self._commit = source_commit()
         self._folder = output.with_name(f".{output.stem}.journal")
 
     def has(self, inputs: Mapping[str, object]) -> bool:
@@ -41,5 +40,5 @@ class Journal:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _path(self, inputs: Mapping[str, object]) -> Path:
-        text = json.dumps({**inputs, "commit": self._commit}, sort_keys=True, default=str)
+        text = json.dumps({**inputs, "sources": sources_digest()}, sort_keys=True, default=str)
         return self._folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.nc"

@@ -1,11 +1,13 @@
 """Provenance: what ran, on what, from which sources."""
 
+import hashlib
 import json
 import os
 import platform
 import subprocess
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -94,6 +96,17 @@ def source_commit() -> str:
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return f"{commit}-dirty" if changed else commit
+
+
+@cache
+def sources_digest() -> str:
+    """Of all modules of this package: what other code measured is another result."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package)}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _git(*arguments: str) -> str:

@@ -24,12 +24,13 @@ Way = Literal["received", "sent"]
 class NicSeries:
     """Counters, one column each: `rx_bytes[i][column]` at `time_s[i]` on the monotonic clock.
 
-    A column is the NIC of a node, or with `repro.observe.counters` an adapter of this one.
+    A column is the NIC of a node, or with `repro.observe.counters` an adapter of this one; NaN
+    where nothing counts.
     """
 
     time_s: list[float] = field(default_factory=list)
-    rx_bytes: list[tuple[int, ...]] = field(default_factory=list)
-    tx_bytes: list[tuple[int, ...]] = field(default_factory=list)
+    rx_bytes: list[tuple[float, ...]] = field(default_factory=list)
+    tx_bytes: list[tuple[float, ...]] = field(default_factory=list)
 
     def counted(self, way: Way) -> FloatArray:
         """Counters (column, sample) of one direction."""

@@ -87,7 +87,7 @@ def own_clocks(begun: Sequence[tuple[int, float]], end_s: float) -> dict[int, Ow
     return {turn: OwnClock(tuple(found)) for turn, found in windows.items()}
 
 
-def _joined(windows: list[np.ndarray]) -> list[tuple[int, ...]]:
+def _joined(windows: list[np.ndarray]) -> list[tuple[float, ...]]:
     """Cumulative counters of windows, the next one going on where the last one ended."""
     total = np.zeros((windows[0].shape[0], 1))
     parts = []

@@ -59,7 +59,6 @@ def sweep_dataset(
             sent[(*at, column)], received[(*at, column)] = found.sent_bytes, found.received_bytes
             calls[at], moved[at] = found.calls, found.size_bytes
     group = [records[0].group_ranks[layout] for layout in asked.layouts]
-    rates = {check.level: check for check in outcome.links}
     variables = {
         "call_time_s": ((*_CASE, "repeat", "rank"), times, "time of a call on the rank", "s"),
         "sent_bytes": ((*_CASE, "rank"), sent, "sent by the rank's interface in a call", "B"),
@@ -67,13 +66,11 @@ def sweep_dataset(
         "calls": (_CASE, calls, "calls in a repeat", "1"),
         "moved_bytes": (_CASE, moved, "size that was moved", "B"),
         "group_ranks": (("layout",), np.array(group, dtype=float), "ranks of a group", "1"),
-        "link_set_gbps": (
-            ("level",),
-            np.array([check.set_gbps for check in rates.values()]),
-            "rate the links were set to",
-            "Gbit/s",
-        ),
     }
+    # Real nodes' links are not set.
+    if outcome.links:
+        rates = np.array([check.set_gbps for check in outcome.links])
+        variables["link_set_gbps"] = (("level",), rates, "rate the links were set to", "Gbit/s")
     dataset = xr.Dataset(
         {
             name: xr.Variable(dims, values, {"long_name": long_name, "units": units})
@@ -84,7 +81,7 @@ def sweep_dataset(
             "in_place": list(PLACES.values()),
             "repeat": range(asked.most_repeats),
             "rank": [record.rank for record in records],
-            "level": list(rates),
+            "level": [check.level for check in outcome.links],
         },
     )
     where = {"source": source, "protocol": protocol, "gpus": gpus}

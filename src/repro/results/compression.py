@@ -10,6 +10,7 @@ import xarray as xr
 from repro.catalog.parallel.codecs import Compression, Direction
 from repro.catalog.parallel.encoded_volumes import encoded_bytes, power_sgd_bytes, ring_bytes
 from repro.collectives.definitions import bus_factor
+from repro.errors import ReproError
 from repro.observe.precision import half_width
 from repro.results.communication import one_configuration, transfers
 from repro.results.outcome import Outcome, OutOfMemory
@@ -34,8 +35,14 @@ def loss_dataset(scheme: str, run: TrainingRun, outcome: Outcome | OutOfMemory) 
     -------
     Dataset
         `training_loss` (step), the mean of all replicas, and `validation_loss` (validated_step).
+
+    Raises
+    ------
+    ReproError
+        A rank's memory was not enough.
     """
-    assert isinstance(outcome, Outcome)
+    if isinstance(outcome, OutOfMemory):
+        raise ReproError(f"losses, scheme {scheme}, seed {run.seed}: {outcome.message}")
     training = np.nanmean([record.loss for record in outcome.records], axis=0)
     validation = outcome.records[0].validation_loss
     found = xr.Dataset(

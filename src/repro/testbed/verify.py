@@ -78,15 +78,16 @@ def until_verified(
 def verify_links(
     network: Network,
     rates_gbps: dict[str, float],
+    ranks: int,
     known: list[LinkCheck],
     say: Say,
     patience_s: float = PATIENCE_S,
 ) -> tuple[LinkCheck, ...]:
-    """Fill the links between all GPUs, and compare the payload rates with those set.
+    """Fill the links that ranks use, and compare the payload rates with those set.
 
-    Switch by switch, every vertex sends to its neighbour at the same time: each link carries
-    one flow in each direction and is the slowest link on that flow's way. A level of one vertex has
-    no flow and is not checked.
+    All links of the levels between the ranks are filled, whosever they are. Switch by switch, every
+    vertex sends to its neighbour at the same time: each link carries one flow in each direction and
+    is the slowest link on that flow's way. A level of one vertex has no flow and is not checked.
 
     Parameters
     ----------
@@ -94,6 +95,8 @@ def verify_links(
         The emulated network, otherwise idle.
     rates_gbps : dict
         The rates in force, by level name, in Gbit/s.
+    ranks : int
+        How many there are, from the first GPU on.
     known : list
         What was found before, also at other rates; what is found now is added.
     say : callable
@@ -109,7 +112,9 @@ def verify_links(
     """
     checks = []
     levels = network.topology.levels
-    for height, level in enumerate(levels):
+    highest = network.topology.spanned(range(ranks))
+    used = [level.name for level in levels].index(highest) + 1
+    for height, level in enumerate(levels[:used]):
         limit = min(rates_gbps[lower.name] for lower in levels[: height + 1])
         below = prod(lower.members for lower in levels[:height])
         switches = _neighbours(below, level.members, network.topology.gpus)

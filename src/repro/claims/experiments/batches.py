@@ -3,9 +3,10 @@
 Where memory was not enough there is no time, and so no share.
 """
 
+import numpy as np
 import xarray as xr
 
-from repro.claims.experiments.definitions import Quantity, Statement, everywhere, mean, smallest
+from repro.claims.experiments.definitions import Quantity, Statement, above_zero, mean, smallest
 from repro.results.metrics import communication_fraction, timer_fraction
 
 DATA_BATCHES, PIPELINE_BATCHES = "data_batches", "pipeline_batches"
@@ -29,8 +30,8 @@ def _share_at_limit(results: xr.Dataset) -> xr.DataArray:
 
 def _keeps_falling(values: xr.DataArray, dim: str) -> xr.DataArray:
     """From each value along `dim` to the next, where there are both."""
-    steps = values.diff(dim)
-    return everywhere((steps < 0) | steps.isnull())
+    falling = -values.diff(dim)
+    return above_zero(falling.fillna(np.inf))
 
 
 def _largest_batch(results: xr.Dataset) -> xr.DataArray:
@@ -41,7 +42,7 @@ def _largest_batch(results: xr.Dataset) -> xr.DataArray:
 def _bert_fits_most(results: xr.Dataset) -> xr.DataArray:
     largest = _largest_batch(results)
     others = largest.drop_sel(model="bert-large").max("model")
-    return everywhere(largest.sel(model="bert-large", drop=True) > 2 * others)
+    return above_zero(largest.sel(model="bert-large", drop=True) - 2 * others)
 
 
 def _pipeline_share(results: xr.Dataset) -> xr.DataArray:
@@ -50,7 +51,7 @@ def _pipeline_share(results: xr.Dataset) -> xr.DataArray:
 
 def _gpt2_large_is_out_of_memory(results: xr.Dataset) -> xr.DataArray:
     cell = {"model": "gpt2-large", "gpus": 8, "global_batch_size": 128}
-    return everywhere(results["out_of_memory"].sel(cell) == 1)
+    return above_zero(results["out_of_memory"].sel(cell))
 
 
 def _pipeline_floor(batch: int) -> Quantity:

@@ -34,7 +34,8 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Statement:
-    """A claimed order or trend: whether it holds, and in symbols and words what that means."""
+    """A claimed order or trend: whether it holds (1, 0, or NaN where results are missing), and in
+    symbols and words what that means."""
 
     experiment: str
     holds: Statistic
@@ -56,20 +57,21 @@ def smallest(values: xr.DataArray) -> xr.DataArray:
     return values.min(_all_but_resample(values))
 
 
-def everywhere(values: xr.DataArray) -> xr.DataArray:
-    """Whether it is true of everything; one answer a resample."""
-    return values.all(_all_but_resample(values))
+def above_zero(margins: xr.DataArray) -> xr.DataArray:
+    """Whether all are above zero (1 or 0), one answer a resample; NaN where one is missing."""
+    least = margins.min(_all_but_resample(margins), skipna=False)
+    return (least > 0).where(least.notnull())
 
 
 def falls(values: xr.DataArray, dim: str, order: tuple[object, ...]) -> xr.DataArray:
     """Whether each value along `dim`, taken in `order`, is less than the one before."""
     ordered = values.sel({dim: list(order)})
-    return everywhere(ordered.diff(dim) < 0)
+    return above_zero(-ordered.diff(dim))
 
 
 def is_highest(values: xr.DataArray, model: str) -> xr.DataArray:
     """Whether a model's value is above that of each other one."""
-    return everywhere(values.sel(model=model, drop=True) > values.drop_sel(model=model))
+    return above_zero(values.sel(model=model, drop=True) - values.drop_sel(model=model))
 
 
 def times_ordered(results: xr.Dataset) -> xr.DataArray:

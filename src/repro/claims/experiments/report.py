@@ -5,7 +5,7 @@ Of GPT-350M with the micro batch of Megatron-LM's example script, where no other
 
 import xarray as xr
 
-from repro.claims.experiments.definitions import FLAT, Quantity, Statement, everywhere, falls, mean
+from repro.claims.experiments.definitions import FLAT, Quantity, Statement, above_zero, falls, mean
 from repro.results.metrics import communication_fraction, phase_time_s
 from repro.results.sharded import (
     collective_busbw_GBps,
@@ -56,21 +56,21 @@ def _share(results: xr.Dataset, model: str = _MODEL) -> xr.DataArray:
 
 
 def _insignificant_on_one_node(results: xr.Dataset) -> xr.DataArray:
-    return everywhere(_share(results).sel(gpus=[2, 4]) < _INSIGNIFICANT)
+    return above_zero(_INSIGNIFICANT - _share(results).sel(gpus=[2, 4]))
 
 
 def _compute_is_flat(results: xr.Dataset) -> xr.DataArray:
     time = _chosen(phase_time_s(results, "forward compute", "backward compute"))
-    return everywhere(abs(time / time.sel(gpus=1) - 1) < FLAT)
+    return above_zero(FLAT - abs(time / time.sel(gpus=1) - 1))
 
 
 def _larger_model_communicates_more(results: xr.Dataset) -> xr.DataArray:
-    return everywhere((_share(results, _LARGER) > _share(results)).sel(gpus=8))
+    return above_zero((_share(results, _LARGER) - _share(results)).sel(gpus=8))
 
 
 def _flat_on_one_node(results: xr.Dataset) -> xr.DataArray:
     tokens = _chosen(tokens_per_s_per_gpu(results)).sel(gpus=[1, 2, 4])
-    return everywhere(abs(tokens / tokens.sel(gpus=1) - 1) < FLAT)
+    return above_zero(FLAT - abs(tokens / tokens.sel(gpus=1) - 1))
 
 
 def _adam_bytes(results: xr.Dataset) -> xr.DataArray:

@@ -9,7 +9,7 @@ from repro.claims.experiments.definitions import (
     FLAT,
     Quantity,
     Statement,
-    everywhere,
+    above_zero,
     falls,
     is_highest,
     largest,
@@ -142,7 +142,7 @@ def _sync_is_largest(results: xr.Dataset) -> xr.DataArray:
     at8 = results.sel(gpus=8)
     sync = phase_time_s(at8, "straggler wait", "gradient sync").mean("model", skipna=False)
     others = [phase_time_s(at8, phase).mean("model", skipna=False) for phase in COMPUTING]
-    return everywhere(xr.concat([sync > other for other in others], dim="phase"))
+    return above_zero(xr.concat([sync - other for other in others], dim="phase"))
 
 
 def _rate_highest_at_8(results: xr.Dataset) -> xr.DataArray:
@@ -166,7 +166,7 @@ def _larger_models_sync_longer(results: xr.Dataset) -> xr.DataArray:
     sync = _sync_s(results)
     larger = sync.sel(model=["gpt2-large", "t5-large"]).min("model", skipna=False)
     smaller = sync.sel(model=["gpt2-medium", "bert-large"]).max("model", skipna=False)
-    return everywhere(larger > smaller)
+    return above_zero(larger - smaller)
 
 
 def _compute_is_flat(results: xr.Dataset) -> xr.DataArray:
@@ -174,7 +174,7 @@ def _compute_is_flat(results: xr.Dataset) -> xr.DataArray:
         mean(weak_efficiency(phase_time_s(results, phase), 2, 8))
         for phase in ("forward compute", "backward compute")
     ]
-    return everywhere(abs(xr.concat(efficiencies, dim="phase") - 1) < FLAT)
+    return above_zero(FLAT - abs(xr.concat(efficiencies, dim="phase") - 1))
 
 
 TESTS: dict[tuple[str, ...], Quantity | Statement] = {

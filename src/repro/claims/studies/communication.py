@@ -35,14 +35,18 @@ def agreement(results: xr.Dataset) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        A row for each layout: `calls` and `bytes` of a rank and iteration on average, logged and
-        by the closed forms, and whether they `agree` exactly: as many calls of each size by group,
-        phase, operation, rank and iteration. Why there is none, if nothing was run.
+        A row for each layout that was run: `calls` and `bytes` of a rank and iteration on average,
+        logged and by the closed forms, and whether they `agree` exactly: as many calls of each size
+        by group, phase, operation, rank and iteration. Why there is none, if nothing was run.
     """
     if not has_runs(results):
         return pd.DataFrame({"not run": [why_not_run(results)]})
     rows = []
     for name, (run, layout) in asked_layouts(results).items():
+        logged = transfers(results.sel(layout=name))
+        if logged.empty:
+            # Its memory was not enough.
+            continue
         shape, width = Shape.model_validate(run["shape"]), _BYTES[run["precision"]]
         stages = [
             _counted(step_communication(shape, layout, stage, width, width))
@@ -51,7 +55,7 @@ def agreement(results: xr.Dataset) -> pd.DataFrame:
         # Stages are the outermost of a layout's dimensions.
         each = layout.ranks // layout.pipeline_parallel
         forms = [stages[rank // each] for rank in range(layout.ranks)]
-        counts = beside_forms(transfers(results.sel(layout=name)), _keys, forms)
+        counts = beside_forms(logged, _keys, forms)
         rows.append({"layout": name, **counts})
     return pd.DataFrame(rows)
 

@@ -34,16 +34,21 @@ def scheme_agreement(results: xr.Dataset) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        A row for each scheme: `calls` and `bytes` of a rank and iteration on average, logged and
-        by the closed forms, and whether they `agree` exactly: as many collectives of each size by
-        phase, operation and group; `held_bytes` of weights, gradients and Adam's moments of the
-        fullest rank, measured and by the forms. Why there is none, if nothing was run.
+        A row for each scheme that was run: `calls` and `bytes` of a rank and iteration on average,
+        logged and by the closed forms, and whether they `agree` exactly: as many collectives of
+        each size by phase, operation and group; `held_bytes` of weights, gradients and Adam's
+        moments of the fullest rank, measured and by the forms. Why there is none, if nothing was
+        run.
     """
     if not has_runs(results):
         return pd.DataFrame({"not run": [why_not_run(results)]})
     rows = []
     for name, (run, partition) in asked_partitions(results).items():
         one = results.sel(scheme=name)
+        logged = transfers(one)
+        if logged.empty:
+            # Its memory was not enough.
+            continue
         units = gpt_units(Shape.model_validate(run["shape"]))
         width = TESTBED_ELEMENT_BYTES
         forms = Counter[tuple[str, str, int, int, int]]()
@@ -52,7 +57,7 @@ def scheme_agreement(results: xr.Dataset) -> pd.DataFrame:
             key = (calls.phase, call.operation, call.ranks, call.stride, call.size_bytes)
             forms[key] += calls.calls
         every = [forms] * partition.ranks
-        counts = beside_forms(transfers(one), _keys, every)
+        counts = beside_forms(logged, _keys, every)
         held = held_bytes(partition, units, width)
         # Adam's two moments are two thirds of the optimizer's bytes.
         states = held["weights"] + held["gradients"] + held["optimizer states"] * 2 // 3

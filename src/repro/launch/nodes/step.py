@@ -220,8 +220,8 @@ def _proof(
     uncounted = []
     used = {answer.host: answer.used for answer in answers}
     for node, needed in zip(outcome.adapters, outcome.needed_bytes, strict=True):
-        names = [name for name in used[node.host] if name in node.names]
-        if not names or any(name in node.failures for name in names):
+        names = _counting(node, used[node.host])
+        if not names:
             uncounted.append(node.host)
             continue
         window = _window(outcome.records)
@@ -233,6 +233,12 @@ def _proof(
             f"{', '.join(uncounted)}, and there is no NCCL log"
         )
     return {**found, "bytes_proven": not uncounted and min(outcome.needed_bytes) > 0}
+
+
+def _counting(node: NodeAdapters, used: Sequence[str]) -> list[str]:
+    """The adapters of the protocol; none if not all of them have counted to the end."""
+    names = [name for name in used if name in node.names]
+    return [] if any(name in node.failures for name in names) else names
 
 
 def _window(records: Sequence[RankRecord]) -> tuple[float, float]:
@@ -268,16 +274,18 @@ def _node(answer: Answer) -> NodeAdapters:
 def _of_protocol(nodes: Sequence[NodeAdapters], used: dict[str, tuple[str, ...]]) -> NicSeries:
     """What each node's adapters of the protocol carried together, at the first node's samples.
 
-    Counters are cumulative, so the line between two samples is right on average.
+    Counters are cumulative, so the line between two samples is right on average. A node whose
+    adapters did not count has NaN.
     """
     if not nodes:
         return NicSeries()
     times = nodes[0].series.time_s
-    carried: dict[Way, list[tuple[int, ...]]] = {}
+    carried: dict[Way, list[tuple[float, ...]]] = {}
     for way in get_args(Way):
         columns = []
         for node in nodes:
-            chosen = [node.names.index(name) for name in used[node.host] if name in node.names]
-            columns.append(node.series.at(way, times)[chosen].sum(axis=0))
-        carried[way] = [tuple(map(int, row)) for row in np.array(columns).T]
+            chosen = [node.names.index(name) for name in _counting(node, used[node.host])]
+            found = node.series.at(way, times)[chosen].sum(axis=0)
+            columns.append(np.rint(found) if chosen else np.full(len(times), np.nan))
+        carried[way] = [tuple(row) for row in np.array(columns).T.tolist()]
     return NicSeries(list(times), carried["received"], carried["sent"])

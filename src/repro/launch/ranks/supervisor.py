@@ -160,7 +160,7 @@ def _carry_out(
         for turn in reversed(range(len(orders))):
             set_links(turn)
             rates = orders[turn].rates_gbps
-            checks[turn] = verify_links(network, rates, verified, partial(_say, user))
+            checks[turn] = verify_links(network, rates, count, verified, partial(_say, user))
     checking_s = time.monotonic() - started
     address = network.addresses[0] if network else "127.0.0.1"
     with sample_counters(lambda: [read_uplink_bytes(node) for node in nodes]) as nics:

@@ -132,10 +132,8 @@ def configurations(results: Mapping[str, xr.Dataset]) -> pd.DataFrame:
             studied, transport, gpus = where
             at = {"model": studied, "protocol": transport, "gpus": gpus}
             kind = model(studied)
+            # Of the levels that its ranks use.
             links = measured["link_set_gbps"].sel(at)
-            if gpus == _CALIBRATED_RANKS:
-                # They share a node; more use the fabric.
-                links = links.sel(level="node")
             by_phase = {str(key): float(v) for key, v in phases.sel(at).to_series().items()}
             rows.append(
                 {

@@ -1,0 +1,36 @@
+"""Ranks of processes of their own: their answers, and what they say where they have none."""
+
+import pytest
+
+from repro.errors import ReproError
+from repro.experiments.own_ranks import run_ranks
+
+pytestmark = pytest.mark.slow
+
+
+def _twice(rank: int, ranks: int, port: int, number: int) -> int:
+    return 2 * number + rank
+
+
+def _fail(rank: int, ranks: int, port: int) -> int:
+    if rank == 1:
+        raise ReproError("no dataset; make it with `repro corpus dataset gpt`")
+    return rank
+
+
+def _end(rank: int, ranks: int, port: int) -> None:
+    raise SystemExit(3)
+
+
+def test_answers_are_in_the_order_of_ranks() -> None:
+    assert run_ranks("counting", 3, _twice, 10) == [20, 21, 22]
+
+
+def test_a_ranks_own_words_are_what_the_user_reads() -> None:
+    with pytest.raises(ReproError, match=r"^no dataset; make it with `repro corpus dataset gpt`$"):
+        run_ranks("counting", 2, _fail)
+
+
+def test_a_rank_that_ends_without_a_word_is_said_so() -> None:
+    with pytest.raises(ReproError, match="counting with 2 ranks: one of them ended"):
+        run_ranks("counting", 2, _end)
