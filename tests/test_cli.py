@@ -2,12 +2,17 @@
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
+
+from repro.paths import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -33,6 +38,28 @@ def test_bad_input_is_one_line(arguments: tuple[str, ...], message: str) -> None
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_an_interruption_says_that_the_command_goes_on() -> None:
+    command = [_REPRO, "validate", "data/published/collectives_nccl.csv"]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    # Imported, and at work.
+    wait_until(lambda: "scipy" in Path(f"/proc/{process.pid}/maps").read_text())
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert said == "repro: interrupted; the same command goes on from here\n"
+    assert process.returncode == 130
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = _repro("explore", "--no-show", "--port", str(port))
+    assert result.returncode == 1
+    assert f"repro: port {port}: cannot be had" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_doctor_names_every_ability() -> None:

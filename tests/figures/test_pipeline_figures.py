@@ -57,6 +57,13 @@ def test_nodes_have_a_bar_each(pipelines: xr.Dataset, backend: str) -> None:
     hv.render(panel, backend=backend)
 
 
+def test_protocols_that_are_none_of_the_papers_are_drawn_too(
+    pipelines: xr.Dataset, backend: str
+) -> None:
+    one = pipelines.isel(protocol=[0]).assign_coords(protocol=["roce"])
+    hv.render(node_utilisation(one), backend=backend)
+
+
 def test_a_timeline_shows_what_each_stage_does(backend: str) -> None:
     figure = timeline(made_up_pipeline(Cell("bert-large", "rdma", 2)))
     boxes = figure.traverse(lambda element: element, [hv.Rectangles])
@@ -77,6 +84,15 @@ def test_cells_without_memory_say_so(backend: str) -> None:
     ]
     assert labels.count("OOM") == int(results["out_of_memory"].sum())
     assert len(labels) == results["out_of_memory"].size
+    # What is stated of 96 sequences stands between 64 and 128.
+    (stated,) = (
+        element
+        for element in figure.traverse(lambda element: element, [hv.Labels])
+        if element.label == "published"
+    )
+    assert stated.dimension_values(2).tolist() == ["last of GPT-2-Large"]
+    batches = sorted(results["global_batch_size"].values.tolist())
+    assert batches.index(64) < stated.dimension_values(0)[0] < batches.index(128)
     hv.render(figure, backend=backend)
 
 

@@ -68,6 +68,8 @@ def test_panels_have_a_line_per_micro_batch(
     ]
     sizes = [str(size) for size in results["micro_batch_size"].values]
     for panel in panels:
+        # The axis is what is drawn, not the last line's name.
+        assert panel.opts.get("plot").kwargs["ylabel"].startswith(("communication", "tokens/s"))
         curves = panel.traverse(lambda element: element, [hv.Curve])
         assert len(curves) == len(sizes)
         assert all(len(curve) == 4 for curve in curves)

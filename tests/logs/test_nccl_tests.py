@@ -169,6 +169,11 @@ def test_ranks_that_contradict_bandwidths_of_many_are_refused(write: Write) -> N
     text = "# nccl-tests: all_reduce_perf\n" + unnamed(row, ranks=4)
     with pytest.raises(ReproError, match=r"4 ranks contradict .* those of \d+ to \d+; say how"):
         read_log(write(text.replace("nccl-tests: ", "")))
+    # The mend that it names.
+    found = read_log(write(text.replace("nccl-tests: ", "")), ranks=4096)
+    assert (found.ranks.tolist(), found.nodes.tolist()) == ([4096], [None])
+    with pytest.raises(ReproError, match="4 ranks contradict"):
+        read_log(write(text.replace("nccl-tests: ", "")), ranks=7)
 
 
 def test_split_communicators_have_the_ranks_of_one_group(write: Write) -> None:

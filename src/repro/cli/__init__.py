@@ -3,14 +3,27 @@
 import sys
 import warnings
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from repro.cli import corpus, measuring, predicting, showing
 from repro.errors import ReproError
 
-app = typer.Typer(pretty_exceptions_enable=False)
+
+class _Interruptible(TyperGroup):
+    """Says what an interruption means; typer by itself ends without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("repro: interrupted; the same command goes on from here", err=True)
+            raise typer.Exit(130) from None
+
+
+app = typer.Typer(cls=_Interruptible, pretty_exceptions_enable=False)
 
 
 def _print_version(wanted: bool) -> None:
@@ -59,5 +72,3 @@ def main() -> None:
         app(standalone_mode=True)
     except ReproError as error:
         sys.exit(f"repro: {error}")
-    except KeyboardInterrupt:
-        sys.exit("repro: interrupted; the same command goes on from here")

@@ -61,7 +61,7 @@ def fits(
     from repro.predict.explore.jobs.fits import fits_table, largest_model, what_fits
 
     typer.echo(fits_table(what_fits(model, gpu, gpus, global_batch, precision=precision)))
-    typer.echo(f"largest model that fits: {largest_model(gpu, gpus, global_batch)}")
+    typer.echo(f"largest model that fits: {largest_model(gpu, gpus, global_batch, precision)}")
 
 
 @app.command("serve-estimate", rich_help_panel=_PANEL)
@@ -119,13 +119,13 @@ def busbw(
         Path | None, typer.Argument(help="Measured collectives: judge them. Any known tool's log.")
     ] = None,
     collective: Annotated[
-        str | None, typer.Option(help="Without it: what LOG says, or all_reduce.")
+        str | None, typer.Option(help="Where LOG does not say; else all_reduce.")
     ] = None,
     size: Annotated[
         str | None, typer.Option(help="Such as 64MiB; without it, 1 KiB to 4 GiB.")
     ] = None,
     ranks: Annotated[
-        int | None, typer.Option(help="Without it: what LOG says, or the GPUs of two nodes.")
+        int | None, typer.Option(help="Where LOG does not say; else the GPUs of two nodes.")
     ] = None,
     protocol: Annotated[
         str | None, typer.Option(help="One of the cluster's, between nodes.")

@@ -122,7 +122,7 @@ def compare(
 
 @app.command(rich_help_panel=_PANEL)
 def explore(
-    port: Annotated[int, typer.Option(help="Of this machine.")] = 5006,
+    port: Annotated[int, typer.Option(help="Of this machine.", min=1, max=65535)] = 5006,
     show: Annotated[bool, typer.Option(help="Open it in a browser.")] = True,
 ) -> None:
     """Serve pages with sliders: measured and predicted iterations side by side with plans, and GPUs

@@ -25,6 +25,7 @@ from repro.corpus.shards import (
 )
 from repro.corpus.streams import Damaged, decompress, stream_groups
 from repro.errors import ReproError
+from repro.observe.environment import sources_digest
 
 SHARD_BYTES = 2 << 20
 """Compressed, of a dump of many streams; some eight million characters."""
@@ -75,7 +76,7 @@ def extract_articles(
     Returns
     -------
     bool
-        Whether all is done; False while other shares are not.
+        Whether all is done; False where this is one share of several.
 
     Raises
     ------
@@ -86,6 +87,7 @@ def extract_articles(
         raise ReproError(f"{dump}: no such file; make it with `repro corpus dump`")
     status = dump.stat()
     identity: dict[str, str | int] = {
+        "sources": sources_digest(),
         "dump": str(dump.resolve()),
         "dump_bytes": status.st_size,
         "dump_mtime_ns": status.st_mtime_ns,

@@ -29,6 +29,7 @@ from repro.corpus.shards import (
 )
 from repro.corpus.tokenizer import LocalTokenizer
 from repro.corpus.words import text_encoder
+from repro.observe.environment import sources_digest
 
 SHARD_BYTES = 4 << 20
 """Of the file of articles."""
@@ -81,7 +82,7 @@ def write_indexed(
     Returns
     -------
     bool
-        Whether all is done; False while other shares are not.
+        Whether all is done; False where this is one share of several.
 
     Raises
     ------
@@ -92,6 +93,7 @@ def write_indexed(
     local = LocalTokenizer(tokenizer)
 
     identity: dict[str, str | int] = {
+        "sources": sources_digest(),
         "articles": str(articles.resolve()),
         "articles_bytes": size,
         "articles_mtime_ns": articles.stat().st_mtime_ns,

@@ -97,7 +97,8 @@ def run_shards(
     Returns
     -------
     list of Path, or None
-        The beginnings of all shards' names in order; None while other shares are not done.
+        The beginnings of all shards' names in order; None where this is one share of several, whose
+        files only a job that does everything puts together: two would be in each other's way.
 
     Raises
     ------
@@ -129,7 +130,7 @@ def run_shards(
                 f"{folder}: a worker died, most often for lack of memory; run again with "
                 f"fewer than {workers} workers in params/corpus.yaml (finished shards are kept)"
             ) from None
-    return parts if all(_record(part).exists() for part in parts) else None
+    return parts if share.of == 1 else None
 
 
 def _do(work: Callable[[Item, Path], Tally], task: tuple[Path, Item, int]) -> int:

@@ -8,14 +8,26 @@ from io import TextIOWrapper
 
 import panel as pn
 
+from repro.errors import ReproError
 from repro.explorer import designs, page
 
 
 def serve(port: int, show: bool) -> None:
-    """Serve what the network costs at `/`, and GPUs that do not exist at `/designs`."""
+    """Serve what the network costs at `/`, and GPUs that do not exist at `/designs`.
+
+    Raises
+    ------
+    ReproError
+        The port cannot be had.
+    """
     # Whoever reads this from a pipe waits to be told the address; panel prints it.
     assert isinstance(sys.stdout, TextIOWrapper)
     sys.stdout.reconfigure(line_buffering=True)
     pn.extension()
     pages = {"/": page.page, "designs": designs.page}
-    pn.serve(pages, port=port, show=show, title="repro explore", address="127.0.0.1")
+    try:
+        pn.serve(pages, port=port, show=show, title="repro explore", address="127.0.0.1")
+    except OSError as error:
+        raise ReproError(
+            f"port {port}: cannot be had ({error.strerror}); take another one with --port"
+        ) from None

@@ -4,6 +4,8 @@ import json
 import re
 from typing import Any
 
+from repro.errors import ReproError
+
 _BETWEEN = re.compile(r"[\s,]*")
 
 
@@ -12,12 +14,19 @@ def read_json(text: str, items: str, skipped: list[str]) -> dict[str, Any]:
 
     Of such a one: what stands before its list `items`, and that list's items that are whole.
     `skipped` then gets one entry, with the character at which it breaks off.
+
+    Raises
+    ------
+    ReproError
+        It is JSON, but no object.
     """
     try:
-        content: dict[str, Any] = json.loads(text)
+        content = json.loads(text)
     except json.JSONDecodeError as problem:
         skipped.append(f"character {problem.pos + 1}: the file ends early ({problem.msg})")
         return _beginning(text, items)
+    if not isinstance(content, dict):
+        raise ReproError(f"is a JSON {type(content).__name__}; wanted is an object")
     return content
 
 

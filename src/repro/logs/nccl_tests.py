@@ -108,7 +108,7 @@ def _rows(
             else "does not say which collective it measured; name it (collective=NAME)"
         )
         raise ReproError(f"{problem}; choose from: {', '.join(COLLECTIVES)}")
-    n = _ranks(run, name, listed, skipped)
+    n = _ranks(run, name, listed, ranks, skipped)
     nodes = (len(run.hosts) or None) if n == listed else None
     for t in run.timings:
         yield Measurement(
@@ -116,9 +116,9 @@ def _rows(
         )
 
 
-def _ranks(run: _Run, name: str, listed: int | None, skipped: list[str]) -> int:
+def _ranks(run: _Run, name: str, listed: int | None, given: int | None, skipped: list[str]) -> int:
     """The number of ranks: as listed, or as the printed bandwidths say it where the list is not
-    there, not whole, or mangled.
+    there, not whole, or mangled; where they leave a choice, the one that was given.
 
     Raises
     ------
@@ -131,6 +131,9 @@ def _ranks(run: _Run, name: str, listed: int | None, skipped: list[str]) -> int:
     if len(said) != 1:
         if listed is None:
             return known(None)
+        if given in said:
+            skipped.append(f"the list of ranks: it has {listed}, and {given} are said to be")
+            return given
         raise ReproError(
             f"{listed} ranks contradict the bandwidths of {name}, which are those of {said[0]} to "
             f"{said[-1]}; say how many there were (ranks=N)"

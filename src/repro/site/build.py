@@ -73,13 +73,15 @@ def build_site(command_line: typer.Context) -> Path:
     for write in _WRITERS:
         write(_STAGE)
     write_reference(_STAGE, command_line)
-    built = temporary_sibling(SITE)
+    # In a folder of its own: notebooks' outputs are left beside the site.
+    folder = temporary_sibling(SITE)
+    built = folder / SITE.name
     try:
         _run_sphinx(built)
         shutil.rmtree(SITE, ignore_errors=True)
         os.replace(built, SITE)
     finally:
-        shutil.rmtree(built, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
     return SITE / "index.html"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import xarray as xr
 
 from repro.paths import RESULTS
-from repro.results.store import read_experiments, read_sweeps, why_not_run
+from repro.results.store import read_evidence, read_result, read_sweeps, why_not_run
 from repro.site.pages import table, write_page
 
 
@@ -87,7 +87,8 @@ def _validation() -> Iterator[tuple[str, ...]]:
 
 
 def _datasets() -> dict[str, xr.Dataset]:
-    return read_experiments() | read_sweeps()
+    others = {name: read_result(name) for name in ("sensitivity", "decoding")}
+    return read_evidence() | read_sweeps() | others
 
 
 def _provenance(dataset: xr.Dataset) -> list[dict[str, dict[str, str]]]:

@@ -33,6 +33,12 @@ def batch_heatmap(results: xr.Dataset) -> hv.Overlay:
     table = _table(100 * share, results["out_of_memory"], by_gpus=pipeline)
     batches = sorted(table["batch"].unique())
     rows = [*dict.fromkeys(table["configuration"])][::-1]
+    # A batch that was not measured lies between its neighbours.
+    stated = [
+        (np.interp(batch, batches, range(len(batches))), len(rows), text)
+        for batch, text in batch_statements(pipeline).items()
+        if batches[0] <= batch <= batches[-1]
+    ]
     table["x"] = [batches.index(batch) for batch in table["batch"]]
     table["y"] = [rows.index(name) for name in table["configuration"]]
     cells = hv.Rectangles(
@@ -47,8 +53,8 @@ def batch_heatmap(results: xr.Dataset) -> hv.Overlay:
         clim=(0, 100),
         clipping_colors={"NaN": "#EEEEEE"},
         xticks=list(enumerate(map(str, batches))),
-        yticks=list(enumerate([*rows, "published"])),
-        ylim=(-0.5, len(rows) + 0.5),
+        yticks=list(enumerate([*rows, *(["published"] if stated else [])])),
+        ylim=(-0.5, len(rows) - 0.5 + bool(stated)),
         **options(matplotlib={}, bokeh={"tools": ["hover"]}),
         xlabel="global batch, sequences",
         ylabel="",
@@ -61,11 +67,6 @@ def batch_heatmap(results: xr.Dataset) -> hv.Overlay:
         )
         for chosen, colour in ((~full, "black"), (full, "#A63D00"))
         if chosen.any()
-    ]
-    stated = [
-        (batches.index(batch), len(rows), text)
-        for batch, text in batch_statements(pipeline).items()
-        if batch in batches
     ]
     black = option("black", matplotlib="color", bokeh="text_color")
     overlay = hv.Overlay([cells, *words, hv.Labels(stated, label="published").opts(**black)])

@@ -7,8 +7,7 @@ import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import pandas as pd
 import xarray as xr
 
-from repro.figures.experiments.scaling import PROTOCOL_COLOURS
-from repro.figures.palette import BLACK
+from repro.figures.experiments.scaling import protocol_colour
 from repro.figures.panels import (
     not_run_here,
     option,
@@ -34,7 +33,6 @@ _SIZE_TICKS = [
     *((1e1, "10 B"), (1e3, "1 KB"), (1e5, "100 KB")),
     *((1e7, "10 MB"), (1e9, "1 GB"), (1e11, "100 GB")),
 ]
-_OTHER_COLOUR = BLACK
 
 
 def bandwidth_curves(
@@ -137,4 +135,4 @@ def _by_protocol(chosen: xr.Dataset, scale: float) -> Iterator[tuple[str, str, p
         values = {key: chosen[column].sel(protocol=name).values for key, column in columns.items()}
         frame = pd.DataFrame({"size": chosen["size_bytes"].values / scale, **values}).dropna()
         frame = frame.assign(below=frame.busbw - frame.low, above=frame.high - frame.busbw)
-        yield label, PROTOCOL_COLOURS.get(label, _OTHER_COLOUR), frame
+        yield label, protocol_colour(label), frame

@@ -7,7 +7,7 @@ import holoviews as hv
 import pandas as pd
 import xarray as xr
 
-from repro.figures.experiments.scaling import PROTOCOL_COLOURS
+from repro.figures.experiments.scaling import protocol_colour
 from repro.figures.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY_BLUE, VERMILION, YELLOW
 from repro.figures.panels import (
     HEIGHT,
@@ -100,7 +100,7 @@ def node_utilisation(results: xr.Dataset) -> hv.Layout:
         drawn.append(
             bars(
                 table,
-                PROTOCOL_COLOURS,
+                {label: protocol_colour(label) for label in table.columns},
                 title=model_labels()[studied],
                 ylabel="received, Gbit/s at full scale",
                 legend=shows_legend(number, len(names)),
@@ -145,7 +145,7 @@ def timeline(results: xr.Dataset) -> hv.core.Dimensioned:
     label = model_labels()[cell["model"].item()]
     protocol = protocol_labels(results)[cell["protocol"].item()]
     overlay = hv.Overlay(drawn).opts(
-        title=f"{label}, {protocol}", xlabel="time, ms at full scale", ylabel="stage"
+        title=f"{label}, {protocol}", xlabel="time, ms at full scale", ylabel="rank"
     )
     size = options(
         matplotlib={"fig_size": 300, "aspect": 2.6}, bokeh={"width": 2 * WIDTH, "height": HEIGHT}

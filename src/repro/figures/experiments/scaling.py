@@ -46,7 +46,7 @@ PHASE_COLOURS = {
     "parameter all-gather": ORANGE,
     "other": GREY,
 }
-PROTOCOL_COLOURS = {"RDMA": BLUE, "IPoIB": ORANGE, "TCP/IP": VERMILION}
+_PROTOCOL_COLOURS = {"RDMA": BLUE, "IPoIB": ORANGE, "TCP/IP": VERMILION}
 # For print in grey, where these colours look alike.
 PROTOCOL_DASHES = {"RDMA": "solid", "IPoIB": "dashed", "TCP/IP": "dotted"}
 SPAN_COLOURS = {"checkpoint": GREY, "validation": PURPLE}
@@ -54,6 +54,11 @@ _LANE = 0.08
 # NIC rates are shown over windows of this many samples, about a tenth of a second, at every second
 # of them: no window is missed.
 _WINDOW = 5
+
+
+def protocol_colour(label: str) -> str:
+    """Of a protocol by its name in figures; black where it is none of the papers'."""
+    return _PROTOCOL_COLOURS.get(label, BLACK)
 
 
 def breakdown(results: xr.Dataset) -> hv.Layout:
@@ -115,7 +120,7 @@ def share_by_protocol(results: xr.Dataset) -> hv.Layout:
 def protocol_line(frame: pd.DataFrame, x: str, y: str, label: str) -> list[hv.Element]:
     """A protocol's line with its points, in its colour and, for grey print, its dashes; `below` and
     `above` are the interval's distances."""
-    colour, dash = PROTOCOL_COLOURS.get(label, BLACK), PROTOCOL_DASHES.get(label, "solid")
+    colour, dash = protocol_colour(label), PROTOCOL_DASHES.get(label, "solid")
     elements: list[hv.Element] = [
         hv.Curve(frame, x, y, label=label).opts(
             color=colour, **option(dash, matplotlib="linestyle", bokeh="line_dash")
@@ -187,7 +192,7 @@ def _received_of(results: xr.Dataset, *, legend: bool) -> hv.Overlay:
     ranges = [
         hv.Rectangles([(0, low, last, high)], label=f"{labels[protocol]}, published").opts(
             alpha=0.25,
-            color=PROTOCOL_COLOURS[labels[protocol]],
+            color=protocol_colour(labels[protocol]),
             **option(0, matplotlib="linewidth", bokeh="line_width"),
         )
         for protocol, (low, high) in nic_ranges_gbps(results.attrs.get("experiment", "")).items()

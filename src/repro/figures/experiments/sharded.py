@@ -84,11 +84,11 @@ def _lines(values: xr.DataArray, label: str, published: Sequence[tuple[int, floa
         for size, colour in zip(shown["micro_batch_size"].values, _BATCH_COLOURS, strict=False):
             line = shown.sel(model=name, micro_batch_size=size, drop=True).rename("value")
             frame = line.to_dataframe().dropna().reset_index()
-            label = f"micro batch {size}"
+            batch = f"micro batch {size}"
             points = options(matplotlib={"s": 20}, bokeh={"size": 6, "tools": ["hover"]})
             curves += [
-                hv.Curve(frame, "gpus", "value", label=label).opts(color=colour),
-                hv.Scatter(frame, "gpus", "value", label=label).opts(color=colour, **points),
+                hv.Curve(frame, "gpus", "value", label=batch).opts(color=colour),
+                hv.Scatter(frame, "gpus", "value", label=batch).opts(color=colour, **points),
             ]
         if name == _PUBLISHED and published:
             curves.append(published_marks(published))

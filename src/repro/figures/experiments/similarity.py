@@ -4,7 +4,7 @@ import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import xarray as xr
 
-from repro.figures.experiments.scaling import PROTOCOL_COLOURS
+from repro.figures.experiments.scaling import protocol_colour
 from repro.figures.panels import not_run_here, protocol_labels
 from repro.results.metrics import communication_fraction
 from repro.results.store import has_runs
@@ -24,7 +24,7 @@ def sensitivity(results: xr.Dataset) -> hv.Element:
     frame = fraction.to_series().unstack("protocol", sort=False).sort_index()
     frame = frame.rename(columns=protocol_labels(results))
     return frame.hvplot.line(
-        color=[PROTOCOL_COLOURS[label] for label in frame.columns],
+        color=[protocol_colour(label) for label in frame.columns],
         xlabel="MFU at full scale",
         ylabel="communication, % of iteration",
         ylim=(0, 100),

@@ -14,7 +14,8 @@ _BOUND_COLOURS = {
     "network": VERMILION,
     "schedule": "#DDDDDD",
 }
-_MEMORY_COLOURS = [GREY, ORANGE, SKY_BLUE, BLUE, GREEN, PURPLE]
+# Of memories, or of nodes; there are as many as of either.
+_COLOURS = [GREY, ORANGE, SKY_BLUE, BLUE, GREEN, PURPLE, VERMILION]
 _BOUNDS = {"compute": BLUE, "memory": GREEN, "network": VERMILION}
 _RATE_LABELS = {
     "memory_gbytes_per_s": "GB/s of its memory",
@@ -80,7 +81,7 @@ def speed_by_memory(waited_s: xr.DataArray) -> hv.NdOverlay:
     per_minute = per_minute[list(waited_s.memory.values)].sort_index(ascending=False)
     per_minute.index = pd.Index([f"{nm:g} nm" for nm in per_minute.index], name="node")
     return per_minute.hvplot.line(
-        color=_MEMORY_COLOURS[: per_minute.shape[1]],
+        color=_COLOURS[: per_minute.shape[1]],
         ylabel="iterations per minute",
         title="Memory's part, by node (predicted)",
         legend="right",
@@ -152,7 +153,7 @@ def fronts(by_node: dict[str, pd.DataFrame]) -> hv.Overlay:
             "iterations per minute",
             label=label,
         ).opts(color=colour)
-        for (label, table), colour in zip(by_node.items(), _MEMORY_COLOURS, strict=False)
+        for (label, table), colour in zip(by_node.items(), _COLOURS[: len(by_node)], strict=True)
     ]
     return hv.Overlay(drawn).opts(
         title="The fastest design for each power, by node (predicted)",

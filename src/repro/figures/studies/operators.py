@@ -22,7 +22,8 @@ def product_rates(results: xr.Dataset) -> hv.core.Dimensioned:
     if not has_runs(results):
         return not_run_here(results)
     names = results["operator_name"].values
-    own = results.isel(benchmark=[str(name).startswith("product ") for name in names])
+    alone = results["operator_ranks"].values == 1
+    own = results.isel(benchmark=alone & [str(name).startswith("product ") for name in names])
     flops = 2 * own["operator_size"].isel(axis=slice(3)).prod("axis").values
     table = pd.DataFrame(
         {
@@ -54,7 +55,8 @@ def element_times(results: xr.Dataset) -> hv.core.Dimensioned:
     if not has_runs(results):
         return not_run_here(results)
     names = results["operator_name"].values
-    own = results.isel(benchmark=[str(name) in _SHOWN for name in names])
+    alone = results["operator_ranks"].values == 1
+    own = results.isel(benchmark=alone & [str(name) in _SHOWN for name in names])
     times = 1e6 * own["operator_time_s"]
     middle = times.mean("repeat").values
     table = pd.DataFrame(

@@ -118,7 +118,7 @@ def fits_table(found: pd.DataFrame) -> str:
     )
 
 
-def largest_model(device: str, gpus: int, global_batch: int) -> str:
+def largest_model(device: str, gpus: int, global_batch: int, precision: str) -> str:
     """The open model with most parameters that fits, and the cheapest policy, in words.
 
     Raises
@@ -129,7 +129,7 @@ def largest_model(device: str, gpus: int, global_batch: int) -> str:
     where, stack = gpu(device), next(iter(read_stacks()))
     for entry in sorted(read_open_models().values(), key=lambda one: -one.parameters):
         try:
-            table = _timed_plans(entry, where, gpus, global_batch, ("bf16",), stack, [1])
+            table = _timed_plans(entry, where, gpus, global_batch, (precision,), stack, [1])
         except ReproError:
             continue
         best = table.iloc[table.iteration_time_s.argmin()]
