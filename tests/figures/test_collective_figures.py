@@ -12,7 +12,7 @@ import xarray as xr
 from repro.catalog.studies.collectives import select_sweep
 from repro.figures.disk import save_figure
 from repro.figures.experiments.collectives import bandwidth_curves
-from repro.figures.experiments.scaling import PROTOCOL_COLOURS
+from repro.figures.experiments.scaling import protocol_colour
 from repro.predict.explore.experiments.collective_sweeps import predict_sweep, published_sweep
 from repro.results.collectives import bandwidths
 from repro.results.merging import merge
@@ -155,7 +155,7 @@ def test_predictions_are_broken_lines_of_the_same_colour(
             hv.Store.lookup_options(backend, curve, "style").kwargs
             for curve in (measured, predicted)
         ]
-        assert [style["color"] for style in styles] == [PROTOCOL_COLOURS[label]] * 2
+        assert [style["color"] for style in styles] == [protocol_colour(label)] * 2
         assert [style.get(dash) for style in styles] == [None, "dashed"]
         at = {"protocol": protocol, "gpus": 8, "collective": "all_reduce"}
         typical = expected["full_scale_busbw_GBps"].sel(at).squeeze()

@@ -109,7 +109,7 @@ def test_the_break_even_is_where_both_take_as_long(
 
         def wire_s(moved: Array) -> Array:
             if operation == "message":
-                return message_s(moved, np.ones(1), where)
+                return message_s(moved, np.ones(1), n, where)
             ring = all_reduce_s if operation == "all_reduce" else half_all_reduce_s
             return ring(moved, n, np.ones(1), where, IDEAL)
 

@@ -57,12 +57,15 @@ def test_a_message_has_a_start_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("name", ["pinnacles", "cluster-b", "frontier", "dgx-a100"])
-def test_neighbours_of_whole_nodes_are_the_closed_form(name: str) -> None:
+@pytest.mark.parametrize("share", [0.5, 1, 2])
+def test_neighbours_in_pipelines_are_the_closed_form(name: str, share: float) -> None:
+    """Stages of half a node, of one, and of two, four in a row."""
     where = machine_of(name)
-    stride = where.gpus_per_node
-    ranks = np.arange(stride)
+    stride = int(share * where.gpus_per_node)
+    ranks = np.arange(3 * stride)
     found = placed_message_s(_SIZE, Hops(ranks, ranks + stride), where, CALIBRATED)
-    expected = CALIBRATED.hop_s + message_s(np.array(_SIZE), np.array(float(stride)), where)
+    sizes = np.array(_SIZE), np.array(float(stride)), np.array(4.0 * stride)
+    expected = CALIBRATED.hop_s + message_s(*sizes, where)
     assert found == pytest.approx(expected, rel=1e-12)
 
 

@@ -113,7 +113,7 @@ def test_free_links_take_no_time(machine: Machine, ranks: int, stride: int) -> N
     free = with_free_links(machine)
     nothing = CALIBRATED.model_copy(update={"collective_latency_s": 0.0})
     assert all_reduce_s(_S, _of(ranks), _of(stride), free, nothing) == 0
-    assert message_s(_S, _of(stride), free) == 0
+    assert message_s(_S, _of(stride), _of(ranks * stride), free) == 0
 
 
 @given(machines, _RANKS)
@@ -130,10 +130,10 @@ def test_faster_links_never_take_longer(
     faster = replace(machine, levels=tuple(levels))
     n, k = _of(ranks), _of(stride)
     assert all_reduce_s(_S, n, k, faster, CALIBRATED) <= all_reduce_s(_S, n, k, machine, CALIBRATED)
-    assert message_s(_S, k, faster) <= message_s(_S, k, machine)
+    assert message_s(_S, k, n * k, faster) <= message_s(_S, k, n * k, machine)
 
 
-def test_messages_cross_the_levels_up_to_their_stride() -> None:
+def test_messages_cross_the_levels_between_their_ranks() -> None:
     frontier = machine_of("frontier", IDEAL)
     levels = [replace(level, latency_s=1e-6) for level in frontier.levels]
     machine = replace(frontier, levels=tuple(levels))
@@ -141,7 +141,10 @@ def test_messages_cross_the_levels_up_to_their_stride() -> None:
     # (eight dies share its NICs).
     rates = _of(1600, 800 / 2, 800 / 8) * _GBYTE_PER_GBIT
     expected = 1e9 / rates + 1e-6 * _of(1, 2, 3)
-    assert message_s(_S, _of(1, 2, 8), machine) == pytest.approx(expected)
+    assert message_s(_S, _of(1, 2, 8), _of(2, 4, 16), machine) == pytest.approx(expected)
+    # Sixteen stages of one die each: one message leaves a node, alone.
+    alone = 1e9 / (800 * _GBYTE_PER_GBIT) + 3e-6
+    assert message_s(_S, _of(1), _of(16), machine) == pytest.approx(alone)
 
 
 @pytest.mark.parametrize(

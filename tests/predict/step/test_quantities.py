@@ -12,6 +12,7 @@ from repro.catalog.models.papers import Shape
 from repro.catalog.models.volumes import embedding_parameters, stack_parameters
 from repro.predict.blocks import in_blocks
 from repro.predict.network.machine import Machine
+from repro.predict.step.memory import memory
 from repro.predict.step.quantities import MEMORY, PHASES, iteration_times_s, quantities
 from repro.predict.workload import Array, Plan, Workload, valid
 
@@ -145,6 +146,24 @@ def test_each_end_of_a_pipeline_sends_one_way() -> None:
     # Both in one node.
     inside = replace(plan, tensor_parallel=4)
     assert _of(inside)["fabric_bytes"] == 0
+
+
+def test_stages_that_share_a_node_send_between_nodes_what_its_ends_do() -> None:
+    # Twelve stages on two nodes: one GPU's activations one way, its neighbour's gradients back.
+    found = _of(Plan(global_batch_size=_BATCH, pipeline_parallel=12))
+    assert found["fabric_bytes"] == pytest.approx(2 * _BATCH * _S * _H * 2, rel=1e-12)
+    assert found["fabric_bytes"] == pytest.approx(found["pipeline_bytes"], rel=1e-12)
+
+
+def test_memory_is_that_of_the_fullest_stage() -> None:
+    # Of logits there are more in a large micro batch than of layers.
+    for b, recompute, fuller in ((1, "none", 0), (128, "full", 3)):
+        plan = Plan(global_batch_size=4 * b, micro_batch_size=b, pipeline_parallel=4)
+        w = rows(replace(plan, recompute=recompute), GPT)
+        stages = [float(memory(w, stage).total[0]) for stage in range(4)]
+        assert int(np.argmax(stages)) == fuller
+        found = quantities(w, _DGX, CALIBRATED)
+        assert sum(found[part][0] for part in MEMORY) == pytest.approx(max(stages), rel=1e-12)
 
 
 def test_rates_are_bytes_over_time() -> None:

@@ -135,12 +135,14 @@ def data_parallel_s(
     return np.where((stride == 1) & ~np.isnan(measured), measured, generic)
 
 
-def message_s(size_bytes: Array, stride: Array, machine: Machine) -> Array:
-    """One message to the rank `stride` further, while every GPU sends one like it."""
+def message_s(size_bytes: Array, stride: Array, ranks: Array, machine: Machine) -> Array:
+    """One message to the rank `stride` further, while each of so many ranks but the last `stride`
+    sends one like it: the slowest of them."""
     rate = np.full(np.shape(stride), np.inf)
     latency = np.zeros(np.shape(stride))
     for number, level in enumerate(machine.levels):
-        crossed = (number == 0) | (stride >= level.vertex_gpus)
+        crossed = (number == 0) | (ranks > level.vertex_gpus)
+        # So many of a vertex send to another one.
         share = level.bytes_per_s / np.minimum(level.vertex_gpus, np.maximum(stride, 1))
         rate = np.where(crossed, np.minimum(rate, share), rate)
         latency = np.where(crossed, latency + level.latency_s, latency)

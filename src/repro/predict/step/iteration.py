@@ -242,7 +242,7 @@ def _receive_s(
     t = w.tensor_parallel
     size = 2 * w.tokens * w.hidden_size
     sent = encodings.pipeline.time_s(
-        "message", size / t, t, lambda kept: message_s(kept, t * w.data_parallel, machine)
+        "message", size / t, t, lambda kept: message_s(kept, t * w.data_parallel, w.gpus, machine)
     )
     gather = encodings.tensor.time_s(
         "all_gather",

@@ -1,6 +1,6 @@
 """GPU memory of a training step, by part."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -112,4 +112,14 @@ def memory(
         **model_states(count, count / w.data_parallel, level, widths, at_once),
         activations=layers + again + masks + head,
         logits=np.where(last, logits_bytes(w), 0.0),
+    )
+
+
+def fullest(w: Workload) -> Memory:
+    """Memory of the stage that takes most: the first, or with large logits the last."""
+    first, last = memory(w), memory(w, w.pipeline_parallel - 1)
+    fuller = last.total > first.total
+    parts = [one.name for one in fields(Memory)]
+    return Memory(
+        **{name: np.where(fuller, getattr(last, name), getattr(first, name)) for name in parts}
     )

@@ -10,7 +10,7 @@ from repro.predict.memory import Memory
 from repro.predict.network.machine import Machine
 from repro.predict.parameters import Parameters
 from repro.predict.step.iteration import Phases, gradient_wire_s, predict_phases
-from repro.predict.step.memory import memory, stage_parameters
+from repro.predict.step.memory import fullest, stage_parameters
 from repro.predict.workload import Array, Workload, valid
 
 PHASES = tuple(field.name for field in fields(Phases))
@@ -30,18 +30,18 @@ def quantities(w: Workload, machine: Machine, parameters: Parameters) -> dict[st
     Returns
     -------
     dict
-        By name: each phase and each part of memory; iteration_time_s, tokens_per_s_per_gpu, mfu,
-        hfu; tensor_parallel_bytes, gradient_sync_bytes, parameter_all_gather_bytes and
-        pipeline_bytes (of a stage between two others) that one GPU sends per iteration;
-        fabric_bytes that one node's NICs send, fabric_gbps over the iteration and
-        fabric_burst_gbps while gradients are on the wire.
+        By name: each phase and each part of memory, of the stage that takes most; iteration_time_s,
+        tokens_per_s_per_gpu, mfu, hfu; tensor_parallel_bytes, gradient_sync_bytes,
+        parameter_all_gather_bytes and pipeline_bytes (of a stage between two others) that one GPU
+        sends per iteration; fabric_bytes that one node's NICs send, fabric_gbps over the iteration
+        and fabric_burst_gbps while gradients are on the wire.
     """
     return in_blocks(w, lambda rows: _quantities(rows, machine, parameters))
 
 
 def _quantities(w: Workload, machine: Machine, parameters: Parameters) -> dict[str, Array]:
     phases = predict_phases(w, machine, parameters)
-    parts = memory(w)
+    parts = fullest(w)
     time = phases.iteration_time_s
     flops = training_flops(w.family, w, w.global_batch_size)
     peak = machine.gpu.peak_flops * w.gpus
@@ -105,7 +105,8 @@ def _traffic(w: Workload, machine: Machine) -> dict[str, Array]:
     # Every group of a node has a ring through its NICs if the group leaves the node.
     leaves = t * d > node
     rings = np.where(leaves & (d > 1), np.minimum(t, node), 0.0)
-    neighbours = np.where(t * d >= node, np.minimum(w.gpus, node), 0.0)
+    # Of those that send to another stage, those of a node whose next stage is on another one.
+    neighbours = np.where(w.gpus > node, np.minimum(t * d, node), 0.0)
     across = np.where(t > node, tensor, 0.0)
     return {
         "tensor_parallel_bytes": tensor,
