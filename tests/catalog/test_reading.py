@@ -68,6 +68,14 @@ def test_a_study_of_too_few_samples_to_divide_is_refused(
         read_yaml(path, OperatorStudy)
 
 
+def test_a_cluster_whose_protocol_has_no_rate_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "clusters.yaml"
+    text = (PARAMS / path.name).read_text()
+    path.write_text(text.replace("protocols: [rdma, ipoib, tcp]", "protocols: [rdma, roce]", 1))
+    with pytest.raises(ReproError, match=r"clusters.yaml: .*protocols: roce has no rate; choose"):
+        read_yaml(path, dict[str, Cluster])
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ReproError, match=r"none\.yaml: no such file"):
         read_yaml(tmp_path / "none.yaml", dict[str, Cluster])

@@ -165,7 +165,7 @@ def retime(
     from repro.results.store import read_dataset
 
     rows = read_operator_file(trace, ranks)
-    found = retimed_trace(rows, read_dataset(RESULTS / "operators.nc"))
+    found = retimed_trace(rows, read_dataset(RESULTS / "operators.nc"), ranks)
     typer.echo(found.round(3).to_string(index=False))
 
 
@@ -212,24 +212,25 @@ def calibrate(
     from repro.predict.calibration.fused_fitting import calibrate_fused, write_fused
     from repro.predict.calibration.link_fitting import calibrate_links, write_links
     from repro.predict.calibration.operator_fitting import fit_operators, write_operators
-    from repro.predict.calibration.rows import read_collectives, read_rows
+    from repro.predict.calibration.rows import read_collectives, read_rows, read_training
     from repro.predict.calibration.serving_fitting import calibrate_serving, write_serving
     from repro.predict.fused.parameters import FUSED
     from repro.predict.network.links import LINKS
     from repro.predict.operators.measured import OPERATORS
 
+    runs = read_training(training)
     collectives, sources = read_collectives(log or [], gpu, network, ranks, nodes)
     write_links(calibrate_links(collectives, sources), LINKS)
     typer.echo("params/links.yaml")
     if log:
         return
-    value = calibrate(read_rows(training), collectives, f"{training.name}, {sources}")
+    value = calibrate(runs, collectives, f"{training.name}, {sources}")
     write_calibration(value, PARAMS / "calibration" / f"{name}.yaml")
     typer.echo(f"params/calibration/{name}.yaml")
     write_operators(fit_operators(), OPERATORS)
     typer.echo("params/operators.yaml")
-    runs = PUBLISHED / "training_modern.csv"
-    write_fused(calibrate_fused(read_rows(runs), runs.name), FUSED)
+    modern = PUBLISHED / "training_modern.csv"
+    write_fused(calibrate_fused(read_rows(modern), modern.name), FUSED)
     typer.echo("params/fused.yaml")
     served = PUBLISHED / "inference_a100_fastertransformer.csv"
     write_serving(calibrate_serving(read_rows(served), served.name))

@@ -8,7 +8,14 @@ import pytest
 from examples import CALIBRATED, measurements
 
 from repro.errors import ReproError
-from repro.predict.calibration.rows import cluster_like, read_collectives, read_rows, training_rows
+from repro.paths import PUBLISHED
+from repro.predict.calibration.rows import (
+    cluster_like,
+    read_collectives,
+    read_rows,
+    read_training,
+    training_rows,
+)
 from repro.predict.calibration.validation import validate
 
 Change = Callable[[pd.DataFrame], pd.DataFrame]
@@ -127,3 +134,32 @@ def test_the_ranks_of_all_logs_are_asked_for_once(tmp_path: Path) -> None:
         read_collectives(logs, "GPU", "net", nodes=2)
     rows, _ = read_collectives(logs, "GPU", "net", ranks=4, nodes=2)
     assert (rows[rows.gpu == "GPU"].ranks == 4).all()
+
+
+@pytest.mark.parametrize(
+    ("table", "named"),
+    [
+        ({"m": [8], "n": [8], "k": [8], "dtype": ["bf16"], "gpu": ["H100"]}, "no column 'time_us'"),
+        (
+            {"m": [8], "n": [8], "k": [8], "dtype": ["bf16"], "gpu": [None], "time_us": [1.0]},
+            "line 2: gpu is nan",
+        ),
+    ],
+)
+def test_what_is_wrong_of_operators_is_named(
+    table: dict[str, list[object]], named: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "gemm.csv"
+    pd.DataFrame(table).to_csv(path, index=False)
+    with pytest.raises(ReproError, match=named):
+        validate(path)
+
+
+def test_collectives_have_sets_of_their_own() -> None:
+    with pytest.raises(ReproError, match="collectives are grouped by GPU, network and collective"):
+        validate(PUBLISHED / "collectives_nccl.csv", by=["gpu"])
+
+
+def test_only_training_runs_calibrate() -> None:
+    with pytest.raises(ReproError, match="no column 'gpus'"):
+        read_training(PUBLISHED / "inference_a100_fastertransformer.csv")

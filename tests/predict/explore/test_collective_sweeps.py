@@ -138,3 +138,15 @@ def test_sizes_are_judged_at_full_scale(pinnacles: SweepSelection, rate_scale: f
 
 def test_nothing_is_judged_of_what_was_not_run(pinnacles: SweepSelection) -> None:
     assert judge_sweep(pinnacles, xr.Dataset()).empty
+
+
+def test_protocols_that_a_node_lacks_and_those_without_a_rate_are_no_error() -> None:
+    selection = select_sweep("pinnacles", "predicted", "all")
+    measured = predict_sweep(selection, 1.0)
+    factors = [float(bus_factor(name, 8)) for name in selection.collectives]
+    factor = measured["collective"].copy(data=factors).astype(float)
+    times = factor * measured["size_bytes"] / measured["full_scale_busbw_GBps"] * 1e-9
+    part = measured.assign(time_s=times).sel(protocol=["rdma"], gpus=[8])
+    assert set(judge_sweep(selection, part).protocol) == {"RDMA"}
+    other = part.assign_coords(protocol=["roce"])
+    assert set(judge_sweep(selection, other).protocol) == {"RoCE"}

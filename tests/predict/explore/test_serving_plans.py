@@ -33,6 +33,12 @@ def test_copies_and_groups_make_all_gpus(plans: pd.DataFrame) -> None:
     assert {(1, 1), (2, 1), (1, 2)} == set(zip(plans.tp, plans.pp, strict=True))
 
 
+def test_no_plan_leaves_gpus_idle() -> None:
+    found = serving_plans(service("gpt-oss-120b", "h100-sxm-80gb", 12, 512, 64), ["bf16"])
+    groups = np.maximum(found.tp, found.ep) * found.pp
+    assert (groups * found.copies == 12).all()
+
+
 def test_nothing_beats_the_front_and_something_beats_the_rest(plans: pd.DataFrame) -> None:
     for plan in plans.itertuples():
         better = plans[

@@ -131,6 +131,13 @@ def test_what_no_microbenchmark_stands_for_is_said() -> None:
     assert list(found.predicted_ms) == pytest.approx([0.0, 4e3 * add_s(1000)], rel=1e-3)
 
 
+def test_a_traces_collectives_are_those_among_as_many_ranks() -> None:
+    rows = [TracedOperator(0, "all_reduce", (1e6,), 2, 0.5)]
+    alone, among = (retimed_trace(rows, made_up_operators(), ranks) for ranks in (1, 2))
+    assert not alone.known[0] and among.known[0]
+    assert among.predicted_ms[0] == pytest.approx(2e3 * reduce_s(1e6), rel=1e-3)
+
+
 def test_calls_of_sizes_that_were_measured_are_counted() -> None:
     results = made_up_operators()
     assert coverage(results).loc["small", "measured_themselves"] == 0

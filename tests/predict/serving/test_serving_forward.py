@@ -43,6 +43,29 @@ def test_a_prompts_layers_compute_for_all_its_tokens() -> None:
     assert _work(parts, "flops", "prompt attention") == pytest.approx(scores)
 
 
+def test_layers_with_a_window_compute_scores_within_it() -> None:
+    shape = open_model("gpt-oss-20b").shape
+    for tokens in (64, shape.window, 1024):
+        rows = rows_of("gpt-oss-20b", input_tokens=tokens)
+        parts = forward(rows, on(), prompt_pass(rows, _ONCE))
+        pairs = np.arange(1, tokens + 1)
+        seen = (pairs.sum() + np.minimum(pairs, shape.window).sum()) / 2
+        scores = shape.layers * 8 * shape.heads * 4 * seen * shape.head_dim
+        # Sums over tokens, of which the diagonal counts half.
+        assert _work(parts, "flops", "prompt attention") == pytest.approx(scores, rel=1.2 / tokens)
+
+
+def test_what_is_exchanged_between_domains_leaves_each_rank_through_its_own_port() -> None:
+    """Of an all-to-all among 16 ranks on two nodes, half of each rank's tokens."""
+    rows = rows_of("mixtral-8x7b", ep=16, batch=1024)
+    parts = forward(rows, on(), prompt_pass(rows, _ONCE))
+    exchange = next(one for one in parts if one.name == "experts' exchange")
+    device = on().device
+    sent = 2 * 1024 / 16 * 512 * rows.hidden * 2
+    port_s = 0.5 * sent / (device.nic_gbps * 1e9 / 8)
+    assert (exchange.time_s > port_s).all()
+
+
 def test_decoding_reads_the_cache_once() -> None:
     cached = 2 * 2 * 32 * 8 * 128 * 8 * (512 + 32)
     assert _work(_decode(rows_of()), "memory_bytes", "decoding") == pytest.approx(cached)

@@ -73,6 +73,14 @@ def test_latencies_with_a_shape_of_their_own() -> None:
     assert one.engine.stack.label.startswith("FasterTransformer")
 
 
+def test_rows_without_a_shape_of_their_own_are_the_model_that_they_name() -> None:
+    own = {"layers": 2, "hidden": 64, "heads": 2, "vocab": 100}
+    table = pd.concat([_table(), _table(Model="my own").assign(**own)], ignore_index=True)
+    named, mine = _only(table).rows.layers, _only(table).rows.hidden
+    assert named.tolist() == [32, 2]
+    assert mine.tolist() == [4096, 64]
+
+
 def test_other_tables_are_not_of_serving() -> None:
     assert not is_serving(pd.DataFrame({"gpu": ["h100"], "iteration_time_s": [1.0]}))
 

@@ -1,7 +1,10 @@
 """The clusters under study (`params/clusters.yaml`)."""
 
+from pydantic import field_validator
+
 from repro.catalog.reading import Entry, choose, read_yaml
 from repro.catalog.systems.gpus import Gpu, gpu
+from repro.catalog.systems.protocols import read_protocols
 from repro.catalog.systems.topology import Topology
 from repro.paths import PARAMS
 
@@ -28,6 +31,15 @@ class Cluster(Entry):
     network: str | None = None
     fabric_ring_sharing: bool = False
     source: str
+
+    @field_validator("protocols")
+    @classmethod
+    def _with_rates(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        rated = read_protocols()
+        for name in names:
+            if name not in rated:
+                raise ValueError(f"{name} has no rate; choose from: {', '.join(rated)}")
+        return names
 
     @property
     def device(self) -> Gpu:

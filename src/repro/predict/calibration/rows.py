@@ -80,12 +80,27 @@ def read_rows(path: Path) -> pd.DataFrame:
     if is_serving(rows):
         return rows
     if (kind := operator_kind(rows)) is not None:
+        _check_columns(path, rows, ("gpu", "dtype", *OPERATORS[kind].apart, "time_us"))
+        _refuse(path, rows, "gpu", rows.gpu.isna(), "text")
         _check_numbers(path, rows, (*OPERATORS[kind].axes, "time_us"))
     elif "collective" in rows.columns:
         _check_columns(path, rows, COLLECTIVES)
         _check_numbers(path, rows, ("ranks", "nodes", "size_bytes", "time_us"))
     else:
         _check_runs(path, rows)
+    return rows
+
+
+def read_training(path: Path) -> pd.DataFrame:
+    """A CSV of training runs of Megatron-LM of 2021, as `read_rows`.
+
+    Raises
+    ------
+    ReproError
+        As there, or it is a table of something else.
+    """
+    rows = read_rows(path)
+    _check_columns(path, rows, TRAINING)
     return rows
 
 

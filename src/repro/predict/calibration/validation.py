@@ -104,8 +104,15 @@ def validate(path: Path, by: Sequence[str] = ()) -> Sequence[Score]:
         The file cannot be read or a row cannot be predicted.
     """
     rows = read_rows(path)
+    for name in by:
+        if name not in rows.columns:
+            raise ReproError(f"{path}: no column {name!r} to group by")
     kind = operator_kind(rows)
     if kind is None and "collective" in rows.columns:
+        if by:
+            raise ReproError(
+                f"{path}: collectives are grouped by GPU, network and collective; do without --by"
+            )
         return _validate_collectives(rows)
     if is_serving(rows):
         predicted, measured = _predict_serving(path, rows)
@@ -116,9 +123,6 @@ def validate(path: Path, by: Sequence[str] = ()) -> Sequence[Score]:
         usual = ("gpu", "dtype", *OPERATORS[kind].apart)
     else:
         predicted, measured, usual = predict_runs(rows), rows.iteration_time_s, ("set",)
-    for name in by:
-        if name not in rows.columns:
-            raise ReproError(f"{path}: no column {name!r} to group by")
     grouped = rows[[*(by or usual)]].astype(object).fillna("unknown")
     names = grouped.astype(str).agg(", ".join, axis=1)
     return [

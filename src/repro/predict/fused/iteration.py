@@ -222,10 +222,11 @@ def _sharded_wire_s(run: Run, parameters: FusedParameters) -> Array:
     """Seconds that one layer's sharded parameters and gradients are on the wire (pass, run):
     gathered for each pass, and reduced in the backward pass."""
     split, experts = layer_parameters(run)
-    count = split / run.tp + experts / run.ep
     ranks = run.dp * run.cp
-    rate = _replica_rate(run, parameters, ranks)
-    gather = _PARAMETER * count * (ranks - 1) / ranks / rate
+    # Experts are spread over tensor-parallel ranks too (`held_parameters`).
+    expert_replicas = np.maximum(ranks * run.tp / run.ep, 1.0)
+    count = split / run.tp * (ranks - 1) / ranks + experts / run.ep * (1 - 1 / expert_replicas)
+    gather = _PARAMETER * count / _replica_rate(run, parameters, ranks)
     often = of_stack(run, lambda stack: stack.gradient_syncs_per_micro_batch)
     reduce = gather * np.where(often > 0, 1.0, 1.0 / run.micro_batches)
     wire: Array = run.sharded * np.stack([gather, gather + reduce])

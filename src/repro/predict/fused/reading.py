@@ -95,7 +95,10 @@ class _Columns:
         for exchanges of experts."""
         return self.each(
             self.table["overlap"],
-            lambda said: (said == _UNKNOWN and name != "ep") or name in said.split(","),
+            lambda said: (
+                (said == _UNKNOWN and name != "ep")
+                or name in (one.strip().lower() for one in said.split(","))
+            ),
         )
 
     def known_window(self) -> Array:

@@ -36,7 +36,7 @@ class Run:
         Tokens of the busiest expert-parallel rank over those of the average one, 1 or more.
     tp, pp, cp, ep, dp, vpp
         Sizes of the parallel groups, and the chunks of a pipeline stage. Experts are spread over
-        the data- and context-parallel ranks.
+        the ranks of a stage.
     zero_bubble
         1 where gradients of weights fill the pipeline's bubble (ZB-H1); 0 for 1F1B.
     sharded

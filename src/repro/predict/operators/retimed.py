@@ -191,8 +191,11 @@ def _path(own: pd.DataFrame, launch_s: float) -> dict[str, float]:
     }
 
 
-def retimed_trace(rows: Sequence[TracedOperator], results: xr.Dataset) -> pd.DataFrame:
-    """A trace's operators, timed again from what was measured of them on another occasion.
+def retimed_trace(
+    rows: Sequence[TracedOperator], results: xr.Dataset, ranks: int = 1
+) -> pd.DataFrame:
+    """A trace's operators, timed again from what was measured of them on another occasion, of
+    collectives among as many ranks.
 
     Returns
     -------
@@ -203,7 +206,7 @@ def retimed_trace(rows: Sequence[TracedOperator], results: xr.Dataset) -> pd.Dat
     table = pd.DataFrame([vars(row) for row in rows])
     sizes = pd.DataFrame(table.pop("sizes").tolist()).reindex(columns=range(len(_SIZES)))
     table[list(_SIZES)] = sizes.to_numpy(dtype=float)
-    timed = with_seconds(table[table.operator != HOST], curves(results))
+    timed = with_seconds(table[table.operator != HOST], curves(results, ranks))
     found = timed.groupby(["operator", "known"]).agg(
         calls=("calls", "sum"), traced_ms=("traced_s", "sum"), predicted_ms=("seconds", "sum")
     )

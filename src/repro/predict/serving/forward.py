@@ -200,7 +200,9 @@ def _attention(rows: Served, engine: Engine, one: Pass) -> Part:
     cache = 2 * sequences * kv_heads * d
     if one.prompt:
         time_s = on_device_s("attention_prefill", table, ("bf16",), engine.device)
-        looked_at = np.where(rows.window > 0, (1 + windowed / one.context) / 2, 1.0)
+        # Of the scores that causality leaves; every other layer has the window.
+        near = windowed / one.context
+        looked_at = np.where(rows.window > 0, (1 + near * (2 - near)) / 2, 1.0)
         scores = _HALF_BYTES * sequences * heads * one.context**2
         stored = _SCORES * scores / _memory_rate(engine) if engine.stack.stores_scores else 0.0
         return _part(
@@ -304,7 +306,9 @@ def _among(
         at_once = engine.costs.at_once_s + (inside - 1) * size_bytes / links
         time_s = np.minimum(time_s, at_once)
     nic = device.nic_gbps * 1e9 / 8 * read_fused().parameters.fabric_efficiency
-    time_s = time_s + factor * (domains - 1) / domains * size_bytes / (inside * nic)
+    # What is exchanged leaves each rank as it is; of a sum or a gather a rank carries a part on.
+    carried = size_bytes if collective == "alltoall" else size_bytes / inside
+    time_s = time_s + factor * (domains - 1) / domains * carried / nic
     called = collective.replace("alltoall", "all_to_all")
     return _part(
         name,

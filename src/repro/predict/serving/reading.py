@@ -195,11 +195,13 @@ def _numbers(table: pd.DataFrame, name: str, usual: Array | float | None) -> Arr
 def _shapes(table: pd.DataFrame) -> dict[str, Array]:
     """Each row's model: its own columns, else those of the model it names, else a GPT's."""
     known: dict[str, Any] = {name: np.full(len(table), np.nan) for name in SHAPE}
-    if "model" in table.columns and not set(_OWN_SHAPE) <= set(table.columns):
-        for name in _text(table, "model", "").unique():
-            at = (_text(table, "model", "") == name).to_numpy()
-            for field, column in known.items():
-                column[at] = float(getattr(model_called(name).shape, field))
+    names, unsaid = _text(table, "model", ""), np.zeros(len(table), bool)
+    for name in _OWN_SHAPE:
+        unsaid |= table[name].isna().to_numpy() if name in table.columns else True
+    for name in names[unsaid].unique():
+        at = (names == name).to_numpy() & unsaid
+        for field, column in known.items():
+            column[at] = float(getattr(model_called(name).shape, field))
     own = {name: _numbers(table, name, known[name]) for name in SHAPE}
     usual = {
         "ffn": np.where(own["experts"] > 0, 0.0, 4 * own["hidden"]),

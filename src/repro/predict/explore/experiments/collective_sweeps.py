@@ -11,7 +11,7 @@ import pandas as pd
 import xarray as xr
 
 from repro.catalog.studies.collectives import SweepSelection
-from repro.catalog.systems.protocols import protocol
+from repro.catalog.systems.protocols import transport
 from repro.collectives.definitions import bus_factor, busbw_GBps
 from repro.errors import NotRunHere
 from repro.paths import PUBLISHED
@@ -136,7 +136,8 @@ def judge_sweep(selection: SweepSelection, results: xr.Dataset) -> pd.DataFrame:
         bandwidths(results).squeeze("source", drop=True).sel(layout="world", in_place=OUT_OF_PLACE)
     )
     parts = []
-    for name in selection.protocols:
+    # Some of those that were asked for may not have been there.
+    for name in chosen["protocol"].values.tolist():
         rows = chosen["time_s"].sel(protocol=name, drop=True).to_series().dropna().reset_index()
         measured = pd.DataFrame(
             {
@@ -148,5 +149,5 @@ def judge_sweep(selection: SweepSelection, results: xr.Dataset) -> pd.DataFrame:
             }
         )
         judged = judge_busbw(measured, selection.cluster_name, _own(selection, name))
-        parts.append(judged.assign(protocol=protocol(name).label))
+        parts.append(judged.assign(protocol=transport(name).label))
     return pd.concat(parts, ignore_index=True)

@@ -123,6 +123,8 @@ def _plans(of: Service, precision: str, only: int | None) -> pd.DataFrame:
     )
     check_fits(rows, on)
     fitting = (rows.batch <= largest_batch(rows, on)) & (rows.batch >= rows.groups)
+    # Copies of a plan use all GPUs.
+    fitting &= of.gpus % rows.gpus == 0
     rows = rows.rows(fitting)
     time = latency(passes(rows, on), on)
     width = np.exp(on.half_width)
