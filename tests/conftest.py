@@ -2,15 +2,24 @@
 
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import xarray as xr
+from hypothesis import settings
+from hypothesis.configuration import set_hypothesis_home_dir
 from made_up import made_up_experiment
 
 pytest_plugins = ["browsing"]
+
+# Hypothesis without deadlines (no test asserts a time) and with the same examples in every run. Its
+# caches would otherwise end up in the repository.
+set_hypothesis_home_dir(tempfile.gettempdir() + "/hypothesis")
+settings.register_profile("repro", deadline=None, derandomize=True, database=None, max_examples=40)
+settings.load_profile("repro")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -99,14 +108,3 @@ def _sentence(generator: np.random.Generator, words: list[str]) -> str:
 def made_up_results() -> xr.Dataset:
     """All configurations of the made-up experiment."""
     return made_up_experiment()
-
-
-@pytest.fixture
-def free_ports() -> list[int]:
-    """Two ports on the loopback that nobody uses."""
-    import socket
-
-    with socket.socket() as one, socket.socket() as two:
-        one.bind(("127.0.0.1", 0))
-        two.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1], two.getsockname()[1]]

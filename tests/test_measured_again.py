@@ -59,24 +59,24 @@ def _invalid(project: Path) -> set[str]:
         return {name for name in Repo().status() if name.startswith(_MEASURING)}
 
 
-def _measured_again(project: Path, touched: str) -> set[str]:
-    """The measuring stages that a new comment in a file invalidates."""
-    path = project / touched
-    before = path.read_text(encoding="utf-8")
-    path.write_text(before + "# A comment.\n", encoding="utf-8")
+def _measured_again(project: Path, *touched: str) -> set[str]:
+    """The measuring stages that a new comment in each of some files invalidates."""
+    before = {project / name: (project / name).read_text(encoding="utf-8") for name in touched}
+    for path, text in before.items():
+        path.write_text(text + "# A comment.\n", encoding="utf-8")
     try:
         return _invalid(project)
     finally:
-        path.write_text(before, encoding="utf-8")
+        for path, text in before.items():
+            path.write_text(text, encoding="utf-8")
 
 
 def test_nothing_is_measured_again_without_a_change(project: Path) -> None:
     assert _invalid(project) == set()
 
 
-@pytest.mark.parametrize(
-    "touched",
-    [
+def test_what_decides_no_measurement_invalidates_none(project: Path) -> None:
+    touched = (
         "src/repro/doctor.py",
         "src/repro/cli/measuring.py",
         "src/repro/figures/disk.py",
@@ -88,10 +88,8 @@ def test_nothing_is_measured_again_without_a_change(project: Path) -> None:
         "src/repro/launch/journal.py",
         "src/repro/experiments/on_testbed.py",
         "params/protocols.yaml",
-    ],
-)
-def test_what_decides_no_measurement_invalidates_none(project: Path, touched: str) -> None:
-    assert _measured_again(project, touched) == set()
+    )
+    assert _measured_again(project, *touched) == set()
 
 
 def test_what_ranks_do_is_measured_again(project: Path) -> None:

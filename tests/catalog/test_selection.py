@@ -1,9 +1,10 @@
 """A notebook's parameters: what papermill may pass, and what is refused."""
 
 import pytest
+from pydantic import ValidationError
 
 from repro.catalog.studies.collectives import select_sweep
-from repro.catalog.studies.experiments import Batch
+from repro.catalog.studies.experiments import Batch, Experiment, experiment
 from repro.catalog.studies.selection import select
 from repro.errors import ReproError
 
@@ -23,6 +24,18 @@ def test_open_models_are_asked_for_by_name() -> None:
 @pytest.mark.parametrize("gpus", ["2,8", [2, 8], (2, 8), ["2", "8"]])
 def test_gpus_may_be_written_in_several_ways(gpus: object) -> None:
     assert select("weak_scaling", gpus=gpus).gpus == (2, 8)  # type: ignore[arg-type]
+
+
+def test_what_is_named_twice_is_run_once() -> None:
+    selection = select("weak_scaling", models="bert-large,bert-large", gpus="8,8")
+    assert (selection.models, selection.gpus) == (("bert-large",), (8,))
+
+
+def test_values_of_a_sweep_ascend_so_that_memory_does() -> None:
+    entry = experiment("data_batches").model_dump()
+    entry["profiles"]["default"]["values"] = [256, 64, 16]
+    with pytest.raises(ValidationError, match="profile default: values have to ascend"):
+        Experiment.model_validate(entry)
 
 
 def test_one_of_each() -> None:

@@ -6,7 +6,7 @@ import pytest
 from repro.claims.experiments.quantities import TESTS
 from repro.claims.published import read_claims
 from repro.claims.studies.predictions import PREDICTIONS
-from repro.claims.verdicts import judge_every_claim
+from repro.claims.verdicts import Judgement, judge_every_claim
 
 
 def test_predictions_belong_to_claims_that_no_experiment_tests() -> None:
@@ -23,8 +23,13 @@ def test_numbers_are_finite_and_draws_surround_them(claim: str) -> None:
     assert draws.min() <= value <= draws.max()
 
 
-def test_every_claim_of_the_documents_is_judged() -> None:
-    judged = {judgement.id: judgement for judgement in judge_every_claim({})}
+@pytest.fixture(scope="module")
+def judged() -> dict[str, Judgement]:
+    """All claims, without anything that was measured."""
+    return {judgement.id: judgement for judgement in judge_every_claim({})}
+
+
+def test_every_claim_of_the_documents_is_judged(judged: dict[str, Judgement]) -> None:
     assert len(judged) == 164
     assert all(entry.verdict in ("not run", "input") for entry in judged.values())
     answered = [entry for entry in judged.values() if entry.predicted is not None]
@@ -33,8 +38,7 @@ def test_every_claim_of_the_documents_is_judged() -> None:
     assert {judged[claim].predicted_verdict for claim in ("C072", "C073")} == {"input"}
 
 
-def test_claims_about_hardware_are_judged_on_predictions() -> None:
-    judged = {judgement.id: judgement for judgement in judge_every_claim({})}
+def test_claims_about_hardware_are_judged_on_predictions(judged: dict[str, Judgement]) -> None:
     speed_up = judged["C155"]
     assert speed_up.predicted is not None and speed_up.predicted_interval is not None
     low, high = speed_up.predicted_interval
@@ -45,8 +49,7 @@ def test_claims_about_hardware_are_judged_on_predictions() -> None:
     assert {judged[claim].predicted_verdict for claim in ("C158", "C159")} == {"not reproduced"}
 
 
-def test_three_levels_are_judged_on_predictions() -> None:
-    judged = {judgement.id: judgement for judgement in judge_every_claim({})}
+def test_three_levels_are_judged_on_predictions(judged: dict[str, Judgement]) -> None:
     assert {judged[claim].predicted_verdict for claim in ("C144", "C145")} == {"reproduced"}
     for claim in ("C142", "C143"):
         one = judged[claim]

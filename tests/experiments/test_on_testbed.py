@@ -17,10 +17,11 @@ from repro.errors import NotRunHere, ReproError
 from repro.experiments import computing as computing_times
 from repro.experiments import on_testbed, this_machine
 from repro.experiments.computing import measure_missing
-from repro.experiments.obtain import obtain_sensitivity
+from repro.experiments.obtain import finish, obtain_sensitivity
 from repro.experiments.on_testbed import resolve_on_testbed
 from repro.launch import carry_out as carrying
 from repro.launch import cases
+from repro.launch.cases import in_dimension
 from repro.launch.journal import Journal
 from repro.launch.messages import Order, Site
 from repro.predict.explore.experiments.compute import compute_time
@@ -300,6 +301,12 @@ def test_what_is_no_sweep_goes_on_where_one_case_had_no_room(
     assert [order.run.micro_batch_size for order in session.trained] == [32, 16, 8, 4, 2, 1]
 
 
+def test_both_ends_of_an_interval_have_memory_of_their_own(tmp_path: Path) -> None:
+    cases = resolve_on_testbed(select("data_batches", models="gpt2-medium"), tmp_path, "95,5").cases
+    ends = {one.series for mfu in (0.3, 0.4) for one in (in_dimension(cases[0], "mfu", mfu, ""),)}
+    assert len(ends) == 2
+
+
 def test_computing_times_are_shown_by_micro_batch() -> None:
     table = computing_times.computing_table("pinnacles")
     assert list(table.columns) == [1, 4, 16]
@@ -334,3 +341,9 @@ def test_a_machine_that_cannot_says_why(tmp_path: Path, monkeypatch: pytest.Monk
     dataset = _carried_out(selection, tmp_path)
     assert not dataset.sizes
     assert json.loads(dataset.attrs["not_run"]) == {"testbed": "no namespaces for user 1000"}
+    # What was finished elsewhere is kept.
+    path = tmp_path / "out.nc"
+    journal = Journal(path)
+    journal.keep({"gpus": 2}, xr.Dataset({"loss": ("iteration", [1.0])}))
+    finish(dataset, path, journal)
+    assert Journal(path).has({"gpus": 2})

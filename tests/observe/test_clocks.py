@@ -60,7 +60,6 @@ def test_ranks_of_one_machine_have_one_clock(pool: RankPool) -> None:
     answers = pool.run(_measure, ranks=4)
     for begin_s, offset, end_s in answers:
         assert abs(offset.offset_s) <= offset.uncertainty_s + _ROUNDING_S
-        assert offset.uncertainty_s < 0.1
         assert begin_s <= offset.at_s <= end_s
     assert (answers[0][1].offset_s, answers[0][1].uncertainty_s) == (0.0, 0.0)
     assert all(offset.uncertainty_s > 0 for _, offset, _ in answers[1:])

@@ -23,6 +23,7 @@ def _in_a_process_of_its_own(code: str) -> "subprocess.CompletedProcess[str]":
     header = (
         "from repro.catalog.systems.topology import *\nfrom repro.testbed.links import *\n"
         "from repro.testbed.namespaces import *\nfrom repro.testbed.verify import *\n"
+        "import sys\nsay = lambda words: print(words, file=sys.stderr)\n"
         f"topology = Topology.model_validate({_TOPOLOGY.model_dump()!r})\n"
     )
     return subprocess.run(
@@ -35,10 +36,11 @@ def test_links_carry_what_they_are_set_to_and_one_that_does_not_is_named() -> No
         "with build_network(topology) as network:\n"
         "    rates = {'node': 0.4, 'fabric': 0.1}\n"
         "    set_rates(network, rates)\n"
-        "    for check in verify_links(network, rates, topology.gpus, [], print):\n"
+        "    found = verify_links(network, rates, topology.gpus, [], say)\n"
+        "    for check in found:\n"
         "        print(check.level, *check.carried_gbps)\n"
         "    set_rates(network, {'node': 0.4, 'fabric': 0.05})\n"
-        "    verify_links(network, rates, topology.gpus, [], print, patience_s=2)\n"
+        "    verify_links(network, rates, topology.gpus, [found[0]], say, patience_s=2)\n"
     )
     lines = dict(line.split(" ", 1) for line in result.stdout.splitlines())
     for level, rate, flows in (("node", 0.4, 4), ("fabric", 0.1, 2)):
@@ -56,12 +58,12 @@ def test_links_are_checked_again_only_at_rates_that_no_check_shows() -> None:
         "    rates = {'node': 0.4, 'fabric': 0.1}\n"
         "    set_rates(network, rates)\n"
         "    # Ranks of one node do not use the fabric.\n"
-        "    (check,) = verify_links(network, rates, 2, known, print)\n"
+        "    (check,) = verify_links(network, rates, 2, known, say)\n"
         "    assert check.level == 'node' and len(known) == 1\n"
         "    for fabric in (0.1, 0.06, 0.12, 0.04):\n"
         "        rates = {'node': 0.4, 'fabric': fabric}\n"
         "        set_rates(network, rates)\n"
-        "        _, check = verify_links(network, rates, topology.gpus, known, print)\n"
+        "        _, check = verify_links(network, rates, topology.gpus, known, say)\n"
         "        print(check.set_gbps, check.checked_gbps, len(known))\n"
     )
     rows = [[float(value) for value in line.split()] for line in result.stdout.splitlines()]

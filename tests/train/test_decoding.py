@@ -33,6 +33,55 @@ def test_the_past_decides_what_is_written() -> None:
     assert len(_written(decoder, tokens)[-1].unique()) > 1
 
 
+def _in_fp32(decoder: Decoder) -> None:
+    """So that what is most probable does not depend on rounding."""
+    for layer in decoder._layers:
+        for linear in (layer.qkv, layer.out, layer.up, layer.down):
+            linear._weight = linear._weight.float()
+    decoder._logits._weight = decoder._logits._weight.float()
+    decoder._embedding, decoder._norm = decoder._embedding.float(), decoder._norm.float()
+
+
+def _anew(decoder: Decoder, tokens: torch.Tensor) -> torch.Tensor:
+    """The most probable next token behind each of a sequence, all of it computed at once (Touvron
+    et al., Llama 2, 2023): rotary positions, causal attention in groups, a gated MLP."""
+    heads, kv_heads, d = _SHAPE.heads, _SHAPE.kv_heads, _SHAPE.head_dim
+    turns = 10_000.0 ** (-torch.arange(d // 2) / (d // 2))
+    angle = torch.arange(len(tokens))[:, None, None] * turns
+
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        return x / (x.square().mean(-1, keepdim=True) + torch.finfo(x.dtype).eps).sqrt()
+
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        one, other = x[..., : d // 2], x[..., d // 2 :]
+        turned = (one * angle.cos() - other * angle.sin(), other * angle.cos() + one * angle.sin())
+        return torch.cat(turned, -1)
+
+    x = decoder._embedding[tokens]
+    later = torch.ones(len(tokens), len(tokens), dtype=torch.bool).triu(1)
+    for layer in decoder._layers:
+        qkv = (norm(x) @ layer.qkv._weight.T).view(len(tokens), -1, d)
+        q, k, v = qkv.split([heads, kv_heads, kv_heads], dim=1)
+        k, v = (one.repeat_interleave(heads // kv_heads, dim=1) for one in (turned(k), v))
+        scores = torch.einsum("qhd,khd->hqk", turned(q), k) / d**0.5
+        weights = scores.masked_fill(later, -torch.inf).softmax(-1)
+        x = x + torch.einsum("hqk,khd->qhd", weights, v).flatten(1) @ layer.out._weight.T
+        gate, up = (norm(x) @ layer.up._weight.T).chunk(2, dim=-1)
+        x = x + (gate * gate.sigmoid() * up) @ layer.down._weight.T
+    return (norm(x) @ decoder._logits._weight.T).argmax(-1)
+
+
+def test_its_cache_gives_what_computing_everything_anew_does() -> None:
+    decoder = Decoder(_SHAPE, "bf16")
+    _in_fp32(decoder)
+    tokens = torch.randint(96, (12, 3), generator=torch.Generator().manual_seed(3))
+    decoder.fill(3, 0, len(tokens))
+    decoder._cache = decoder._cache.float()
+    written = torch.stack([decoder.step(token) for token in tokens])
+    for one in range(3):
+        assert torch.equal(written[:, one], _anew(decoder, tokens[:, one]))
+
+
 def test_int8_weights_are_within_their_rounding() -> None:
     full = random_matrix(32, 64, torch.Generator().manual_seed(0))
     rows = torch.randn(5, 64, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)

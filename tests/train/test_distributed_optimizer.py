@@ -11,7 +11,8 @@ from rank_pool import RankPool
 
 from repro.observe.nic import interface_bytes
 from repro.train.records import RankRecord, TrainingRun
-from repro.train.run import train
+from repro.train.run import iterate, train
+from repro.train.training import set_up
 
 pytestmark = pytest.mark.slow
 
@@ -115,3 +116,22 @@ def test_checkpoints_of_it_are_refused(pool: RankPool, enwiki: Path, tmp_path: P
 
     with pytest.raises(AssertionError, match=r"save_every is 1; checkpoints of the distributed"):
         pool.run(_train, run, tmp_path, ranks=1)
+
+
+def _paced_steps(run: TrainingRun, scratch: Path) -> list[int]:
+    """A rank's task: how many passes each iteration's step is to its pace."""
+    state = set_up(run, scratch, cores=0.5)
+    pace, found = state.timers.paces["optimizer"], []
+    for _ in range(3):
+        iterate(state, [next(state.training)])
+        found.append(len(pace.taken_s))
+        pace.taken_s.clear()
+    return found
+
+
+def test_a_step_with_a_gather_in_it_is_one_pass(
+    pool: RankPool, enwiki: Path, tmp_path: Path
+) -> None:
+    run = replace(small_run("gpt", enwiki), distributed_optimizer=True)
+    for found in pool.run(_paced_steps, run, tmp_path, ranks=2):
+        assert found == [1, 1, 1]

@@ -1,5 +1,6 @@
 """Runs whose messages are compressed: timed on the testbed, and trained for their loss."""
 
+import os
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from functools import partial
@@ -190,7 +191,8 @@ def _spectra(study: CompressionStudy, profile: str) -> xr.Dataset:
 
 
 def _watch(run: TrainingRun, every: int, scratch: Path) -> list[Spectrum]:
-    """What the process does; only it needs torch."""
+    """What the process does, on a CPU as the ranks; only it needs torch."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     from repro.train.spectra import watch_spectra
 
     return watch_spectra(run, every, scratch)

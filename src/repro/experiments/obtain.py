@@ -124,7 +124,9 @@ def carried_out(resolved: Resolved, journal: Journal, path: Path) -> xr.Dataset:
 
 
 def finish(dataset: xr.Dataset, path: Path, journal: Journal) -> xr.Dataset:
-    """Write a complete dataset; only then may its parts be forgotten."""
+    """Write a complete dataset; only then may its parts be forgotten. Where nothing can be run,
+    those that were run elsewhere are kept."""
     write_dataset(dataset, path)
-    journal.clear()
+    if dataset.data_vars:
+        journal.clear()
     return dataset

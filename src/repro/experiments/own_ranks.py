@@ -1,6 +1,7 @@
 """Ranks as processes of their own on this machine, each with one thread, for a single task."""
 
 import multiprocessing
+import os
 import socket
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
@@ -87,6 +88,8 @@ def take_turns(turns: Sequence[Turn], repeats: int, silent: bool) -> None:
 def _rank(answer: Connection, task: Task, rank: int, ranks: int, port: int, *given: Any) -> None:
     import torch
 
+    # Of this machine's CPU, whatever else it has.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     torch.set_num_threads(1)
     try:
         answer.send(task(rank, ranks, port, *given))

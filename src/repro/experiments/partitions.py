@@ -11,11 +11,11 @@ from repro.catalog.models.papers import model
 from repro.catalog.models.volumes import FULL_ELEMENT_BYTES, TESTBED_ELEMENT_BYTES, gradient_bytes
 from repro.catalog.parallel.partitions import Partition
 from repro.catalog.reading import choose
-from repro.catalog.studies.experiments import Profile, experiment
+from repro.catalog.studies.experiments import Profile, experiment, most_gpus
 from repro.catalog.studies.partitions import PartitionStudy, read_partition_study
 from repro.catalog.studies.selection import SOURCES
 from repro.corpus.config import read_corpus_config
-from repro.errors import NotRunHere
+from repro.errors import NotRunHere, ReproError
 from repro.experiments.computing import read_computing
 from repro.experiments.obtain import carried_out, finish
 from repro.experiments.resolved import Resolved
@@ -77,8 +77,16 @@ def resolve_partitions(profile: str = "default") -> Resolved:
     emulated = study.testbed
     iterations = choose("profile", profile, emulated.iterations)
     topology = emulated.topology
+    computed = experiment(emulated.experiment).cluster
+    most = most_gpus(computed)
+    if not topology.gpus == emulated.gpus <= most:
+        raise ReproError(
+            f"params/hierarchical_zero.yaml: gpus {emulated.gpus} of a topology of {topology.gpus}"
+            f"; wanted are as many, and no more than the {most} that {emulated.experiment} has"
+        )
     similarity, cases, missing = None, [], {}
-    cores = cores_per_rank(emulated.gpus)
+    # The share that computing was measured with.
+    cores = cores_per_rank(most)
     try:
         similarity = _similarity(study)
         fastest = max(level.link_gbps for level in topology.levels) * similarity.rate_scale
@@ -92,7 +100,6 @@ def resolve_partitions(profile: str = "default") -> Resolved:
         ]
     except NotRunHere as reason:
         missing = {_TESTBED: str(reason)}
-    computed = experiment(emulated.experiment).cluster
     return Resolved(
         title="hierarchical_zero",
         where=Site(topology, topology.gpus, cores),

@@ -77,7 +77,7 @@ def bars(
     legend: bool,
     stacked: bool = True,
     interval: Sequence[pd.Series] = (),
-    published: Sequence[tuple[object, float]] = (),
+    published: Sequence[tuple[object, float]] | None = None,
 ) -> hv.Overlay:
     """Bars of a table: a place on the axis per row, a colour per column.
 
@@ -86,7 +86,8 @@ def bars(
     interval
         Both ends of the rows' sums, drawn as lines.
     published
-        What a document states: rows and values, drawn as marks of their own.
+        What a document states: rows and values, drawn as marks of their own; none: of another
+        panel, whose legend this one has.
     """
     places = np.arange(len(table))
     floor, width = np.zeros(len(table)), 0.8 if stacked else 0.8 / len(table.columns)
@@ -114,7 +115,7 @@ def bars(
         low, high = (end.to_numpy() for end in interval)
         below, above = (np.maximum(distance, 0) for distance in (floor - low, high - floor))
         drawn.append(hv.ErrorBars((places, floor, below, above)))
-    if published:
+    if published is not None:
         marks = [(table.index.get_loc(row), value) for row, value in published]
         drawn.append(published_marks(marks))
     return hv.Overlay(drawn).opts(
@@ -132,8 +133,9 @@ def bars(
 
 
 def published_marks(marks: Sequence[tuple[object, float]]) -> hv.Scatter:
-    """What a document states, beside what was measured or predicted, and never joined to it."""
-    return hv.Scatter(marks, "at", "published", label="published").opts(
+    """What a document states, beside what was measured or predicted, and never joined to it;
+    without any, their entry of a legend."""
+    return hv.Scatter(marks or [(np.nan, np.nan)], "at", "published", label="published").opts(
         color="black",
         **options(
             matplotlib={"marker": "D", "s": 45, "edgecolors": "white"},

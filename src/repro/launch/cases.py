@@ -98,6 +98,7 @@ def in_dimension(case: Case[Work], dimension: str, value: str | float, label: st
         label=f"{case.label}, {label}",
         inputs={**case.inputs, dimension: value},
         dataset=partial(_in_dimension, case, dimension, value),
+        series=case.series and (case.series, dimension, value),
     )
 
 

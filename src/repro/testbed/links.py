@@ -32,6 +32,8 @@ _LARGEST_BUCKET_BYTES = 70_000
 # A NIC holds back who sends through it, and InfiniBand's fabric loses nothing: the queue behind a
 # bucket takes more than sockets have under way. For what is dropped TCP waits 200 ms.
 _QUEUE_BYTES = 1 << 25
+# More packets than that are, the smallest included: netem counts them.
+_QUEUE_PACKETS = _QUEUE_BYTES // 64
 _LEAST_TIMEOUT_MS = 10_000
 # The kernel takes a route's only with this bit of RTAX_LOCK, that of RTAX_RTO_MIN.
 _LOCKED_RTO_MIN = 1 << 13
@@ -197,7 +199,12 @@ def set_fabric_latency(network: Network, latency_s: float) -> float:
         if link.level == fabric:
             delay_us = round(latency_s * 1e6)
             link.child.netlink.tc(
-                "replace", "netem", index=link.uplink, parent=_BUCKET_CLASS, delay=delay_us
+                "replace",
+                "netem",
+                index=link.uplink,
+                parent=_BUCKET_CLASS,
+                delay=delay_us,
+                limit=_QUEUE_PACKETS,
             )
     return latency_s
 

@@ -137,10 +137,11 @@ def time_parameter_all_gather(model: Any, timers: RunningTimers) -> None:
 def _timed_all_gather(
     gather: Callable[..., None], timers: RunningTimers, *arguments: Any, **options: Any
 ) -> None:
-    timers("optimizer").stop()
+    # The step is not over.
+    pause(timers("optimizer"))
     with _between_barriers(timers, _ALL_GATHER, parallel_state.get_data_parallel_group()):
         gather(*arguments, **options)
-    timers("optimizer").start()
+    resume(timers("optimizer"))
 
 
 @contextmanager

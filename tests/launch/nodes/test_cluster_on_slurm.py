@@ -122,8 +122,6 @@ def test_the_weak_scaling_notebook_runs_on_four_nodes(
     assert ran_on["bert-large, tcp, 2 GPUs"]["hosts"][0].startswith("node")
     assert not project.finished(), "a complete result's parts are forgotten"
     assert len(list((tmp_path / "results/weak.logs/4nodes").rglob("rank*.log"))) == 8
-    found = json.loads((tmp_path / "out.ipynb").read_text())
-    assert not [cell for cell in found["cells"] if cell.get("outputs", [{}])[-1:] == ["error"]]
 
 
 def test_a_failing_node_costs_the_running_configuration_only(

@@ -281,6 +281,8 @@ def test_new_ranks_are_not_out_of_memory_at_their_first_run(enwiki: Path) -> Non
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
         MemoryError(),
         RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+        RuntimeError("NCCL error: unhandled cuda error, Cuda failure 2 'out of memory'"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
     ],
 )
 def test_a_device_out_of_memory_is_told_from_a_failure(error: Exception) -> None:

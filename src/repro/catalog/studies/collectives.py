@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from repro.catalog.reading import Entry, choose, read_yaml
 from repro.catalog.studies.selection import SOURCES, pick
@@ -28,10 +28,10 @@ COLLECTIVES = (
 
 
 class SweptCluster(Entry):
-    """The protocols between a cluster's nodes, and the numbers of its GPUs."""
+    """The protocols between a cluster's nodes, and the numbers of its GPUs, two or more."""
 
     protocols: tuple[str, ...]
-    gpus: tuple[PositiveInt, ...]
+    gpus: tuple[Annotated[int, Field(ge=2)], ...]
 
 
 class SweepProfile(Entry):

@@ -105,6 +105,8 @@ class Experiment(Entry):
         for name, profile in self.profiles.items():
             if bool(profile.values) != (self.sweep is not None):
                 raise ValueError(f"profile {name}: values are those of the experiment's sweep")
+            if list(profile.values) != sorted(set(profile.values)):
+                raise ValueError(f"profile {name}: values have to ascend")
             for model in profile.models:
                 choose("model", model, read_models())
             for gpus in profile.gpus:

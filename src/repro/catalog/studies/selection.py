@@ -151,4 +151,4 @@ def pick(kind: str, value: str | int | Sequence[object], among: dict[str, T]) ->
         names = [str(value)]
     else:
         names = [str(name) for name in value]
-    return tuple(choose(kind, name, among) for name in names)
+    return tuple(choose(kind, name, among) for name in dict.fromkeys(names))

@@ -62,15 +62,16 @@ def bandwidth_curves(
     count = int(shown["gpus"].max()) if gpus is None else gpus
     scale = float(bands.attrs.get("rate_scale", 1.0))
     names = [str(name) for name in shown["collective"].values]
+    cluster = bands.attrs.get("cluster")
+    stated = {name: published_busbw(cluster, name, count) for name in names} if cluster else {}
     drawn = []
     for number, name in enumerate(names):
         elements = _points(shown.sel(collective=name, gpus=count), scale, how)
         if expected is not None and layout == "world":
             own = expected.isel(source=0).sel(collective=name, gpus=count, layout=layout)
             elements = _bands(own.isel(in_place=0), scale) + elements
-        cluster = bands.attrs.get("cluster")
-        if cluster and (stated := published_busbw(cluster, name, count)):
-            elements.append(published_marks(stated))
+        if any(stated.values()) and elements:
+            elements.append(published_marks(stated[name]))
         legend = shows_legend(number, len(names))
         drawn.append(_panel(elements, f"{name}, {count} GPUs", legend=legend))
     return panels(drawn)

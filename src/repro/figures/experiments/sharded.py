@@ -90,8 +90,8 @@ def _lines(values: xr.DataArray, label: str, published: Sequence[tuple[int, floa
                 hv.Curve(frame, "gpus", "value", label=batch).opts(color=colour),
                 hv.Scatter(frame, "gpus", "value", label=batch).opts(color=colour, **points),
             ]
-        if name == _PUBLISHED and published:
-            curves.append(published_marks(published))
+        if published:
+            curves.append(published_marks(published if name == _PUBLISHED else []))
         drawn.append(
             hv.Overlay(curves).opts(
                 title=model_labels()[name],

@@ -32,6 +32,7 @@ from repro.testbed.speed import Passes
 from repro.train.records import EmulatedGpu, Report
 
 _LONGEST_REASON = 400
+_NO_MEMORY = ("can't allocate memory", "out of memory", "cublas_status_alloc_failed")
 # A product of such matrices takes a fraction of a millisecond, a pass of them some.
 _BUSY_SIZE = 256
 _PRODUCTS = 8
@@ -79,11 +80,14 @@ def serve(place: Place, supervisor: Connection) -> None:
 def last_words(rank: int, error: BaseException) -> Failure | OutOfMemory:
     """What a rank says of the exception that ends it.
 
-    A device that is out of memory raises torch's own exception; the CPU's allocator has none.
+    A device that is out of memory raises torch's own exception; the CPU's allocator has none, nor
+    have libraries that allocate by themselves.
     """
     reason = f"{type(error).__name__}: {one_line(error)[:_LONGEST_REASON]}"
     name = type(error).__name__
-    if name in ("OutOfMemoryError", "MemoryError") or "can't allocate memory" in str(error):
+    if name in ("OutOfMemoryError", "MemoryError") or any(
+        words in str(error).lower() for words in _NO_MEMORY
+    ):
         return OutOfMemory(rank, reason)
     return Failure(reason)
 
@@ -97,8 +101,6 @@ def _obey(place: Place, supervisor: Connection) -> None:
     from repro.train.run import device_scope, train
 
     torch.set_num_threads(1)
-    if torch.cuda.is_available():
-        torch.cuda.set_device(place.rank % torch.cuda.device_count())
     # What was loaded before the fork is never garbage; walking it would stop a rank for seconds.
     gc.freeze()
     joined: tuple[str, int] | None = None

@@ -241,8 +241,10 @@ def _measure(count: int, ranks: RankProcesses, user: Connection) -> list[Passes]
 
 
 def _environment(networked: bool) -> dict[str, str]:
-    """Environment of the ranks: one thread each, and the interface that gloo shall use."""
+    """Environment of the ranks: one thread each, no GPU, and the interface that gloo shall use."""
     return {
+        # A machine may have real ones: they are not what is emulated.
+        "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": UPLINK if networked else "lo",
