@@ -12,7 +12,7 @@ from repro.claims.experiments.definitions import Quantity, Statement
 from repro.claims.experiments.quantities import TESTS
 from repro.claims.published import read_claims
 from repro.claims.shown.table import frame
-from repro.claims.verdicts import Judgement, judge_claims
+from repro.claims.verdicts import Judgement, judge_claims, judge_point
 from repro.paths import PUBLISHED
 from repro.results.store import not_run
 
@@ -97,6 +97,10 @@ def test_an_order_of_what_is_missing_neither_holds_nor_fails(made_up_results: xr
         assert judged[name].reason == "configurations are missing"
     # Of another model alone.
     assert judged["C062"].testbed is not None
+    # Without an interval there is no third answer.
+    claim = next(one for one in read_claims() if one.id == "C030")
+    found = judge_point(claim, TESTS["C030"], part.squeeze("source", drop=True))
+    assert (found.value, found.verdict) == (0.0, "not reproduced")
 
 
 def test_json_has_what_readers_expect(judged: dict[str, Judgement]) -> None:

@@ -23,7 +23,7 @@ from repro.claims.studies.predictions import PREDICTIONS, Predicted
 from repro.observe.precision import CONFIDENCE
 from repro.predict.explore.experiments.predicted import draw_experiment, predict_experiment
 from repro.predict.workload import Array
-from repro.results.metrics import Sample, Statistic, draw_sample, estimate, support
+from repro.results.metrics import Sample, draw_sample, estimate, support
 from repro.results.store import why_not_run
 
 # A number counts as reproduced within this much of the published one, or if its interval holds it.
@@ -194,28 +194,27 @@ def _find(
 ) -> Finding:
     if isinstance(sample, str):
         return Finding(None, None, "input" if input_reason else "not run", sample)
-    value = float(_statistic(test)(sample.results))
-    if np.isnan(value):
-        return Finding(None, None, "not run", "configurations are missing")
     if isinstance(test, Statement):
+        value = float(test.holds(sample.results))
         found = _of_statement(support(sample, test.holds), bool(value))
     else:
         result = estimate(sample, test.compute)
-        found = _of_number(claim, result.value, (result.low, result.high), test.neutral)
+        value = result.value
+        found = _of_number(claim, value, (result.low, result.high), test.neutral)
+    if np.isnan(value):
+        return Finding(None, None, "not run", "configurations are missing")
     if input_reason:
         return replace(found, verdict="input", reason=input_reason)
     return replace(found, reason=assumption)
 
 
-def _statistic(test: Quantity | Statement) -> Statistic:
-    return test.holds if isinstance(test, Statement) else test.compute
-
-
 def judge_point(claim: Claim, test: Quantity | Statement, results: xr.Dataset) -> Finding:
-    """Judge a claim on results alone, without an interval; an order holds (1) or does not (0)."""
-    value = float(_statistic(test)(results))
+    """Judge a claim on results alone, without an interval; an order holds (1) or does not (0, also
+    of what is missing)."""
     if isinstance(test, Statement):
-        return _of_statement(value, bool(value))
+        holds = float(test.holds(results)) == 1.0
+        return _of_statement(float(holds), holds)
+    value = float(test.compute(results))
     return _of_number(claim, value, (value, value), test.neutral)
 
 

@@ -25,12 +25,7 @@ from repro.launch.ranks.sites import open_site
 from repro.observe.environment import provenance
 from repro.paths import RESULTS
 from repro.results.outcome import Outcome
-from repro.results.store import (
-    not_run,
-    read_dataset,
-    why_not_run,
-    write_dataset,
-)
+from repro.results.store import not_run, read_dataset, why_not_run, write_dataset
 from repro.testbed.ability import testbed_ability
 from repro.testbed.speed import cores_per_rank
 from repro.train.records import RankRecord

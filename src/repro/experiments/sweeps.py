@@ -12,7 +12,7 @@ from repro.experiments.resolved import Resolved
 from repro.experiments.similarity import emulated_rates_gbps
 from repro.launch.cases import Case, sweep_case
 from repro.launch.messages import Order, Site
-from repro.launch.nodes.run import gpus_per_node
+from repro.launch.nodes.run import gpus_per_node, nodes_for
 from repro.observe.environment import computing_machine
 
 
@@ -108,8 +108,7 @@ def _node_cases(selection: SweepSelection, nodes: Nodes) -> list[Case[Collective
         _case(
             selection,
             name,
-            # Nodes are filled evenly.
-            Order(_asked(selection, gpus, gpus // -(-gpus // each)), gpus, rates_gbps={}),
+            Order(_asked(selection, gpus, gpus // nodes_for(gpus, each)), gpus, rates_gbps={}),
             nodes=nodes.model_dump(),
         )
         for gpus in selection.gpus

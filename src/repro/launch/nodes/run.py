@@ -56,6 +56,11 @@ def run_on_nodes(
     return dataset.assign_attrs(ran_on=json.dumps(ran_on)), {**not_run, **missing}
 
 
+def nodes_for(ranks: int, each: int) -> int:
+    """The fewest nodes of `each` GPUs that have room for so many ranks, which fill them evenly."""
+    return -(-ranks // each)
+
+
 def gpus_per_node(nodes: Nodes) -> int:
     """Ranks that a node has.
 
@@ -85,7 +90,7 @@ def _placed(
     by_nodes: dict[int, list[Case[Any]]] = {}
     not_run = {}
     for case in cases:
-        number = -(-case.order.ranks // each)
+        number = nodes_for(case.order.ranks, each)
         if number > most:
             not_run[f"{case.order.ranks} GPUs"] = (
                 f"params/nodes.yaml has {most} node{'s' * (most > 1)} of {each}"

@@ -125,13 +125,12 @@ def layer_parameters(run: Run) -> tuple[Array, Array]:
 class HeldParameters:
     """Parameters of a GPU of the stage that has most layers, as if replicas shared none of them.
 
-    `common` are those of layers and a table, `experts` those of its experts, which
-    `expert_replicas` GPUs have; `own` is the GPU's part where all replicas share them.
+    `common` are those of layers and a table, `experts` those of its experts; `own` is the GPU's
+    part where all replicas share them.
     """
 
     common: Array
     experts: Array
-    expert_replicas: Array
     own: Array
 
     @property
@@ -147,8 +146,7 @@ def held_parameters(run: Run, tables: Array | float = 1.0) -> HeldParameters:
     layers, ranks = stage_layers(run), run.dp * run.cp
     common = (split * layers + tables * run.vocab * run.hidden) / run.tp
     routed = experts * layers / run.ep
-    replicas = np.maximum(ranks * run.tp / run.ep, 1.0)
-    return HeldParameters(common, routed, replicas, common / ranks + routed / replicas)
+    return HeldParameters(common, routed, common / ranks + routed / run.expert_replicas)
 
 
 def _uneven(run: Run) -> Array:
@@ -223,9 +221,7 @@ def _sharded_wire_s(run: Run, parameters: FusedParameters) -> Array:
     gathered for each pass, and reduced in the backward pass."""
     split, experts = layer_parameters(run)
     ranks = run.dp * run.cp
-    # Experts are spread over tensor-parallel ranks too (`held_parameters`).
-    expert_replicas = np.maximum(ranks * run.tp / run.ep, 1.0)
-    count = split / run.tp * (ranks - 1) / ranks + experts / run.ep * (1 - 1 / expert_replicas)
+    count = split / run.tp * (ranks - 1) / ranks + experts / run.ep * (1 - 1 / run.expert_replicas)
     gather = _PARAMETER * count / _replica_rate(run, parameters, ranks)
     often = of_stack(run, lambda stack: stack.gradient_syncs_per_micro_batch)
     reduce = gather * np.where(often > 0, 1.0, 1.0 / run.micro_batches)
@@ -247,7 +243,7 @@ def _replicas_s(
     """
     ranks = run.dp * run.cp
     rate = _replica_rate(run, parameters, ranks)
-    wire = held.common * (ranks - 1) / ranks + held.experts * (1 - 1 / held.expert_replicas)
+    wire = held.common * (ranks - 1) / ranks + held.experts * (1 - 1 / run.expert_replicas)
     wire = wire / rate
     layers = stage_layers(run)
     gradients, gathered = _GRADIENT * wire, _PARAMETER * wire

@@ -116,6 +116,12 @@ class Run:
         return count
 
     @property
+    def expert_replicas(self) -> Array:
+        """GPUs that have the same experts, which are spread over the ranks of a stage."""
+        count: Array = np.maximum(self.dp * self.cp * self.tp / self.ep, 1.0)
+        return count
+
+    @property
     def looked_at(self) -> Array:
         """Scores of a layer, on average, of those that causality leaves."""
         windowed = np.minimum(2 * self.window / self.seq, 1.0)
