@@ -1,6 +1,8 @@
 """CUDA names mean the CPU inside the scope, and nothing is patched outside."""
 
+import pytest
 import torch
+import torch.distributed as dist
 
 from repro.train.megatron.cpu_compat import cpu_as_cuda
 
@@ -25,3 +27,13 @@ def test_other_operations_are_untouched() -> None:
     with cpu_as_cuda():
         assert torch.equal(left @ right, expected)
         assert torch.zeros(2, device="meta").device.type == "meta"
+
+
+def test_a_group_of_one_rank_reduces_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    reduced: list[int] = []
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, *_: reduced.append(tensor.numel()))
+    for ranks in (1, 2):
+        monkeypatch.setattr(dist, "get_world_size", lambda group, ranks=ranks: ranks)
+        with cpu_as_cuda():
+            dist.all_reduce(torch.ones(ranks))
+    assert reduced == [2]

@@ -46,6 +46,27 @@ def _cuda_type(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     return found.replace("torch.", "torch.cuda.", 1) if isinstance(found, str) else found
 
 
+def _unless_alone(all_reduce: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, which leaves the tensor as it is where the group has one rank.
+
+    Megatron-Core sums losses and norms over tensor-parallel groups of any size; a round through
+    gloo's thread for each would be a tenth of what a small model computes.
+    """
+
+    @wraps(all_reduce)
+    def reduced(
+        tensor: torch.Tensor,
+        op: Any = dist.ReduceOp.SUM,
+        group: dist.ProcessGroup | None = None,
+        async_op: bool = False,
+    ) -> Any:
+        if not async_op and dist.get_world_size(group) == 1:
+            return None
+        return all_reduce(tensor, op, group, async_op)
+
+    return reduced
+
+
 def _splits_as_numbers(
     dispatcher: Any, point: str, tokens_per_expert: torch.Tensor | None = None
 ) -> torch.Tensor | None:
@@ -68,6 +89,7 @@ def cpu_as_cuda() -> Iterator[None]:
             *((torch, name, _on_cpu(getattr(torch, name))) for name in _MAKING),
             (torch.Tensor, "cuda", lambda tensor, *args, **kwargs: tensor),
             (torch.Tensor, "type", _cuda_type),
+            (dist, "all_reduce", _unless_alone(dist.all_reduce)),
             (dist, "reduce_scatter_tensor", ring_reduce_scatter),
             (dist, "all_gather_into_tensor", ring_all_gather),
             (param_and_grad_buffer, "dist_reduce_scatter_func", ring_reduce_scatter),
