@@ -13,7 +13,7 @@ from repro.errors import ReproError
 from repro.observe.environment import usable_cores
 
 # What the ranks leave to the network stack and to the sampling of counters.
-RESERVED_SHARE = 0.15
+RESERVED_SHARE = 0.2
 TOLERANCE = 0.05
 # The machine's own speed drifts between the turns of one rank and of all.
 _DRIFT = 0.1
