@@ -38,8 +38,10 @@ def test_the_error_is_that_of_a_median() -> None:
     assert found == pytest.approx(np.sqrt(np.pi / 2 / 400), rel=0.25)
 
 
-def test_what_is_in_caches_in_an_iteration_takes_no_turns() -> None:
+def test_operands_take_turns_in_what_an_iteration_goes_through() -> None:
     study = read_operator_study()
-    assert study.turns_bytes("index_select") == 0
-    assert study.turns_bytes("index_add_") == study.turns_bytes("_fused_adamw_/1")
-    assert study.turns_bytes("product nn") < study.turns_bytes("embedding")
+    sizes = (10.0, 20.0, 500.0)
+    assert study.operands("index_select", sizes) == (sizes, 0)
+    assert study.operands("index_add_", (*sizes, 8e6)) == (sizes, 8e6)
+    (_, states), (_, working) = (study.operands(o, sizes) for o in ("embedding", "product nn"))
+    assert working < states

@@ -17,7 +17,8 @@ _GRIDS = read_operator_study().profile("ci").grids()
 @pytest.mark.parametrize("operator", _GRIDS)
 def test_a_trace_has_what_is_measured(operator: str) -> None:
     # Of sizes that differ, each at its place.
-    sizes = tuple(axis[min(1, len(axis) - 1)] for axis in _GRIDS[operator])
+    asked = tuple(axis[min(1, len(axis) - 1)] for axis in _GRIDS[operator])
+    sizes, _ = read_operator_study().operands(operator, asked)
     make, call = prepared(operator, sizes)
     operands = make()
     with torch.no_grad():

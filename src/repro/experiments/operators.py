@@ -203,7 +203,7 @@ def _single(
     return [
         (
             into.setdefault((name, sizes), []),
-            partial(operator_s, name, sizes, study.turns_bytes(name)),
+            partial(operator_s, name, *study.operands(name, sizes)),
         )
         for name, axes in profile.grids().items()
         if names is None or name in names

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from repro.catalog.studies.operator_calls import BAGS, LOOKUPS, STRIDED_COPY, Sizes
+from repro.catalog.studies.operator_calls import BAGS, CHANGES, LOOKUPS, STRIDED_COPY, Sizes
 from repro.collectives.operations import prepare
 
 Operands = tuple[Any, ...]
 # Their first operand is the table.
-_IN_TABLES = ("index_select", "index_add_", "embedding", BAGS)
+_IN_TABLES = ("index_select", CHANGES, "embedding", BAGS)
 # Of one measurement, and the most sets of operands, and tables, that take turns.
 _SHORTEST_S, _MOST_SETS, _MOST_TABLES = 1e-3, 12, 48
 # Launches of one measurement, and the width of what is launched.
@@ -226,7 +226,7 @@ def _lookup(tables_bytes: float, operator: str, lookups: int, width: int, rows: 
             lambda gradients, at: backward(gradients, at, rows, -1, False),
         )
     tables = _tables(tables_bytes, width, rows)
-    if operator == "index_add_":
+    if operator == CHANGES:
         # They were written just before.
         added = _ones(lookups, width)
         return (

@@ -1,6 +1,7 @@
 """Iterations timed again: sums of operators, and the slowest rank between collectives."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 from made_up_operators import HOST_S, PLANS, add_s, made_up_operators, reduce_s, slower
@@ -16,6 +17,7 @@ from repro.predict.operators.retimed import (
     plan_table,
     plans,
     retimed_trace,
+    with_seconds,
 )
 from repro.results.store import not_run
 
@@ -47,6 +49,35 @@ def test_operators_are_those_measured_among_as_many_ranks_or_else_alone() -> Non
     assert curves(both, 2).keys() == {"add/2", "all_reduce", "launch"}
     assert curves(both, 1)["add/2"].seconds(sizes) == pytest.approx([add_s(1e4)], rel=1e-3)
     assert curves(both, 2)["add/2"].seconds(sizes) == pytest.approx([3 * add_s(1e4)], rel=1e-3)
+
+
+def test_rows_are_changed_behind_what_their_own_rank_has_gone_through() -> None:
+    powers = np.array([1.0, 1e9])
+    measured = {
+        # As many seconds as bytes were gone through.
+        "index_add_": Curve(4 * (powers,), np.log(np.broadcast_to(powers, (2, 2, 2, 2)))),
+        "_embedding_bag": Curve(4 * (powers,), np.zeros((2, 2, 2, 2))),
+        "add/2": Curve((powers,), np.zeros(2)),
+        "launch": Curve((powers,), np.zeros(2)),
+    }
+    none = np.nan
+    rows = [
+        (0, "_embedding_bag", 1, (10.0, 7.0, 4.0, 500.0)),
+        (0, "add/2", 3, (1000.0, none, none, none)),
+        (0, "index_add_", 2, (70.0, 4.0, 500.0, none)),
+        (1, "index_add_", 1, (30.0, 4.0, 500.0, none)),
+    ]
+    table = pd.DataFrame(
+        [
+            {"case": 0, "rank": rank, "operator": operator, "calls": calls}
+            | {f"size_{axis}": size for axis, size in enumerate(sizes)}
+            for rank, operator, calls, sizes in rows
+        ]
+    )
+    # Two operands and a result, and rows with what is added to them, once each.
+    behind = 3 * 3 * 4 * 1000 + 2 * 2 * 4 * 70 * 4
+    found = with_seconds(table, measured).seconds
+    assert found.iloc[2:].tolist() == pytest.approx([2 * behind, 2 * 4 * 30 * 4])
 
 
 def test_iterations_are_their_operators_and_the_host() -> None:

@@ -5,7 +5,8 @@ Names are those of torch's profiler without `aten::` or `c10d::`. What a size is
 - `product`, `batched product`: (batch,) m, n, k, apart by how operands lie: `n` as they are, `t`
   transposed, in capitals where a row is followed by that of the next of the batch, as heads are;
 - `_softmax`, `native_layer_norm` and the like: rows, width;
-- lookups: how many, width, rows of the table; of bags first their number, then rows of one;
+- lookups: how many, width, rows of the table; of bags first their number, then rows of one; of
+  rows that are changed also the bytes gone through since they were looked up, which no call shows;
 - all others: elements of the largest tensor, apart by how many operands have as many.
 """
 
@@ -25,8 +26,8 @@ BY_ROWS = (
     "native_layer_norm",
     "native_layer_norm_backward",
 )
-LOOKUPS = ("index_select", "index_add_", "embedding", "embedding_dense_backward")
-BAGS = "_embedding_bag"
+CHANGES, BAGS = "index_add_", "_embedding_bag"
+LOOKUPS = ("index_select", CHANGES, "embedding", "embedding_dense_backward")
 # By numbers of operands that have all elements.
 BY_ELEMENTS: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("add", "add_", "sub", "mul", "mul_"), (1, 2)),

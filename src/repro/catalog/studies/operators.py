@@ -11,14 +11,16 @@ from repro.catalog.studies.operator_calls import (
     BATCHED_PRODUCTS,
     BY_ELEMENTS,
     BY_ROWS,
+    CHANGES,
     LOOKUPS,
     PRODUCTS,
     STRIDED_COPY,
+    Sizes,
 )
 from repro.paths import PARAMS
 
 _TOUCHED_ONCE = (
-    *("index_add_", "embedding", BAGS),
+    "embedding",
     *("_fused_adamw_/1", "linalg_vector_norm/1", "zero_/1"),
 )
 # An iteration on one in so many of the samples tells the host's time.
@@ -53,6 +55,8 @@ class OperatorProfile(Entry):
         Of operators that go by rows.
     lookups, table_rows, embedding_widths, bags, poolings
         Of lookups; poolings are rows that a bag sums up, on average.
+    changed_behind
+        Bytes that a rank goes through from the lookup of rows to their change.
     moved
         Bytes that an operator moves before another one is launched.
     bytes
@@ -78,6 +82,7 @@ class OperatorProfile(Entry):
     embedding_widths: tuple[PositiveInt, ...]
     bags: tuple[PositiveInt, ...]
     poolings: tuple[PositiveFloat, ...]
+    changed_behind: tuple[PositiveInt, ...]
     moved: tuple[PositiveInt, ...]
     bytes: tuple[PositiveInt, ...]
     repeats: PositiveInt
@@ -102,6 +107,7 @@ class OperatorProfile(Entry):
             **batched,
             **dict.fromkeys(BY_ROWS, (self.rows, self.widths)),
             **dict.fromkeys(LOOKUPS, (self.lookups, *tables)),
+            CHANGES: (self.lookups, *tables, self.changed_behind),
             BAGS: (self.bags, self.poolings, *tables),
             **dict.fromkeys((*by_elements, STRIDED_COPY), (self.elements,)),
         }
@@ -132,12 +138,15 @@ class OperatorStudy(Entry):
                 )
         return self
 
-    def turns_bytes(self, operator: str) -> float:
-        """What operands and results of an operator take turns in; 0 is nothing, as with gradients
-        of looked-up rows, which are taken apart as soon as they are back."""
+    def operands(self, operator: str, sizes: Sizes) -> tuple[Sizes, float]:
+        """The sizes of an operator's operands, and the bytes that these and results take turns in;
+        0 is none, as with gradients of looked-up rows, which are taken apart as soon as they are
+        back."""
+        if operator == CHANGES:
+            return sizes[:-1], sizes[-1]
         if operator == "index_select":
-            return 0.0
-        return self.states_bytes if operator in _TOUCHED_ONCE else self.working_set_bytes
+            return sizes, 0.0
+        return sizes, self.states_bytes if operator in _TOUCHED_ONCE else self.working_set_bytes
 
     def profile(self, name: str) -> OperatorProfile:
         """One by name."""

@@ -20,7 +20,14 @@ import xarray as xr
 from scipy.interpolate import RegularGridInterpolator
 from scipy.optimize import isotonic_regression
 
-from repro.catalog.studies.operator_calls import BAGS, COLLECTIVES, LAUNCH, LOOKUPS, moved_bytes
+from repro.catalog.studies.operator_calls import (
+    BAGS,
+    CHANGES,
+    COLLECTIVES,
+    LAUNCH,
+    LOOKUPS,
+    moved_bytes,
+)
 from repro.logs.operator_trace import HOST, TracedOperator
 from repro.observe.precision import NORMAL_QUANTILE
 from repro.predict.workload import Array
@@ -102,16 +109,28 @@ def calls(results: xr.Dataset) -> pd.DataFrame:
 
 
 def with_seconds(table: pd.DataFrame, measured: Mapping[str, Curve]) -> pd.DataFrame:
-    """Calls with what microbenchmarks let expect of them; `known` says of which they do."""
-    seconds, launches = np.zeros(len(table)), np.where(table.operator == HOST, table.calls, 0.0)
-    for operator, at in table.groupby("operator").indices.items():
-        if curve := measured.get(str(operator)):
-            columns = list(_SIZES[: len(curve.axes)])
-            sizes = table.iloc[at][columns].to_numpy(dtype=float)
-            times = table.calls.to_numpy()[at]
-            seconds[at] = curve.seconds(sizes) * times
-            if operator not in COLLECTIVES.values():
-                launches[at] = _slower(measured[LAUNCH], moved_bytes(str(operator), sizes)) * times
+    """Calls with what microbenchmarks let expect of them; `known` says of which they do. Those of
+    one case and rank are an iteration."""
+    times, operators = table.calls.to_numpy(), table.groupby("operator").indices
+    found = {str(one): at for one, at in operators.items() if str(one) in measured}
+
+    def sizes(operator: str) -> Array:
+        columns = list(_SIZES[: len(measured[operator].axes)])
+        return table.iloc[found[operator]][columns].to_numpy(dtype=float)
+
+    moved = np.zeros(len(table))
+    for operator, at in found.items():
+        if operator not in COLLECTIVES.values():
+            moved[at] = moved_bytes(operator, sizes(operator))
+    # Of lookups the rows that are changed, and what is added to them; looked up are the same.
+    once = np.where(table.operator.isin({*LOOKUPS, BAGS} - {CHANGES}), 0.0, moved * times)
+    behind = pd.Series(once, table.index).groupby([table.case, table["rank"]]).transform("sum")
+    table = table.assign(size_3=table.size_3.where(table.operator != CHANGES, behind))
+    seconds, launches = np.zeros(len(table)), np.where(table.operator == HOST, times, 0.0)
+    for operator, at in found.items():
+        seconds[at] = measured[operator].seconds(sizes(operator)) * times[at]
+        if operator not in COLLECTIVES.values():
+            launches[at] = _slower(measured[LAUNCH], moved[at]) * times[at]
     known = table.operator.isin(list(measured))
     return table.assign(seconds=seconds, launches=launches, known=known)
 
@@ -206,6 +225,7 @@ def retimed_trace(
     table = pd.DataFrame([vars(row) for row in rows])
     sizes = pd.DataFrame(table.pop("sizes").tolist()).reindex(columns=range(len(_SIZES)))
     table[list(_SIZES)] = sizes.to_numpy(dtype=float)
+    table = table.assign(case=0, rank=0)
     timed = with_seconds(table[table.operator != HOST], curves(results, ranks))
     found = timed.groupby(["operator", "known"]).agg(
         calls=("calls", "sum"), traced_ms=("traced_s", "sum"), predicted_ms=("seconds", "sum")
