@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from repro.catalog.models.dlrm import PLANS, plan_shards
 from repro.catalog.studies.experiments import Profile
-from repro.catalog.studies.operator_calls import COLLECTIVES, LAUNCH, Sizes
+from repro.catalog.studies.operator_calls import BAGS, CHANGES, COLLECTIVES, LAUNCH, Sizes
 from repro.catalog.studies.operators import (
     FEWER_SAMPLES,
     OperatorProfile,
@@ -47,6 +47,7 @@ _CALLS, _IN_A_ROW = 7, 4
 # one another in up to half of them, for a slice of the scheduler, ten times what others take.
 _UNDISTURBED = 0.25
 _RESAMPLES = 200
+_OF_TABLES = {BAGS, CHANGES, "index_select"}
 # The set of tables that no plan is judged on.
 _OTHER_TABLES = 99
 _UNITS = {
@@ -157,7 +158,7 @@ def measure_operators(profile_name: str) -> xr.Dataset:
 
 
 def _alone(rank: int, ranks: int, port: int, profile_name: str) -> Found:
-    """On one rank: all operators and the iterations of all models."""
+    """On one rank: operators, and the iterations of all models of one."""
     from repro.observe.operator_trace import trace_of
     from repro.train.megatron.groups import join_groups
     from repro.train.operators import launch_s
@@ -166,7 +167,8 @@ def _alone(rank: int, ranks: int, port: int, profile_name: str) -> Found:
     study = read_operator_study()
     profile = study.profile(profile_name)
     operators: dict[_Point, list[float]] = {}
-    single = _single(study, profile, operators)
+    # Rows are summed up and changed in turns with the iterations that do so, below.
+    single = _single(study, profile, operators, profile.grids().keys() - _OF_TABLES)
     for moved in profile.moved:
         single.append((operators.setdefault((LAUNCH, (moved,)), []), partial(launch_s, moved)))
     with device_scope():
@@ -195,9 +197,9 @@ def _single(
     study: OperatorStudy,
     profile: OperatorProfile,
     into: dict[_Point, list[float]],
-    names: Container[str] | None = None,
+    names: Container[str],
 ) -> list[Turn]:
-    """Every operator of these names, or of all, at each of its sizes, alone on this rank."""
+    """Every operator of these names at each of its sizes, alone on this rank."""
     from repro.train.operators import operator_s
 
     return [
@@ -206,7 +208,7 @@ def _single(
             partial(operator_s, name, *study.operands(name, sizes)),
         )
         for name, axes in profile.grids().items()
-        if names is None or name in names
+        if name in names
         for sizes in product(*axes)
     ]
 

@@ -39,7 +39,7 @@ def test_an_axis_of_one_size_is_no_axis() -> None:
     assert curve.seconds(np.array([[3.0, 20.0], [9.0, 40.0]])) == pytest.approx([2e-8, 4e-8])
 
 
-def test_operators_are_those_measured_among_as_many_ranks_or_else_alone() -> None:
+def test_operators_are_those_measured_among_as_many_ranks_or_else_among_fewest() -> None:
     results = made_up_operators()
     among = results.isel(benchmark=np.flatnonzero(results["operator_name"] == "add/2"))
     among["operator_ranks"] = among["operator_ranks"] * 2
@@ -49,6 +49,9 @@ def test_operators_are_those_measured_among_as_many_ranks_or_else_alone() -> Non
     assert curves(both, 2).keys() == {"add/2", "all_reduce", "launch"}
     assert curves(both, 1)["add/2"].seconds(sizes) == pytest.approx([add_s(1e4)], rel=1e-3)
     assert curves(both, 2)["add/2"].seconds(sizes) == pytest.approx([3 * add_s(1e4)], rel=1e-3)
+    # A collective among three is none among two.
+    assert curves(both, 3).keys() == {"add/2", "launch"}
+    assert curves(among, 1)["add/2"].seconds(sizes) == pytest.approx([3 * add_s(1e4)], rel=1e-3)
 
 
 def test_rows_are_changed_behind_what_their_own_rank_has_gone_through() -> None:
@@ -74,8 +77,8 @@ def test_rows_are_changed_behind_what_their_own_rank_has_gone_through() -> None:
             for rank, operator, calls, sizes in rows
         ]
     )
-    # Two operands and a result, and rows with what is added to them, once each.
-    behind = 3 * 3 * 4 * 1000 + 2 * 2 * 4 * 70 * 4
+    # What additions make, and rows with what is added to them, once each.
+    behind = 3 * 4 * 1000 + 2 * 2 * 4 * 70 * 4
     found = with_seconds(table, measured).seconds
     assert found.iloc[2:].tolist() == pytest.approx([2 * behind, 2 * 4 * 30 * 4])
 

@@ -97,26 +97,43 @@ def moved_bytes(operator: str, sizes: Any, element_bytes: int = 4) -> Any:
     Array
         Of each call.
     """
+    return element_bytes * sum(_operands_and_results(operator, sizes))
+
+
+def made_bytes(operator: str, sizes: Any, element_bytes: int = 4) -> Any:
+    """Bytes of an operator's results, which others take as operands: what an iteration goes
+    through, once each. Of rows that are changed, themselves and what is added to them, and nothing of what
+    looks the same rows up."""
+    operands, results = _operands_and_results(operator, sizes)
+    if operator == CHANGES:
+        return element_bytes * (operands + results)
+    return element_bytes * (
+        0 * results if operator in ("index_select", "embedding", BAGS) else results
+    )
+
+
+def _operands_and_results(operator: str, sizes: Any) -> tuple[Any, Any]:
+    """Elements of each call; where an operator is in place, of operands only."""
     columns = np.asarray(sizes, dtype=float).T
-    name, _, operands = operator.partition("/")
+    name, _, count = operator.partition("/")
     if operator.rpartition(" ")[0].endswith("product"):
         *batch, m, n, k = columns
-        elements = math.prod(batch) * (m * k + k * n + m * n)
-    elif operator in BY_ROWS:
-        elements = (3 if "backward" in operator else 2) * columns[0] * columns[1]
-    elif operator == BAGS:
+        return math.prod(batch) * (m * k + k * n), math.prod(batch) * m * n
+    if operator in BY_ROWS:
+        elements = columns[0] * columns[1]
+        return (2 if "backward" in operator else 1) * elements, elements
+    if operator == BAGS:
         bags, pooling, width, _ = columns
-        elements = bags * (pooling + 1) * width
-    elif operator == "embedding_dense_backward":
+        return bags * pooling * width, bags * width
+    if operator == "embedding_dense_backward":
         lookups, width, rows = columns
-        elements = (lookups + rows) * width
-    elif operator in LOOKUPS:
-        elements = 2 * columns[0] * columns[1]
-    elif operator == STRIDED_COPY:
-        elements = 2 * columns[0]
-    else:
-        elements = (int(operands) + _BESIDE.get(name, not name.endswith("_"))) * columns[0]
-    return element_bytes * elements
+        return lookups * width, rows * width
+    if operator in LOOKUPS:
+        elements = columns[0] * columns[1]
+        return elements, elements
+    if operator == STRIDED_COPY:
+        return columns[0], columns[0]
+    return int(count) * columns[0], _BESIDE.get(name, not name.endswith("_")) * columns[0]
 
 
 def collective_bytes(args: Mapping[str, Any], element_bytes: int = 4) -> int:

@@ -26,6 +26,7 @@ from repro.catalog.studies.operator_calls import (
     COLLECTIVES,
     LAUNCH,
     LOOKUPS,
+    made_bytes,
     moved_bytes,
 )
 from repro.logs.operator_trace import HOST, TracedOperator
@@ -69,15 +70,19 @@ class Curve:
 
 
 def curves(results: xr.Dataset, ranks: int = 1) -> dict[str, Curve]:
-    """What was measured of each operator among so many ranks, or else alone: means over repeats."""
+    """What was measured of each operator among so many ranks, or else among the fewest that it was
+    measured among, collectives left out: means over repeats."""
     table = _sizes(results, "operator").assign(
         operator=results["operator_name"].values,
         ranks=results["operator_ranks"].values,
         seconds=results["operator_time_s"].mean("repeat").values,
-    )[np.isin(results["operator_ranks"].values, (1, ranks))]
+    )
     found = {}
     for operator, measured in table.groupby("operator"):
-        rows = measured[measured.ranks == measured.ranks.max()]
+        among = ranks if ranks in measured.ranks.values else measured.ranks.min()
+        if among != ranks and operator in COLLECTIVES.values():
+            continue
+        rows = measured[measured.ranks == among]
         columns = [name for name in _SIZES if rows[name].notna().all()]
         ordered = rows.sort_values(columns)
         axes = tuple(np.unique(ordered[name].to_numpy()) for name in columns)
@@ -118,19 +123,18 @@ def with_seconds(table: pd.DataFrame, measured: Mapping[str, Curve]) -> pd.DataF
         columns = list(_SIZES[: len(measured[operator].axes)])
         return table.iloc[found[operator]][columns].to_numpy(dtype=float)
 
-    moved = np.zeros(len(table))
+    made = np.zeros(len(table))
     for operator, at in found.items():
         if operator not in COLLECTIVES.values():
-            moved[at] = moved_bytes(operator, sizes(operator))
-    # Of lookups the rows that are changed, and what is added to them; looked up are the same.
-    once = np.where(table.operator.isin({*LOOKUPS, BAGS} - {CHANGES}), 0.0, moved * times)
-    behind = pd.Series(once, table.index).groupby([table.case, table["rank"]]).transform("sum")
+            made[at] = made_bytes(operator, sizes(operator)) * times[at]
+    behind = pd.Series(made, table.index).groupby([table.case, table["rank"]]).transform("sum")
     table = table.assign(size_3=table.size_3.where(table.operator != CHANGES, behind))
     seconds, launches = np.zeros(len(table)), np.where(table.operator == HOST, times, 0.0)
     for operator, at in found.items():
-        seconds[at] = measured[operator].seconds(sizes(operator)) * times[at]
+        asked = sizes(operator)
+        seconds[at] = measured[operator].seconds(asked) * times[at]
         if operator not in COLLECTIVES.values():
-            launches[at] = _slower(measured[LAUNCH], moved[at]) * times[at]
+            launches[at] = _slower(measured[LAUNCH], moved_bytes(operator, asked)) * times[at]
     known = table.operator.isin(list(measured))
     return table.assign(seconds=seconds, launches=launches, known=known)
 
