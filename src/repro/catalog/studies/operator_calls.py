@@ -102,8 +102,8 @@ def moved_bytes(operator: str, sizes: Any, element_bytes: int = 4) -> Any:
 
 def made_bytes(operator: str, sizes: Any, element_bytes: int = 4) -> Any:
     """Bytes of an operator's results, which others take as operands: what an iteration goes
-    through, once each. Of rows that are changed, themselves and what is added to them, and nothing of what
-    looks the same rows up."""
+    through, once each. Of rows that are changed, themselves and what is added to them, and nothing
+    of what looks the same rows up."""
     operands, results = _operands_and_results(operator, sizes)
     if operator == CHANGES:
         return element_bytes * (operands + results)
