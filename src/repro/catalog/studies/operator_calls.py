@@ -28,6 +28,8 @@ BY_ROWS = (
 )
 CHANGES, BAGS = "index_add_", "_embedding_bag"
 LOOKUPS = ("index_select", CHANGES, "embedding", "embedding_dense_backward")
+# Of these rows stay as they are.
+LOOKED_UP = ("index_select", "embedding", BAGS)
 # By numbers of operands that have all elements.
 BY_ELEMENTS: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("add", "add_", "sub", "mul", "mul_"), (1, 2)),
@@ -106,14 +108,15 @@ def made_bytes(operator: str, sizes: Any, element_bytes: int = 4) -> Any:
     of what looks the same rows up."""
     operands, results = _operands_and_results(operator, sizes)
     if operator == CHANGES:
-        return element_bytes * (operands + results)
-    return element_bytes * (
-        0 * results if operator in ("index_select", "embedding", BAGS) else results
-    )
+        results = operands + results
+    elif operator in LOOKED_UP:
+        results = np.zeros_like(results)
+    return element_bytes * results
 
 
 def _operands_and_results(operator: str, sizes: Any) -> tuple[Any, Any]:
-    """Elements of each call; where an operator is in place, of operands only."""
+    """Elements of each call's operands, and of results that are none of these; of rows that are
+    changed what is added to them, and these."""
     columns = np.asarray(sizes, dtype=float).T
     name, _, count = operator.partition("/")
     if operator.rpartition(" ")[0].endswith("product"):

@@ -11,7 +11,7 @@ one's time less its operators', over the number of launches, slowed ones counted
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,27 +116,36 @@ def calls(results: xr.Dataset) -> pd.DataFrame:
 def with_seconds(table: pd.DataFrame, measured: Mapping[str, Curve]) -> pd.DataFrame:
     """Calls with what microbenchmarks let expect of them; `known` says of which they do. Those of
     one case and rank are an iteration."""
-    times, operators = table.calls.to_numpy(), table.groupby("operator").indices
-    found = {str(one): at for one, at in operators.items() if str(one) in measured}
-
-    def sizes(operator: str) -> Array:
-        columns = list(_SIZES[: len(measured[operator].axes)])
-        return table.iloc[found[operator]][columns].to_numpy(dtype=float)
-
-    made = np.zeros(len(table))
-    for operator, at in found.items():
+    table = _behind(table, measured)
+    seconds, launches = np.zeros(len(table)), np.where(table.operator == HOST, table.calls, 0.0)
+    for operator, at, sizes in _asked(table, measured):
+        times = table.calls.to_numpy()[at]
+        seconds[at] = measured[operator].seconds(sizes) * times
         if operator not in COLLECTIVES.values():
-            made[at] = made_bytes(operator, sizes(operator)) * times[at]
-    behind = pd.Series(made, table.index).groupby([table.case, table["rank"]]).transform("sum")
-    table = table.assign(size_3=table.size_3.where(table.operator != CHANGES, behind))
-    seconds, launches = np.zeros(len(table)), np.where(table.operator == HOST, times, 0.0)
-    for operator, at in found.items():
-        asked = sizes(operator)
-        seconds[at] = measured[operator].seconds(asked) * times[at]
-        if operator not in COLLECTIVES.values():
-            launches[at] = _slower(measured[LAUNCH], moved_bytes(operator, asked)) * times[at]
+            launches[at] = _slower(measured[LAUNCH], moved_bytes(operator, sizes)) * times
     known = table.operator.isin(list(measured))
     return table.assign(seconds=seconds, launches=launches, known=known)
+
+
+def _behind(table: pd.DataFrame, measured: Mapping[str, Curve]) -> pd.DataFrame:
+    """Calls, those that change rows behind what their rank goes through in its iteration."""
+    made = pd.Series(0.0, table.index)
+    for operator, at, sizes in _asked(table, measured):
+        if operator not in COLLECTIVES.values():
+            made.iloc[at] = made_bytes(operator, sizes)
+    behind = (made * table.calls).groupby([table.case, table["rank"]]).transform("sum")
+    return table.assign(size_3=table.size_3.where(table.operator != CHANGES, behind))
+
+
+def _asked(
+    table: pd.DataFrame, measured: Mapping[str, Curve]
+) -> Iterator[tuple[str, Array, Array]]:
+    """Every operator for which a microbenchmark stands, where its calls are, and their sizes."""
+    for operator, at in table.groupby("operator").indices.items():
+        if curve := measured.get(str(operator)):
+            columns = list(_SIZES[: len(curve.axes)])
+            sizes = table.iloc[at][columns].to_numpy(dtype=float)
+            yield str(operator), np.asarray(at), sizes
 
 
 def _slower(launch: Curve, moved_bytes: Array) -> Array:
