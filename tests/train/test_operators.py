@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from repro.catalog.studies.operator_calls import BAGS, LOOKUPS, moved_bytes
+from repro.catalog.studies.operator_calls import BAGS, CHANGES, LOOKUPS, in_lines, moved_bytes
 from repro.catalog.studies.operators import read_operator_study
 from repro.logs.operator_trace import HOST, read_operator_trace
 from repro.observe.operator_trace import trace_of
@@ -53,6 +53,18 @@ def test_of_tables_what_is_looked_up_moves() -> None:
     assert moved_bytes(BAGS, [(5, 7.0, 3, 1000)]) == 4 * (5 * 7 + 5) * 3
     # Gradients are as large as the table.
     assert moved_bytes("embedding_dense_backward", [(7, 3, 1000)]) == 4 * (7 + 1000) * 3
+
+
+@pytest.mark.parametrize("width", [1, 12, 16, 20, 24, 40, 48, 80])
+def test_rows_that_are_fetched_count_by_the_cache_lines_they_lie_in(width: int) -> None:
+    # Of 64 bytes, of a table that begins with one.
+    bytes_at = range(0, 4 * width * 160, 4 * width)
+    lines = [(begin + 4 * width - 1) // 64 - begin // 64 + 1 for begin in bytes_at]
+    rows = sum(lines) / len(lines)
+    assert in_lines(CHANGES, [(7, width, 160)]).tolist() == [[7, pytest.approx(rows), 160]]
+    assert in_lines(BAGS, [(5, 7.5, width, 160)]).tolist() == [[5, 7.5, pytest.approx(rows), 160]]
+    # Its result has rows one behind the other.
+    assert in_lines("index_select", [(7, width, 160)]).tolist() == [[7, width, 160]]
 
 
 @pytest.mark.parametrize(("side", "sets"), [(10, 12), (160, 3), (640, 1)])

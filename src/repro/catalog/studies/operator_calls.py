@@ -28,6 +28,10 @@ BY_ROWS = (
 )
 CHANGES, BAGS = "index_add_", "_embedding_bag"
 LOOKUPS = ("index_select", CHANGES, "embedding", "embedding_dense_backward")
+# Where the width is among the sizes of those that fetch rows and write no others; bytes that memory
+# hands over at once.
+_FETCHED_AT = {CHANGES: 1, BAGS: 2}
+_LINE_BYTES = 64
 # Of these rows stay as they are.
 LOOKED_UP = ("index_select", "embedding", BAGS)
 # By numbers of operands that have all elements.
@@ -86,6 +90,18 @@ def benchmark_of(name: str, args: Mapping[str, Any]) -> tuple[str, Sizes] | None
     return None
 
 
+def in_lines(operator: str, sizes: Any, element_bytes: int = 4) -> Any:
+    """Sizes of calls (call, axis), where rows are fetched with the cache lines that one lies in for
+    its width: on average, as they lie one behind the other, from the beginning of a line on. What
+    writes as much beside them, as `index_select`, goes by widths."""
+    sizes = np.array(sizes, dtype=float)
+    if (axis := _FETCHED_AT.get(operator)) is not None:
+        row_bytes = element_bytes * sizes[:, axis].astype(int)
+        beginnings = np.gcd(row_bytes, _LINE_BYTES)
+        sizes[:, axis] = (row_bytes + _LINE_BYTES - beginnings) / _LINE_BYTES
+    return sizes
+
+
 def moved_bytes(operator: str, sizes: Any, element_bytes: int = 4) -> Any:
     """Bytes of all operands and results of an operator.
 
@@ -103,14 +119,9 @@ def moved_bytes(operator: str, sizes: Any, element_bytes: int = 4) -> Any:
 
 
 def made_bytes(operator: str, sizes: Any, element_bytes: int = 4) -> Any:
-    """Bytes of an operator's results, which others take as operands: what an iteration goes
-    through, once each. Of rows that are changed, themselves and what is added to them, and nothing
-    of what looks the same rows up."""
-    operands, results = _operands_and_results(operator, sizes)
-    if operator == CHANGES:
-        results = operands + results
-    elif operator in LOOKED_UP:
-        results = np.zeros_like(results)
+    """Bytes of an operator's results, which others take as operands, and of rows that are changed:
+    what an iteration goes through, once each."""
+    _, results = _operands_and_results(operator, sizes)
     return element_bytes * results
 
 

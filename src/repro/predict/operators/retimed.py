@@ -26,6 +26,7 @@ from repro.catalog.studies.operator_calls import (
     COLLECTIVES,
     LAUNCH,
     LOOKUPS,
+    in_lines,
     made_bytes,
     moved_bytes,
 )
@@ -71,7 +72,7 @@ class Curve:
 
 def curves(results: xr.Dataset, ranks: int = 1) -> dict[str, Curve]:
     """What was measured of each operator among so many ranks, or else among the fewest that it was
-    measured among, collectives left out: means over repeats."""
+    measured among, collectives left out: means over repeats, by sizes `in_lines`."""
     table = _sizes(results, "operator").assign(
         operator=results["operator_name"].values,
         ranks=results["operator_ranks"].values,
@@ -84,9 +85,10 @@ def curves(results: xr.Dataset, ranks: int = 1) -> dict[str, Curve]:
             continue
         rows = measured[measured.ranks == among]
         columns = [name for name in _SIZES if rows[name].notna().all()]
-        ordered = rows.sort_values(columns)
-        axes = tuple(np.unique(ordered[name].to_numpy()) for name in columns)
-        log_s = np.log(ordered.seconds.to_numpy()).reshape([len(axis) for axis in axes])
+        sizes = pd.DataFrame(in_lines(str(operator), rows[columns]), columns=columns)
+        seconds = sizes.assign(seconds=rows.seconds.to_numpy()).groupby(columns).seconds.mean()
+        axes = tuple(np.unique(sizes[name].to_numpy()) for name in columns)
+        log_s = np.log(seconds.to_numpy()).reshape([len(axis) for axis in axes])
         found[str(operator)] = Curve(axes, log_s)
     return found
 
@@ -120,7 +122,7 @@ def with_seconds(table: pd.DataFrame, measured: Mapping[str, Curve]) -> pd.DataF
     seconds, launches = np.zeros(len(table)), np.where(table.operator == HOST, table.calls, 0.0)
     for operator, at, sizes in _asked(table, measured):
         times = table.calls.to_numpy()[at]
-        seconds[at] = measured[operator].seconds(sizes) * times
+        seconds[at] = measured[operator].seconds(in_lines(operator, sizes)) * times
         if operator not in COLLECTIVES.values():
             launches[at] = _slower(measured[LAUNCH], moved_bytes(operator, sizes)) * times
     known = table.operator.isin(list(measured))
