@@ -10,6 +10,7 @@ import pandas as pd
 import xarray as xr
 from tqdm import tqdm
 
+from repro.catalog.models.open_models import DecoderShape
 from repro.catalog.studies.decoding import DecodingProfile, Weights, read_decoding
 from repro.experiments.own_ranks import run_ranks, take_turns
 from repro.observe.environment import provenance
@@ -21,10 +22,9 @@ _BYTES = {"bf16": 2.0, "int8": 1.0}
 # What is measured, over which of its sizes.
 _MEASURED = {
     "output_token_s": ("time per output token", "s", ("batch", "context")),
+    "probe_token_s": ("time per output token of the probe", "s", ("probe_batch",)),
     "weight_byte_s": ("products over the bytes of their weights", "s/B", ("probe_batch",)),
     "attention_s": ("a layer's attention to its cache", "s", ("probe_batch", "probe_context")),
-    "layer_s": ("all else of a layer", "s", ("probe_batch",)),
-    "reduce_s": ("all-reduce of the hidden states, with waiting", "s", ("probe_batch",)),
 }
 
 
@@ -35,9 +35,9 @@ def measure_decoding(profile_name: str) -> xr.Dataset:
     -------
     Dataset
         `output_token_s` (weights, ranks, batch, context, repeat), medians over a repeat's tokens
-        on the slower rank; and of the probes, on the slowest rank: `weight_byte_s`,
-        `layer_s` and `reduce_s` (weights, ranks, probe_batch, repeat) and `attention_s` (weights,
-        ranks, probe_batch, probe_context, repeat).
+        on the slower rank; and of the probes, on the slower rank: `probe_token_s` and
+        `weight_byte_s` (weights, ranks, probe_batch, repeat) and `attention_s` (weights, ranks,
+        probe_batch, probe_context, repeat).
 
     Raises
     ------
@@ -87,7 +87,7 @@ def decoding_table(measured: xr.Dataset) -> pd.DataFrame:
     mean = measured.mean("repeat")
     table = mean.output_token_s.rename("measured_s").to_dataframe().reset_index()
     known = {
-        (w, r): _measured(mean.sel(weights=w, ranks=r))
+        (w, r): _measured(mean.sel(weights=w, ranks=r), entry.probes.shape)
         for w in mean.weights.values
         for r in mean.ranks.values
     }
@@ -113,20 +113,14 @@ def decoding_table(measured: xr.Dataset) -> pd.DataFrame:
     return beside
 
 
-def _measured(probed: xr.Dataset) -> Measured:
+def _measured(probed: xr.Dataset, shape: DecoderShape) -> Measured:
     """What one rank takes, between the sizes that were measured."""
 
     def curve(name: str) -> Curve:
         axes = tuple(probed[dim].values.astype(float) for dim in _MEASURED[name][2])
         return Curve(axes, np.log(probed[name].values))
 
-    alone = int(probed.ranks) == 1
-    return Measured(
-        curve("weight_byte_s"),
-        curve("attention_s"),
-        curve("layer_s"),
-        None if alone else curve("reduce_s"),
-    )
+    return Measured(shape, curve("probe_token_s"), curve("weight_byte_s"), curve("attention_s"))
 
 
 def _run(weights: Weights, ranks: int, profile: DecodingProfile) -> dict[str, np.ndarray]:
@@ -149,19 +143,18 @@ def _rank(
     entry = read_decoding()
     sizes = entry.probes
     decoder = Decoder(entry.shape, weights, rank, ranks)
-    probe = Probe(sizes.shape, entry.shape.hidden, weights, rank, ranks)
+    probe = Probe(sizes.shape, weights, rank, ranks)
     measured: dict[str, list[Callable[[], float]]] = {
         "output_token_s": [
             partial(token_s, decoder, batch, context, profile.tokens)
             for batch, context in product(profile.batches, profile.contexts)
         ],
+        "probe_token_s": [partial(probe.token_s, batch) for batch in sizes.batches],
         "weight_byte_s": [partial(probe.weight_byte_s, batch) for batch in sizes.batches],
         "attention_s": [
             partial(probe.attention_s, batch, context)
             for batch, context in product(sizes.batches, sizes.contexts)
         ],
-        "layer_s": [partial(probe.layer_s, batch) for batch in sizes.batches],
-        "reduce_s": [partial(probe.reduce_s, batch) for batch in sizes.batches],
     }
     found: dict[str, list[list[float]]] = {
         name: [[] for _ in calls] for name, calls in measured.items()

@@ -4,6 +4,7 @@ Megatron-Core's inference engines ask CUDA for memory and streams, so that on CP
 for them: the layers of `DecoderShape` in torch, split over ranks as Megatron-Core splits them.
 """
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,9 +17,8 @@ import torch.nn.functional as functional
 from repro.catalog.models.open_models import DecoderShape
 from repro.catalog.studies.decoding import Weights
 
-# Bytes of caches that attention goes through, more than a processor has caches; what an all-reduce
-# takes at least; a narrow decoder's width.
-_CACHES_BYTES, _LEAST_S, _NARROW = 2.0e8, 1e-7, 64
+# Bytes of caches that attention goes through, more than a processor has caches.
+_CACHES_BYTES = 2.0e8
 # Of which a probe takes the median.
 _CALLS = 3
 _BASE = 10_000.0
@@ -101,13 +101,17 @@ class Decoder:
         self._embedding = torch.randn(shape.vocab, h, generator=generator).to(torch.bfloat16)
         self._logits = linear(part(shape.vocab, h))
         self._norm = torch.ones(h, dtype=torch.bfloat16)
-        self._cache = torch.empty(0)
+        self._memory = self._cache = torch.empty(0, dtype=torch.bfloat16)
         self._length = 0
 
     def fill(self, batch: int, context: int, room: int) -> None:
         """Take `batch` sequences of `context` cached tokens, with room for as many more."""
         size = (batch, self._kv_heads, context + room, self._shape.head_dim)
-        self._cache = torch.zeros(self._shape.layers, 2, *size, dtype=torch.bfloat16)
+        needed = self._shape.layers * 2 * math.prod(size)
+        # Mapped once: that takes longer than the steps that are measured.
+        if len(self._memory) < needed:
+            self._memory = torch.empty(needed, dtype=torch.bfloat16)
+        self._cache = self._memory[:needed].view(self._shape.layers, 2, *size)
         self._cache[..., :context, :] = 1 / self._shape.head_dim
         self._length = context
 
@@ -171,28 +175,31 @@ def token_s(decoder: Decoder, batch: int, context: int, tokens: int) -> float:
 
 
 class Probe:
-    """What a rank's predictions start from: products with the weights of a decoder of this `shape`,
-    attention to caches, all else of a layer, all-reduces of hidden states as wide as `hidden`. All
-    ranks measure at once, and begin together."""
+    """What a rank's predictions start from: a decoder of this `shape`, products with its weights by
+    themselves, and attention to caches. All ranks measure at once, and begin together."""
 
     def __init__(
-        self, shape: DecoderShape, hidden: int, weights: Weights, rank: int = 0, ranks: int = 1
+        self, shape: DecoderShape, weights: Weights, rank: int = 0, ranks: int = 1
     ) -> None:
-        self._shape, self._hidden, self._ranks = shape, hidden, ranks
+        self._shape, self._ranks = shape, ranks
         self._kv_heads = shape.kv_heads // ranks
+        self._decoder = Decoder(shape, weights, rank, ranks)
         self._linears = [
             linear
-            for layer in Decoder(shape, weights, rank, ranks)._layers
+            for layer in self._decoder._layers
             for linear in (layer.qkv, layer.out, layer.up, layer.down)
         ]
-        narrow = {"hidden": _NARROW, "ffn": _NARROW, "vocab": _NARROW}
-        heads = {"heads": shape.heads // ranks, "kv_heads": self._kv_heads}
-        self._narrow = Decoder(shape.model_copy(update=narrow | heads), weights)
         self._caches = torch.full((int(_CACHES_BYTES / 2),), 0.5, dtype=torch.bfloat16)
+
+    def token_s(self, batch: int) -> float:
+        """Seconds of a step of the decoder, whose caches are short."""
+        return token_s(self._decoder, batch, 1, _CALLS)
 
     def weight_byte_s(self, batch: int) -> float:
         """Seconds of products over the bytes of their weights."""
-        rows = self._rows(batch)
+        rows = {
+            one.inputs: torch.ones(batch, one.inputs, dtype=torch.bfloat16) for one in self._linears
+        }
         taken = self._seconds(lambda: [one(rows[one.inputs]) for one in self._linears])
         return taken / sum(one.nbytes for one in self._linears)
 
@@ -207,34 +214,6 @@ class Probe:
         asked = torch.ones(batch, heads, queries, width, dtype=torch.bfloat16)
         attend = functional.scaled_dot_product_attention
         return self._seconds(lambda: [attend(asked, *part) for part in parts]) / layers
-
-    def layer_s(self, batch: int) -> float:
-        """Seconds of one layer that is narrow, with a short cache."""
-        return token_s(self._narrow, batch, 1, _CALLS) / self._shape.layers
-
-    def reduce_s(self, batch: int) -> float:
-        """Seconds of an all-reduce of the hidden states behind products, which take ranks
-        differently long; 0 where a rank is alone."""
-        if self._ranks == 1:
-            return 0.0
-        rows = self._rows(batch)
-        states = torch.ones(batch, self._hidden, dtype=torch.bfloat16)
-
-        def half_layers(reduce: bool) -> None:
-            for first, second in zip(self._linears[::2], self._linears[1::2], strict=True):
-                first(rows[first.inputs])
-                second(rows[second.inputs])
-                if reduce:
-                    dist.all_reduce(states)
-
-        with_them = self._seconds(lambda: half_layers(True))
-        beside_s = with_them - self._seconds(lambda: half_layers(False))
-        return max(2 * beside_s / len(self._linears), _LEAST_S)
-
-    def _rows(self, batch: int) -> dict[int, torch.Tensor]:
-        return {
-            one.inputs: torch.ones(batch, one.inputs, dtype=torch.bfloat16) for one in self._linears
-        }
 
     @torch.inference_mode()
     def _seconds(self, work: Callable[[], object]) -> float:

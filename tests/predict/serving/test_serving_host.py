@@ -40,18 +40,23 @@ def test_a_xeon_reads_no_faster_than_its_channels() -> None:
     assert draws.min() < value < draws.max()
 
 
-def test_measured_sizes_are_interpolated_and_shared() -> None:
+def test_another_decoder_tells_what_this_one_takes() -> None:
     batches, contexts = np.array([1.0, 4.0, 16.0]), np.array([64.0, 4096.0])
+    # A narrower one of half the layers, each of which takes 0.3 ms beside its products.
+    other = _SHAPE.model_copy(update={"layers": 16, "hidden": 1024, "ffn": 2048, "vocab": 128})
+    others = other.count(0) - other.vocab * other.hidden
     # Time goes with the root of the batch and with the context: lines in logarithms.
-    byte_s = Curve((batches,), np.log(1e-10 * batches**0.5))
-    attended = Curve((batches, contexts), np.log(1e-7 * batches[:, None] * contexts))
-    reduced = Curve((batches,), np.log(1e-4 * batches))
-    narrow = Curve((batches,), np.log(1e-5 * batches))
-    one, two = Measured(byte_s, attended, narrow), Measured(byte_s, attended, narrow, reduced)
+    root = batches**0.5
+    byte_s, attended = 1e-10 * root, 1e-7 * batches[:, None] * contexts
     batch, context = np.array([2.0, 9.0]), np.array([100.0, 1000.0])
-    products_s = 2 * _WEIGHTS * 1e-10 * batch**0.5
-    attention_s = 32 * (1e-7 * batch * context + 1e-5 * batch)
-    alone = measured_token_s(_SHAPE, one, batch, context, 2.0)
-    assert alone == pytest.approx(products_s + attention_s, rel=1e-3)
-    both = measured_token_s(_SHAPE, two, batch, context, 2.0, ranks=2)
-    assert both == pytest.approx(products_s / 2 + attention_s + 64e-4 * batch, rel=1e-3)
+    for ranks in (1, 2):
+        token_s = 2 * others * byte_s / ranks + 16 * 3e-4 * root
+        curves = (
+            Curve((batches,), np.log(token_s)),
+            Curve((batches,), np.log(byte_s)),
+            Curve((batches, contexts), np.log(attended)),
+        )
+        found = measured_token_s(_SHAPE, Measured(other, *curves), batch, context, 2.0, ranks)
+        products_s = 2 * _WEIGHTS / ranks * 1e-10 * batch**0.5
+        layers_s = 32 * (1e-7 * batch * context + 3e-4 * batch**0.5)
+        assert found == pytest.approx(products_s + layers_s, rel=1e-3)

@@ -1,5 +1,5 @@
 """Time per output token on CPUs, from two numbers of a rank: rates of memory and products; or from
-what was measured near a decoder's sizes."""
+what was measured of another decoder."""
 
 from dataclasses import dataclass
 
@@ -60,25 +60,24 @@ def output_token_s(
 
 @dataclass(frozen=True)
 class Measured:
-    """What one rank of a decoder's kind takes, between sizes that were measured.
+    """What one rank takes with a decoder of another shape, between sizes that were measured.
 
     Attributes
     ----------
+    shape
+        Of that decoder.
+    token_s
+        A step of it, by batch, with short caches.
     weight_byte_s
-        Products over the bytes of their weights, by batch.
+        Its products alone over the bytes of their weights, by batch.
     attention_s
         One layer's attention to its cache, by batch and context.
-    layer_s
-        All else of a layer, by batch: what it takes where it is narrow and its cache is short.
-    reduce_s
-        An all-reduce of the hidden states with the waiting for the other ranks, by batch; None for
-        one rank.
     """
 
+    shape: DecoderShape
+    token_s: Curve
     weight_byte_s: Curve
     attention_s: Curve
-    layer_s: Curve
-    reduce_s: Curve | None = None
 
 
 def measured_token_s(
@@ -89,16 +88,17 @@ def measured_token_s(
     weight_bytes: float,
     ranks: int = 1,
 ) -> Array:
-    """As `output_token_s`, from measurements near the decoder's sizes."""
+    """As `output_token_s`, from what was measured of another decoder.
+
+    Products go by the bytes of weights. All else of a layer, with its all-reduces and the waiting
+    for other ranks, is what the other decoder's steps take beside its products.
+    """
     sizes = np.stack(np.broadcast_arrays(np.asarray(batch, float), context), axis=-1)
     flat = sizes.reshape(-1, 2)
-    weights = weight_bytes * _multiplied(shape) / ranks
-    seconds = weights * rank.weight_byte_s.seconds(flat[:, :1])
-    layer = rank.attention_s.seconds(flat) + rank.layer_s.seconds(flat[:, :1])
-    seconds = seconds + shape.layers * layer
-    if rank.reduce_s is not None:
-        seconds = seconds + 2 * shape.layers * rank.reduce_s.seconds(flat[:, :1])
-    found: Array = seconds.reshape(sizes.shape[:-1])
+    byte_s = rank.weight_byte_s.seconds(flat[:, :1]) * weight_bytes / ranks
+    beside_s = rank.token_s.seconds(flat[:, :1]) - _multiplied(rank.shape) * byte_s
+    layer_s = rank.attention_s.seconds(flat) + beside_s / rank.shape.layers
+    found: Array = (_multiplied(shape) * byte_s + shape.layers * layer_s).reshape(sizes.shape[:-1])
     return found
 
 
