@@ -179,19 +179,16 @@ def iterations(results: xr.Dataset) -> pd.DataFrame:
         measured_error_s=results["iteration_time_error_s"].values,
     )
     launch_s: dict[tuple[str, int], float] = {}
-    rows = []
-    for number, case in enumerate(cases.to_dict("records")):
-        if case["role"] != JUDGED:
-            passes_s = results["pass_time_s"].isel(case=number).median("iteration").to_series()
-            own = every[every.case == number]
-            launch_s[case["model"], case["ranks"]] = _launch_s(own, passes_s.dropna())
-    for number, case in enumerate(cases.to_dict("records")):
-        if case.pop("role") == JUDGED:
-            own = every[every.case == number]
-            rows.append(case | _path(own, launch_s[case["model"], case["ranks"]]))
-    found = pd.DataFrame(rows)
+    for number, case in cases[cases.role != JUDGED].to_dict("index").items():
+        passes_s = results["pass_time_s"].isel(case=number).median("iteration").to_series()
+        own = every[every.case == number]
+        launch_s[case["model"], case["ranks"]] = _launch_s(own, passes_s.dropna())
+    judged = cases[cases.role == JUDGED].drop(columns="role")
+    of_case = judged.apply(lambda one: launch_s[one.model, one.ranks], axis=1)
+    own = every[every.case.isin(judged.index)]
+    found = judged.join(_paths(own.assign(host_s=own.launches * own.case.map(of_case))))
     found["error_pct"] = 100 * (found.predicted_s / found.measured_s - 1)
-    return found
+    return found.reset_index(drop=True)
 
 
 def _launch_s(own: pd.DataFrame, passes_s: pd.Series) -> float:
@@ -208,21 +205,19 @@ def _launch_s(own: pd.DataFrame, passes_s: pd.Series) -> float:
     return float(left_s.sum() / passes.launches.sum())
 
 
-def _path(own: pd.DataFrame, launch_s: float) -> dict[str, float]:
-    """The critical path of one iteration."""
+def _paths(own: pd.DataFrame) -> pd.DataFrame:
+    """The critical path of every case's iteration."""
     meets = own.operator.isin(COLLECTIVES.values())
-    host_s = own.launches * launch_s
-    computing = own.assign(host_s=host_s, busy_s=host_s + own.seconds)[~meets]
-    by_rank = computing.groupby(["segment", "rank"])[["busy_s", "host_s"]].sum()
+    computing = own.assign(busy_s=own.host_s + own.seconds)[~meets]
+    by_rank = computing.groupby(["case", "segment", "rank"])[["busy_s", "host_s"]].sum()
     # The slowest rank's of each segment.
-    path = by_rank.loc[by_rank.groupby("segment").busy_s.idxmax()].sum()
+    slowest = by_rank.loc[by_rank.groupby(["case", "segment"]).busy_s.idxmax()]
+    path = slowest.groupby("case").sum()
     # All ranks are in it until the one with most to move is done.
-    collectives_s = own[meets].groupby("segment").seconds.max().sum()
-    return {
-        "predicted_s": float(path.busy_s + collectives_s),
-        "host_s": float(path.host_s),
-        "collectives_s": float(collectives_s),
-    }
+    collectives_s = own[meets].groupby(["case", "segment"]).seconds.max().groupby("case").sum()
+    path["collectives_s"] = collectives_s.reindex(path.index, fill_value=0.0)
+    path["predicted_s"] = path.busy_s + path.collectives_s
+    return path[["predicted_s", "host_s", "collectives_s"]]
 
 
 def retimed_trace(
