@@ -13,7 +13,7 @@ from waiting import PATIENCE_S
 # Loaded here, so that loading it does not count as the thread's computing.
 import repro.train.pacing  # noqa: F401
 from repro.launch.messages import Rest
-from repro.launch.ranks.rank import stay_busy
+from repro.launch.ranks.rank import measure_passes, stay_busy
 
 pytestmark = pytest.mark.alone
 
@@ -56,3 +56,25 @@ def test_it_ends_with_the_pipe() -> None:
         supervisor.close()
     with pytest.raises(EOFError):
         rank.recv()
+
+
+class _Work:
+    """Counts its products, which take no time."""
+
+    def __init__(self) -> None:
+        self.products = 0
+
+    def __matmul__(self, other: object) -> None:
+        self.products += 1
+
+
+@pytest.mark.parametrize("cores", [0.2, 0.8, 0.001])
+def test_checked_passes_take_as_long_at_any_share(
+    cores: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waking up takes the same time of each: in shorter passes it looks like a lack of cores."""
+    work, whole = _Work(), _Work()
+    for one, share in ((work, cores), (whole, 1.0)):
+        monkeypatch.setattr("torch.rand", lambda *_, one=one: one)
+        passes = measure_passes(share)
+    assert work.products == max(len(passes.wall_s), cores * whole.products)

@@ -33,9 +33,10 @@ from repro.train.records import EmulatedGpu, Report
 
 _LONGEST_REASON = 400
 _NO_MEMORY = ("can't allocate memory", "out of memory", "cublas_status_alloc_failed")
-# A product of such matrices takes a fraction of a millisecond, a pass of them some.
+# A product of such matrices takes a tenth of a millisecond; a pass is as many as a whole core does in
+# four, of which waking up from a wait takes one or two hundredths.
 _BUSY_SIZE = 256
-_PRODUCTS = 8
+_PRODUCTS = 40
 _CHECKED_PASSES = 5
 
 
@@ -107,7 +108,7 @@ def _obey(place: Place, supervisor: Connection) -> None:
     while True:
         message = supervisor.recv()
         if isinstance(message, MeasurePasses):
-            supervisor.send(_measure_passes(place.cores or 1.0))
+            supervisor.send(measure_passes(place.cores or 1.0))
         elif isinstance(message, StayBusy):
             stay_busy(supervisor, place.cores or 1.0)
         elif isinstance(message, Join):
@@ -155,7 +156,8 @@ def stay_busy(supervisor: Connection, cores: float) -> None:
         next(compute)
 
 
-def _measure_passes(cores: float) -> Passes:
+def measure_passes(cores: float) -> Passes:
+    """What some paced passes of the same work take, and their CPU time."""
     compute = _passes(cores)
     wall_s, cpu_s = zip(*(next(compute) for _ in range(_CHECKED_PASSES)), strict=True)
     return Passes(wall_s, cpu_s)
@@ -168,9 +170,11 @@ def _passes(cores: float) -> Iterator[tuple[float, float]]:
     from repro.train.pacing import Pace
 
     work, pace = torch.rand(_BUSY_SIZE, _BUSY_SIZE), Pace(cores)
+    # Of any share they take as long.
+    products = max(1, round(_PRODUCTS * cores))
     while True:
         pace.begin()
-        for _ in range(_PRODUCTS):
+        for _ in range(products):
             work @ work
         yield pace.end()
 
