@@ -33,8 +33,8 @@ from repro.train.records import EmulatedGpu, Report
 
 _LONGEST_REASON = 400
 _NO_MEMORY = ("can't allocate memory", "out of memory", "cublas_status_alloc_failed")
-# A product of such matrices takes a tenth of a millisecond; a pass is what a whole core does in four,
-# of which waking up from a wait takes one or two hundredths.
+# A product of such matrices takes a tenth of a millisecond, a pass four; to wake up from its wait
+# takes one or two hundredths of that.
 _BUSY_SIZE = 256
 _PRODUCTS = 40
 _CHECKED_PASSES = 5
