@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from repro.catalog.studies.operators import read_operator_study
-from repro.experiments.operators import Case
+from repro.experiments.operators import Case, Sharded, _together
+from repro.logs.operator_trace import TracedOperator
 
 
 def _case(passes_s: np.ndarray, collectives_s: np.ndarray) -> Case:
@@ -45,3 +46,34 @@ def test_operands_take_turns_in_what_an_iteration_goes_through() -> None:
     assert study.operands("index_add_", (*sizes, 8e6)) == (sizes, 8e6)
     (_, states), (_, working) = (study.operands(o, sizes) for o in ("embedding", "product nn"))
     assert working < states
+
+
+def test_what_ranks_and_repeats_measured_becomes_one() -> None:
+    everywhere, once = ("add/2", (10.0,)), ("relu/1", (10.0,))
+    collective = ("all_reduce", (64.0,))
+    traced = [TracedOperator(0, "add/2", (10.0,), 1, 1.0)]
+
+    def measured(rank: int, repeat: int) -> Sharded:
+        # Each repeat has a set of tables of its own. Of four passes and three collectives.
+        key = ("judged", repeat, "row-wise")
+        laps = [[[10.0 * rank + one] * 4 + [0.5] * 3 for one in (1, 2)], [[3.0] * 4 + [0.5] * 3]]
+        return Sharded(
+            {everywhere: [1.0 + rank + 10 * repeat], **({once: [1.0]} if repeat else {})},
+            # The last one to come does not wait; a quarter of the calls are shorter than that.
+            {collective: [[9.0 - rank, 1.0 + rank, 2.0], [3.0, 4.0 * (rank + 1), 5.0]]},
+            {key: laps},
+            {key: traced},
+        )
+
+    found = _together([[measured(rank, repeat) for repeat in (0, 1)] for rank in (0, 1)])
+    assert found.ranks == 2
+    # Means over ranks, by repeat; and nothing that only some repeats had.
+    assert found.operators[everywhere] == [1.5, 11.5]
+    assert once not in found.operators
+    shortest = np.quantile([8.0, 1.0, 2.0, 3.0, 4.0, 5.0], 0.25)
+    assert found.operators[collective] == pytest.approx([shortest] * 2)
+    assert [case.tables for case in found.cases] == [0, 1]
+    for case in found.cases:
+        assert case.passes_s[..., 0].tolist() == [[1.0, 11.0], [2.0, 12.0], [3.0, 3.0]]
+        assert case.collectives_s.shape == (3, 2, 3)
+        assert case.operators == [traced, traced]

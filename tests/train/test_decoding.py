@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from rank_pool import RankPool
 from torch.nn import functional
 
 from repro.catalog.models.open_models import DecoderShape
@@ -71,15 +72,36 @@ def _anew(decoder: Decoder, tokens: torch.Tensor) -> torch.Tensor:
     return (norm(x) @ decoder._logits._weight.T).argmax(-1)
 
 
-def test_its_cache_gives_what_computing_everything_anew_does() -> None:
-    decoder = Decoder(_SHAPE, "bf16")
-    _in_fp32(decoder)
-    tokens = torch.randint(96, (12, 3), generator=torch.Generator().manual_seed(3))
-    decoder.fill(3, 0, len(tokens))
+_TOKENS = torch.randint(96, (12, 3), generator=torch.Generator().manual_seed(3))
+
+
+def _written_in_fp32(decoder: Decoder) -> torch.Tensor:
+    decoder.fill(3, 0, len(_TOKENS))
     decoder._cache = decoder._cache.float()
-    written = torch.stack([decoder.step(token) for token in tokens])
+    return torch.stack([decoder.step(token) for token in _TOKENS])
+
+
+def test_its_cache_gives_what_computing_everything_anew_does() -> None:
+    decoder, tokens = Decoder(_SHAPE, "bf16"), _TOKENS
+    _in_fp32(decoder)
+    written = _written_in_fp32(decoder)
     for one in range(3):
         assert torch.equal(written[:, one], _anew(decoder, tokens[:, one]))
+
+
+def _written_together() -> torch.Tensor:
+    import torch.distributed as dist
+
+    decoder = Decoder(_SHAPE, "bf16", dist.get_rank(), dist.get_world_size())
+    _in_fp32(decoder)
+    return _written_in_fp32(decoder)
+
+
+@pytest.mark.slow
+def test_two_ranks_write_what_one_does(pool: RankPool) -> None:
+    (alone,) = pool.run(_written_together, ranks=1)
+    for written in pool.run(_written_together, ranks=2):
+        assert torch.equal(written, alone)
 
 
 def test_int8_weights_are_within_their_rounding() -> None:
