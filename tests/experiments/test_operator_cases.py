@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from repro.catalog.studies.operators import read_operator_study
-from repro.experiments.operators import Case, Sharded, _together
+from repro.experiments.operators import Case, Sharded, together
 from repro.logs.operator_trace import TracedOperator
 
 
@@ -65,7 +65,7 @@ def test_what_ranks_and_repeats_measured_becomes_one() -> None:
             {key: traced},
         )
 
-    found = _together([[measured(rank, repeat) for repeat in (0, 1)] for rank in (0, 1)])
+    found = together([[measured(rank, repeat) for repeat in (0, 1)] for rank in (0, 1)])
     assert found.ranks == 2
     # Means over ranks, by repeat; and nothing that only some repeats had.
     assert found.operators[everywhere] == [1.5, 11.5]

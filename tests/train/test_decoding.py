@@ -41,6 +41,7 @@ def _in_fp32(decoder: Decoder) -> None:
             linear._weight = linear._weight.float()
     decoder._logits._weight = decoder._logits._weight.float()
     decoder._embedding, decoder._norm = decoder._embedding.float(), decoder._norm.float()
+    decoder._memory = decoder._memory.float()
 
 
 def _anew(decoder: Decoder, tokens: torch.Tensor) -> torch.Tensor:
@@ -75,18 +76,12 @@ def _anew(decoder: Decoder, tokens: torch.Tensor) -> torch.Tensor:
 _TOKENS = torch.randint(96, (12, 3), generator=torch.Generator().manual_seed(3))
 
 
-def _written_in_fp32(decoder: Decoder) -> torch.Tensor:
-    decoder.fill(3, 0, len(_TOKENS))
-    decoder._cache = decoder._cache.float()
-    return torch.stack([decoder.step(token) for token in _TOKENS])
-
-
 def test_its_cache_gives_what_computing_everything_anew_does() -> None:
-    decoder, tokens = Decoder(_SHAPE, "bf16"), _TOKENS
+    decoder = Decoder(_SHAPE, "bf16")
     _in_fp32(decoder)
-    written = _written_in_fp32(decoder)
+    written = _written(decoder, _TOKENS)
     for one in range(3):
-        assert torch.equal(written[:, one], _anew(decoder, tokens[:, one]))
+        assert torch.equal(written[:, one], _anew(decoder, _TOKENS[:, one]))
 
 
 def _written_together() -> torch.Tensor:
@@ -94,7 +89,7 @@ def _written_together() -> torch.Tensor:
 
     decoder = Decoder(_SHAPE, "bf16", dist.get_rank(), dist.get_world_size())
     _in_fp32(decoder)
-    return _written_in_fp32(decoder)
+    return _written(decoder, _TOKENS)
 
 
 @pytest.mark.slow

@@ -34,10 +34,9 @@ def measure_decoding(profile_name: str) -> xr.Dataset:
     Returns
     -------
     Dataset
-        `output_token_s` (weights, ranks, batch, context, repeat), medians over a repeat's tokens
-        on the slower rank; and of the probes, on the slower rank: `probe_token_s` and
-        `weight_byte_s` (weights, ranks, probe_batch, repeat) and `attention_s` (weights, ranks,
-        probe_batch, probe_context, repeat).
+        On the slower rank: `output_token_s` (weights, ranks, batch, context, repeat), medians over
+        a repeat's tokens; and of the probes `probe_token_s` and `weight_byte_s` (weights, ranks,
+        probe_batch, repeat) and `attention_s` (weights, ranks, probe_batch, probe_context, repeat).
 
     Raises
     ------

@@ -148,7 +148,7 @@ def measure_operators(profile_name: str) -> xr.Dataset:
     # The profiler says on each start and stop that it does; ranks inherit that it should not.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     found = run_ranks("operators", 1, _alone, profile_name)
-    found.append(_together(run_ranks("sharded tables", profile.ranks, _sharded, profile_name)))
+    found.append(together(run_ranks("sharded tables", profile.ranks, _sharded, profile_name)))
     return _dataset(found).assign_attrs(
         title="Operators of this machine, and iterations timed again from them",
         source="testbed",
@@ -306,7 +306,7 @@ def _dlrms(
         yield (role, number, plan), partial(laps_s, model, model.batch(number))
 
 
-def _together(answers: list[list[Sharded]]) -> Found:
+def together(answers: list[list[Sharded]]) -> Found:
     """What several ranks measured as one: an operator takes what it takes them on average, a
     collective what it takes the last one to come."""
     from repro.train.dlrm import PASSES

@@ -110,7 +110,7 @@ class Decoder:
         needed = self._shape.layers * 2 * math.prod(size)
         # Mapped once: that takes longer than the steps that are measured.
         if len(self._memory) < needed:
-            self._memory = torch.empty(needed, dtype=torch.bfloat16)
+            self._memory = torch.empty(needed, dtype=self._memory.dtype)
         self._cache = self._memory[:needed].view(self._shape.layers, 2, *size)
         self._cache[..., :context, :] = 1 / self._shape.head_dim
         self._length = context
@@ -182,7 +182,6 @@ class Probe:
         self, shape: DecoderShape, weights: Weights, rank: int = 0, ranks: int = 1
     ) -> None:
         self._shape, self._ranks = shape, ranks
-        self._kv_heads = shape.kv_heads // ranks
         self._decoder = Decoder(shape, weights, rank, ranks)
         self._linears = [
             linear
@@ -205,7 +204,7 @@ class Probe:
 
     def attention_s(self, batch: int, context: int) -> float:
         """Seconds of one layer's attention to its cache."""
-        heads, width = self._kv_heads, self._shape.head_dim
+        heads, width = self._decoder._kv_heads, self._shape.head_dim
         queries = self._shape.heads // self._shape.kv_heads
         size = 2 * batch * heads * context * width
         # A layer's cache is not there where the layer before has read its own.

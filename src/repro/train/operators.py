@@ -18,7 +18,6 @@ import torch.distributed as dist
 from repro.catalog.studies.operator_calls import (
     BAGS,
     CHANGES,
-    LOOKED_UP,
     LOOKUPS,
     STRIDED_COPY,
     Sizes,
@@ -27,7 +26,7 @@ from repro.collectives.operations import prepare
 
 Operands = tuple[Any, ...]
 # Their first operand is the table.
-_IN_TABLES = (*LOOKED_UP, CHANGES)
+_IN_TABLES = ("index_select", "embedding", BAGS, CHANGES)
 # Of one measurement, and the most sets of operands, and tables, that take turns.
 _SHORTEST_S, _MOST_SETS, _MOST_TABLES = 1e-3, 12, 48
 # Launches of one measurement, and the width of what is launched.

@@ -32,8 +32,8 @@ LOOKUPS = ("index_select", CHANGES, "embedding", "embedding_dense_backward")
 # hands over at once.
 _FETCHED_AT = {CHANGES: 1, BAGS: 2}
 _LINE_BYTES = 64
-# Of these rows stay as they are.
-LOOKED_UP = ("index_select", "embedding", BAGS)
+# All numbers are in fp32.
+_ELEMENT_BYTES = 4
 # By numbers of operands that have all elements.
 BY_ELEMENTS: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("add", "add_", "sub", "mul", "mul_"), (1, 2)),
@@ -90,19 +90,19 @@ def benchmark_of(name: str, args: Mapping[str, Any]) -> tuple[str, Sizes] | None
     return None
 
 
-def in_lines(operator: str, sizes: Any, element_bytes: int = 4) -> Any:
+def in_lines(operator: str, sizes: Any) -> Any:
     """Sizes of calls (call, axis), where rows are fetched with the cache lines that one lies in for
     its width: on average, as they lie one behind the other, from the beginning of a line on. What
     writes as much beside them, as `index_select`, goes by widths."""
     sizes = np.array(sizes, dtype=float)
     if (axis := _FETCHED_AT.get(operator)) is not None:
-        row_bytes = element_bytes * sizes[:, axis].astype(int)
+        row_bytes = _ELEMENT_BYTES * sizes[:, axis].astype(int)
         beginnings = np.gcd(row_bytes, _LINE_BYTES)
         sizes[:, axis] = (row_bytes + _LINE_BYTES - beginnings) / _LINE_BYTES
     return sizes
 
 
-def moved_bytes(operator: str, sizes: Any, element_bytes: int = 4) -> Any:
+def moved_bytes(operator: str, sizes: Any) -> Any:
     """Bytes of all operands and results of an operator.
 
     Parameters
@@ -115,14 +115,14 @@ def moved_bytes(operator: str, sizes: Any, element_bytes: int = 4) -> Any:
     Array
         Of each call.
     """
-    return element_bytes * sum(_operands_and_results(operator, sizes))
+    return _ELEMENT_BYTES * sum(_operands_and_results(operator, sizes))
 
 
-def made_bytes(operator: str, sizes: Any, element_bytes: int = 4) -> Any:
+def made_bytes(operator: str, sizes: Any) -> Any:
     """Bytes of an operator's results, which others take as operands, and of rows that are changed:
     what an iteration goes through, once each."""
     _, results = _operands_and_results(operator, sizes)
-    return element_bytes * results
+    return _ELEMENT_BYTES * results
 
 
 def _operands_and_results(operator: str, sizes: Any) -> tuple[Any, Any]:
@@ -150,9 +150,9 @@ def _operands_and_results(operator: str, sizes: Any) -> tuple[Any, Any]:
     return int(count) * columns[0], _BESIDE.get(name, not name.endswith("_")) * columns[0]
 
 
-def collective_bytes(args: Mapping[str, Any], element_bytes: int = 4) -> int:
+def collective_bytes(args: Mapping[str, Any]) -> int:
     """Bytes of the larger of what a rank hands over and gets in a call of a collective."""
-    return element_bytes * max(map(_elements, args.get("Input Dims", [[]])))
+    return _ELEMENT_BYTES * max(map(_elements, args.get("Input Dims", [[]])))
 
 
 def _product(dims: Sequence[Any], strides: Sequence[Any], first: int) -> tuple[str, Sizes] | None:
