@@ -1,8 +1,11 @@
 """CUDA names mean the CPU inside the scope, and nothing is patched outside."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.distributed as dist
+from rank_pool import RankPool
 
 from repro.train.megatron.cpu_compat import cpu_as_cuda
 
@@ -37,3 +40,17 @@ def test_a_group_of_one_rank_reduces_nothing(monkeypatch: pytest.MonkeyPatch) ->
         with cpu_as_cuda():
             dist.all_reduce(torch.ones(ranks))
     assert reduced == [2]
+
+
+def _socket_threads() -> tuple[int, int]:
+    """Of this process; and its groups of several ranks."""
+    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    groups = [group for group in dist.distributed_c10d._world.pg_map if group.size() > 1]
+    return sum(name.startswith("gloo_tcp") for name in names), len(groups)
+
+
+@pytest.mark.slow
+def test_all_groups_have_one_thread_for_their_sockets(pool: RankPool) -> None:
+    for threads, groups in pool.run(_socket_threads, ranks=4, tensor_parallel=2):
+        assert groups > 3
+        assert threads == 1
