@@ -82,54 +82,53 @@ def _splits_as_numbers(
     return tokens_per_expert
 
 
-def _on_one_device() -> type[ProcessGroupGloo]:
-    """Gloo's groups, with one thread for the sockets of all of them.
+@cache
+def _devices(interfaces: str | None) -> list[ProcessGroupGloo.Device]:
+    """What gloo sends and listens with, as torch chooses it."""
+    if not interfaces:
+        return [ProcessGroupGloo.create_default_device()]
+    return [ProcessGroupGloo.create_device(interface=name) for name in interfaces.split(",")]
+
+
+class _OnOneDevice(ProcessGroupGloo):
+    """A group of gloo's, with one thread for the sockets of all groups of this process.
 
     Each would have a thread of its own, and those wake up a hundred times a second whether there is
     something to do or not: with Megatron-Core's eighteen groups 3 % of a core for every rank.
     """
 
-    @cache
-    def devices() -> list[ProcessGroupGloo.Device]:
-        # As torch chooses them where it is given none.
-        names = os.environ.get("GLOO_SOCKET_IFNAME")
-        if not names:
-            return [ProcessGroupGloo.create_default_device()]
-        return [ProcessGroupGloo.create_device(interface=name) for name in names.split(",")]
-
-    class OnOneDevice(ProcessGroupGloo):
-        def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
-            options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-            options._timeout = timeout
-            options._devices = devices()
-            options._threads = 2 * len(devices())
-            super().__init__(store, rank, size, options)
-
-    return OnOneDevice
+    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
+        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        options._timeout = timeout
+        options._devices = _devices(os.environ.get("GLOO_SOCKET_IFNAME"))
+        options._threads = 2 * len(options._devices)
+        super().__init__(store, rank, size, options)
 
 
 @contextmanager
 def cpu_as_cuda() -> Iterator[None]:
     """Make the parts of `torch.cuda` that Megatron-Core calls mean the CPU, within this scope.
 
-    Reduce-scatters and all-gathers are those of `repro.collectives.ring`.
+    Reduce-scatters and all-gathers are those of `repro.collectives.ring`; groups that are made in
+    it share a thread for their sockets.
     """
+    replacements: list[tuple[Any, str, Any]] = [
+        *((torch, name, _on_cpu(getattr(torch, name))) for name in _MAKING),
+        (torch.Tensor, "cuda", lambda tensor, *args, **kwargs: tensor),
+        (torch.Tensor, "type", _cuda_type),
+        (distributed_c10d, "ProcessGroupGloo", _OnOneDevice),
+        (dist, "all_reduce", _unless_alone(dist.all_reduce)),
+        (dist, "reduce_scatter_tensor", ring_reduce_scatter),
+        (dist, "all_gather_into_tensor", ring_all_gather),
+        (param_and_grad_buffer, "dist_reduce_scatter_func", ring_reduce_scatter),
+        (param_and_grad_buffer, "dist_all_gather_func", ring_all_gather),
+        (torch.cuda, "current_device", lambda: _CPU),
+        (torch.cuda, "synchronize", lambda *args, **kwargs: None),
+        (torch.cuda, "current_stream", lambda *args: None),
+        (torch.cuda, "Stream", lambda: None),
+        (MoEAlltoAllTokenDispatcher, "_maybe_dtoh_and_synchronize", _splits_as_numbers),
+    ]
     with ExitStack() as stack:
-        for owner, name, replacement in (
-            *((torch, name, _on_cpu(getattr(torch, name))) for name in _MAKING),
-            (torch.Tensor, "cuda", lambda tensor, *args, **kwargs: tensor),
-            (torch.Tensor, "type", _cuda_type),
-            (distributed_c10d, "ProcessGroupGloo", _on_one_device()),
-            (dist, "all_reduce", _unless_alone(dist.all_reduce)),
-            (dist, "reduce_scatter_tensor", ring_reduce_scatter),
-            (dist, "all_gather_into_tensor", ring_all_gather),
-            (param_and_grad_buffer, "dist_reduce_scatter_func", ring_reduce_scatter),
-            (param_and_grad_buffer, "dist_all_gather_func", ring_all_gather),
-            (torch.cuda, "current_device", lambda: _CPU),
-            (torch.cuda, "synchronize", lambda *args, **kwargs: None),
-            (torch.cuda, "current_stream", lambda *args: None),
-            (torch.cuda, "Stream", lambda: None),
-            (MoEAlltoAllTokenDispatcher, "_maybe_dtoh_and_synchronize", _splits_as_numbers),
-        ):
+        for owner, name, replacement in replacements:
             stack.enter_context(mock.patch.object(owner, name, replacement))
         yield
