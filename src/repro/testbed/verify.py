@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from repro.errors import ReproError
 from repro.observe.other_work import busiest_other
-from repro.testbed.links import FRAMING, Network, bucket_bytes, read_uplink_bytes
+from repro.testbed.links import FRAMING, MTU, Network, bucket_bytes, read_uplink_bytes
 from repro.testbed.namespaces import Namespace, inside
 
 TOLERANCE = 0.05
@@ -23,8 +23,14 @@ _PORT = 29400
 PATIENCE_S = 600.0
 _PAUSE_S, _SAY_AFTER_S, _SAY_AGAIN_S = 0.5, 10.0, 60.0
 _RAMP_S = 0.1
-# Three frames of the largest size.
-_DATAGRAM_BYTES = 26_000
+# What a frame holds besides a datagram's payload: Ethernet's header, IPv4's and UDP's.
+_HEADERS_BYTES = 14 + 20 + 8
+_DATAGRAM_BYTES = MTU - 28
+# Datagrams cross the links in bundles, as TCP's segments do, or the cores that fill links are what
+# limits these; a bundle that fills a bucket alone would lose what arrives while it waits.
+_MOST_DATAGRAMS = 4
+# Of <linux/udp.h>: Python's socket module names neither.
+_UDP_SEGMENT, _UDP_GRO = 103, 104
 _WINDOW_S = 0.2
 # How much faster than a link they are sent: what is left in queues has to pass, too.
 _AHEAD = 1.3
@@ -181,13 +187,17 @@ def _carried_gbps(
     """
     done = threading.Event()
     threads, sinks = [], []
+    datagrams = min(_MOST_DATAGRAMS, bucket_bytes(limit) // (MTU + 14))
     for sender, receiver in flows:
         sink = _socket(network.gpus[receiver])
+        # What cannot be kept is dropped at once, bundle by bundle.
+        sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        sink.setsockopt(socket.IPPROTO_UDP, _UDP_GRO, 1)
         sink.bind((network.addresses[receiver], _PORT))
         sinks.append(sink)
         source = _socket(network.gpus[sender])
         source.connect((network.addresses[receiver], _PORT))
-        sending = (source, _AHEAD * limit * 1e9 / 8, done)
+        sending = (source, datagrams, _AHEAD * limit * 1e9 / 8, done)
         threads.append(threading.Thread(target=_send, args=sending, daemon=True))
     for thread in threads:
         thread.start()
@@ -200,8 +210,10 @@ def _carried_gbps(
         thread.join()
     for sink in sinks:
         sink.close()
+    # Counters have a bundle's headers once, buckets those of every frame in it.
+    framed = datagrams * (MTU + 14) / (datagrams * _DATAGRAM_BYTES + _HEADERS_BYTES)
     return [
-        (last_bytes - first_bytes) * 8e-9 / (last_s - first_s) / FRAMING
+        (last_bytes - first_bytes) * framed * 8e-9 / (last_s - first_s) / FRAMING
         for (first_s, first_bytes), (last_s, last_bytes) in zip(before, after, strict=True)
     ]
 
@@ -215,13 +227,14 @@ def _socket(namespace: Namespace) -> socket.socket:
         return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
 
-def _send(source: socket.socket, bytes_per_s: float, done: threading.Event) -> None:
-    payload = bytes(_DATAGRAM_BYTES)
+def _send(source: socket.socket, datagrams: int, bytes_per_s: float, done: threading.Event) -> None:
+    bundle = bytes(datagrams * _DATAGRAM_BYTES)
+    source.setsockopt(socket.IPPROTO_UDP, _UDP_SEGMENT, _DATAGRAM_BYTES)
     # The kernel holds the sender back while its own link's queue is full.
-    source.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * _DATAGRAM_BYTES)
+    source.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * len(bundle))
     next_s = time.monotonic()
     with source:
         while not done.is_set():
-            source.send(payload)
-            next_s += _DATAGRAM_BYTES / bytes_per_s
+            source.send(bundle)
+            next_s += len(bundle) / bytes_per_s
             time.sleep(max(0.0, next_s - time.monotonic()))
