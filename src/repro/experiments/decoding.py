@@ -50,7 +50,7 @@ def measure_decoding(profile_name: str) -> xr.Dataset:
         "ranks": list(entry.ranks),
         "batch": list(profile.batches),
         "context": list(profile.contexts),
-        "probe_batch": list(entry.probes.batches),
+        "probe_batch": list(entry.probed_batches(profile)),
         "probe_context": list(entry.probes.contexts),
     }
     cells = list(product(entry.weights, entry.ranks))
@@ -140,19 +140,19 @@ def _rank(
         address = f"tcp://127.0.0.1:{port}"
         dist.init_process_group("gloo", init_method=address, rank=rank, world_size=ranks)
     entry = read_decoding()
-    sizes = entry.probes
+    batches, contexts = entry.probed_batches(profile), entry.probes.contexts
     decoder = Decoder(entry.shape, weights, rank, ranks)
-    probe = Probe(sizes.shape, weights, rank, ranks)
+    probe = Probe(entry.probes.shape, weights, rank, ranks)
     measured: dict[str, list[Callable[[], float]]] = {
         "output_token_s": [
             partial(token_s, decoder, batch, context, profile.tokens)
             for batch, context in product(profile.batches, profile.contexts)
         ],
-        "probe_token_s": [partial(probe.token_s, batch) for batch in sizes.batches],
-        "weight_byte_s": [partial(probe.weight_byte_s, batch) for batch in sizes.batches],
+        "probe_token_s": [partial(probe.token_s, batch) for batch in batches],
+        "weight_byte_s": [partial(probe.weight_byte_s, batch) for batch in batches],
         "attention_s": [
             partial(probe.attention_s, batch, context)
-            for batch, context in product(sizes.batches, sizes.contexts)
+            for batch, context in product(batches, contexts)
         ],
     }
     found: dict[str, list[list[float]]] = {

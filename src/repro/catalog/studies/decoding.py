@@ -43,6 +43,11 @@ class Decoding(Entry):
         """One by name."""
         return choose("profile", name, self.profiles)
 
+    def probed_batches(self, profile: DecodingProfile) -> tuple[int, ...]:
+        """Those of the probes between which a profile's batches lie."""
+        beyond = sum(batch < max(profile.batches) for batch in self.probes.batches)
+        return self.probes.batches[: beyond + 1]
+
 
 def read_decoding() -> Decoding:
     """The file."""
