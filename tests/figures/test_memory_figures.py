@@ -5,6 +5,7 @@ import hvplot
 import numpy as np
 import pandas as pd
 import pytest
+from drawing import drawn
 
 from repro.catalog.models.open_models import open_model
 from repro.catalog.systems.technology import read_technology
@@ -28,7 +29,7 @@ def _backend(request: pytest.FixtureRequest) -> None:
 
 
 def _drawn(figure: hv.core.Dimensioned) -> hv.core.Dimensioned:
-    assert hv.render(figure) is not None
+    assert drawn(figure, hv.Store.current_backend) is not None
     return figure
 
 

@@ -4,6 +4,7 @@ import holoviews as hv
 import hvplot
 import pytest
 import xarray as xr
+from drawing import drawn
 from one_gpu_made_up import CLUSTER, made_up_measurements
 
 from repro.catalog.models.papers import model
@@ -59,7 +60,7 @@ def test_points_are_measured_and_lines_predicted(
                 expected = {size: 1e3 * time / size for size, time in times.dropna().items()}
                 assert _values(element) == pytest.approx(expected)
         assert panel.opts.get("plot").kwargs["title"] == model(name).label
-    hv.render(figure, backend=backend)
+    drawn(figure, backend)
 
 
 def test_memory_has_all_predicted_points_and_the_limit(
@@ -76,7 +77,7 @@ def test_memory_has_all_predicted_points_and_the_limit(
         assert _values(points) == pytest.approx((taken / 1e9).to_dict())
         assert limit.data == pytest.approx(139)
         assert panel.opts.get("plot").kwargs["title"] == model(name).label
-    hv.render(figure, backend=backend)
+    drawn(figure, backend)
 
 
 def test_without_measurements_there_are_lines_only(predicted: xr.Dataset, backend: str) -> None:
@@ -87,7 +88,7 @@ def test_without_measurements_there_are_lines_only(predicted: xr.Dataset, backen
     for figure in figures:
         assert figure.traverse(lambda element: element, [hv.Curve])
         assert not figure.traverse(lambda element: element, [hv.Scatter])
-        hv.render(figure, backend=backend)
+        drawn(figure, backend)
 
 
 def test_without_a_prediction_the_reason_stands_in_the_figures_place(backend: str) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from drawing import drawn
 from made_up import made_up_pipeline
 
 from repro.catalog.studies.selection import select
@@ -47,21 +48,21 @@ def test_bars_add_up_to_the_iteration(pipelines: xr.Dataset, reading: object, ba
         assert sums["8 TCP/IP"] == pytest.approx(
             float(expected.sel(model=name, gpus=8, protocol="tcp")), rel=1e-6
         )
-        hv.render(panel, backend=backend)
+        drawn(panel, backend)
 
 
 def test_nodes_have_a_bar_each(pipelines: xr.Dataset, backend: str) -> None:
     panel = next(iter(node_utilisation(pipelines)))
     bars = panel.traverse(lambda element: element, [hv.Rectangles])
     assert {bar.label: len(bar) for bar in bars} == {"RDMA": 4, "IPoIB": 4, "TCP/IP": 4}
-    hv.render(panel, backend=backend)
+    drawn(panel, backend)
 
 
 def test_protocols_that_are_none_of_the_papers_are_drawn_too(
     pipelines: xr.Dataset, backend: str
 ) -> None:
     one = pipelines.isel(protocol=[0]).assign_coords(protocol=["roce"])
-    hv.render(node_utilisation(one), backend=backend)
+    drawn(node_utilisation(one), backend)
 
 
 def test_a_timeline_shows_what_each_stage_does(backend: str) -> None:
@@ -70,7 +71,7 @@ def test_a_timeline_shows_what_each_stage_does(backend: str) -> None:
     found = {element.label: len(element) for element in boxes}
     # One iteration: two stages, two calls and two message ends each.
     assert found == {"compute": 2, "wait": 4, "message": 4}
-    hv.render(figure, backend=backend)
+    drawn(figure, backend)
 
 
 def test_cells_without_memory_say_so(backend: str) -> None:
@@ -93,7 +94,7 @@ def test_cells_without_memory_say_so(backend: str) -> None:
     assert stated.dimension_values(2).tolist() == ["last of GPT-2-Large"]
     batches = sorted(results["global_batch_size"].values.tolist())
     assert batches.index(64) < stated.dimension_values(0)[0] < batches.index(128)
-    hv.render(figure, backend=backend)
+    drawn(figure, backend)
 
 
 def test_micro_batches_have_a_line_per_model(backend: str) -> None:
@@ -102,7 +103,7 @@ def test_micro_batches_have_a_line_per_model(backend: str) -> None:
     curves = figure.traverse(lambda element: element, [hv.Curve])
     assert len(curves) == 4
     assert all(np.nanmax(curve.dimension_values(1)) <= 100 for curve in curves)
-    hv.render(figure, backend=backend)
+    drawn(figure, backend)
 
 
 def test_larger_models_have_two_panels(backend: str) -> None:
@@ -110,7 +111,7 @@ def test_larger_models_have_two_panels(backend: str) -> None:
     figure = larger_scale(results)
     curves = figure.traverse(lambda element: element, [hv.Curve])
     assert len(curves) == 2 * results.sizes["model"]
-    hv.render(figure, backend=backend)
+    drawn(figure, backend)
 
 
 def test_what_was_not_run_says_why(backend: str) -> None:

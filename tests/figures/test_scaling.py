@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from drawing import drawn
 
 from repro.figures.disk import save_figure, save_interactive
 from repro.figures.experiments.scaling import breakdown, received_over_time, share_by_protocol
@@ -35,7 +36,7 @@ def test_bars_are_milliseconds_at_full_scale(made_up_results: xr.Dataset, backen
     assert value["forward compute"]["2 TCP/IP"] == pytest.approx(15.0)
     tops = {bar.label: bar.dframe().set_index("run")["top"] for bar in bars}
     assert max(top["8 RDMA"] for top in tops.values()) == pytest.approx(1e3 * 0.275 / 2)
-    hv.render(panels[0], backend=backend)
+    drawn(panels[0], backend)
     assert "forward all-to-all" not in value
 
 
@@ -58,7 +59,7 @@ def test_rates_are_gigabits_at_full_scale(made_up_results: xr.Dataset, backend: 
     assert highest == pytest.approx(20 * 0.5 / 0.275, rel=0.02)
     (marks,) = panel.traverse(lambda element: element, [hv.Rectangles])
     assert len(marks) == 3
-    hv.render(panel, backend=backend)
+    drawn(panel, backend)
 
 
 def test_sensitivity_has_a_line_per_protocol(made_up_results: xr.Dataset, backend: str) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from drawing import drawn
 
 from repro.catalog.models.papers import model
 from repro.catalog.studies.selection import select
@@ -54,7 +55,7 @@ def test_bars_add_up_to_both_collectives(results: xr.Dataset, backend: str) -> N
             ]
             (found,) = (value for key, value in times.items() if int(key) == gpus)
             assert found == pytest.approx(sum(both))
-    hv.render(figure, backend=backend)
+    drawn(figure, backend)
 
 
 @pytest.mark.parametrize("draw", [share_by_gpus, throughput_by_gpus])
@@ -74,7 +75,7 @@ def test_panels_have_a_line_per_micro_batch(
         assert len(curves) == len(sizes)
         assert all(len(curve) == 4 for curve in curves)
         assert [curve.label for curve in curves] == [f"micro batch {size}" for size in sizes]
-    hv.render(figure, backend=backend)
+    drawn(figure, backend)
 
 
 def test_lines_are_shares_and_tokens(results: xr.Dataset, backend: str) -> None:
@@ -103,7 +104,7 @@ def test_what_was_not_run_says_why(draw: object, backend: str) -> None:
     figure = draw(not_run({"testbed": "no namespaces"}))  # type: ignore[operator]
     (text,) = figure.traverse(lambda element: element, [hv.Text])
     assert text.data[2] == "not run here: testbed: no namespaces"
-    hv.render(figure, backend=backend)
+    drawn(figure, backend)
 
 
 def test_they_are_the_experiments_figures(results: xr.Dataset, tmp_path: Path) -> None:

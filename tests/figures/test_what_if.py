@@ -8,6 +8,7 @@ import hvplot
 import matplotlib.image
 import pandas as pd
 import pytest
+from drawing import drawn
 
 from repro.figures.disk import save_figure
 from repro.figures.predicted.what_if import (
@@ -62,7 +63,7 @@ def test_phases_add_up_to_the_iteration(plans: pd.DataFrame, backend: str) -> No
     assert ends["time"].to_numpy() == pytest.approx(milliseconds)
     high = 1e3 * plans.high_s.to_numpy()
     assert (ends["time"] + ends["above"]).to_numpy() == pytest.approx(high)
-    hv.render(figure, backend=backend)
+    drawn(figure, backend)
 
 
 def test_memory_adds_up_and_the_mark_is_the_gpus(plans: pd.DataFrame, backend: str) -> None:
@@ -70,7 +71,7 @@ def test_memory_adds_up_and_the_mark_is_the_gpus(plans: pd.DataFrame, backend: s
     total = _table(figure, hv.Bars).groupby("plan")["memory"].sum()
     assert total[describe(plans.index)].to_numpy() == pytest.approx(plans.memory_bytes / 1e9)
     assert set(_table(figure, hv.Scatter)["memory"]) == {40.0}
-    hv.render(figure, backend=backend)
+    drawn(figure, backend)
 
 
 def test_use_of_nics_is_in_percent_of_the_protocols_rate(plans: pd.DataFrame, backend: str) -> None:
@@ -78,7 +79,7 @@ def test_use_of_nics_is_in_percent_of_the_protocols_rate(plans: pd.DataFrame, ba
     bursts = _table(figure, hv.Scatter).set_index("plan").loc[describe(plans.index), "rate"]
     assert bursts.to_numpy() == pytest.approx(100 * plans.fabric_burst_gbps / 81.9)
     assert bursts.max() == pytest.approx(100, abs=1)
-    hv.render(figure, backend=backend)
+    drawn(figure, backend)
 
 
 def test_marks_and_bars_stand_in_the_same_order(compared: pd.DataFrame, backend: str) -> None:
@@ -93,7 +94,7 @@ def test_one_node_sends_nothing(backend: str) -> None:
     alone = best_plans(choose_job("bert-large", "dgx-h100", "fabric", 8, 64), 2)
     figure = plan_links(alone)
     assert set(_table(figure, hv.Scatter)["rate"]) == {0.0}
-    hv.render(figure, backend=backend)
+    drawn(figure, backend)
 
 
 def test_scenarios_become_a_picture(compared: pd.DataFrame, tmp_path: Path) -> None:
