@@ -28,10 +28,9 @@ class _Job:
     arguments: tuple[Any, ...]
     ranks: int
     port: int
-    stages: int
-    family: Family
-    tensor_parallel: int
-    experts: int
+    meeting: int
+    """A number for each time that ranks join groups anew."""
+    groups: tuple[int, Family, int, int]
 
 
 @dataclass(frozen=True)
@@ -47,6 +46,8 @@ class RankPool:
         self._context.set_forkserver_preload(PRELOADED)
         self._processes: list[ForkServerProcess] = []
         self._pipes: list[Connection] = []
+        self._layout: tuple[object, ...] = ()
+        self._port = self._meeting = 0
 
     def run(
         self,
@@ -62,10 +63,13 @@ class RankPool:
         layer are spread over so many ranks."""
         if not self._processes:
             self._start()
-        port = _free_port()
+        groups = (stages, family, tensor_parallel, experts)
+        # As a run's ranks do, they stay in their groups while these are the same.
+        if self._layout != (ranks, groups):
+            self._layout, self._port = (ranks, groups), _free_port()
+            self._meeting += 1
         for pipe in self._pipes[:ranks]:
-            groups = (stages, family, tensor_parallel, experts)
-            pipe.send(_Job(task, arguments, ranks, port, *groups))
+            pipe.send(_Job(task, arguments, ranks, self._port, self._meeting, groups))
         return [self._answer(pipe) for pipe in self._pipes[:ranks]]
 
     def close(self) -> None:
@@ -76,7 +80,7 @@ class RankPool:
             process.join()
         for pipe in self._pipes:
             pipe.close()
-        self._processes, self._pipes = [], []
+        self._processes, self._pipes, self._layout = [], [], ()
 
     def _start(self) -> None:
         for rank in range(_SIZE):
@@ -118,6 +122,7 @@ def _serve(rank: int, pipe: Connection) -> None:
     torch.set_num_threads(1)
     # As ranks of a run do: what was loaded before the fork is never garbage.
     gc.freeze()
+    joined = 0
     while True:
         try:
             job: _Job = pipe.recv()
@@ -125,10 +130,12 @@ def _serve(rank: int, pipe: Connection) -> None:
             return
         try:
             with device_scope():
-                groups = (job.stages, job.family, job.tensor_parallel, job.experts)
-                join_groups(rank, job.ranks, "127.0.0.1", job.port, *groups)
+                if joined != job.meeting:
+                    if joined:
+                        leave_groups()
+                    join_groups(rank, job.ranks, "127.0.0.1", job.port, *job.groups)
+                    joined = job.meeting
                 answer = job.task(*job.arguments)
-                leave_groups()
         except Exception:
             answer = _Failed(f"rank {rank}: {traceback.format_exc()}")
         pipe.send(answer)

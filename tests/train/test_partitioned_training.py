@@ -25,7 +25,8 @@ from repro.train.training import set_up
 
 pytestmark = pytest.mark.slow
 
-_STEPS, _FP32 = 4, 4
+# What the first step of Adam changes has the size of its rate, whatever the gradients.
+_STEPS, _FP32 = 3, 4
 _SCHEMES = read_partition_study().schemes
 _EXACT = [name for name, one in _SCHEMES.items() if not (one.int8_weights or one.int4_gradients)]
 _QUANTISED = [name for name in _SCHEMES if name not in _EXACT]
