@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
+from repro.errors import ReproError
 from repro.results.message_costs import message_costs
 
 _SIZES = np.array([8, 1 << 10, 1 << 14, 1 << 18, 1 << 22])
@@ -43,3 +44,10 @@ def test_small_calls_are_those_that_latency_makes_up() -> None:
     # Four times the largest size takes four times as long.
     largest_s = _LATENCY_S + (1 << 22) / _RATE
     assert costs.loc[("fast", "data")].time_s == pytest.approx(2 * 4 * largest_s)
+
+
+def test_a_collective_that_the_sweep_lacks_is_named() -> None:
+    columns = ["role", "operation", "bytes", "calls"]
+    volumes = pd.DataFrame([("data", "reduce_scatter", 1 << 20, 1.0)], columns=columns)
+    with pytest.raises(ReproError, match="calls of reduce_scatter have no costs.*collectives.yaml"):
+        message_costs(volumes, _sweep())

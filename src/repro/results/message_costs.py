@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from repro.errors import ReproError
 from repro.results.collectives import OUT_OF_PLACE, bandwidths
 from repro.results.communication import transfers
 from repro.results.store import why_not_run
@@ -41,10 +42,21 @@ def message_costs(volumes: pd.DataFrame, sweep: xr.Dataset) -> pd.DataFrame:
         `protocol`, `role`; `calls`; `small_calls` and `small_bytes`, the shares of calls and bytes
         that are small: latency, the time of the smallest size, is half of their time or more;
         `time_s` of all calls of an iteration, and `latency_time`, the share of it that is latency.
+
+    Raises
+    ------
+    ReproError
+        The sweep lacks a collective that was called.
     """
     curves = bandwidths(sweep)["time_s"].isel(source=0, gpus=-1).sel(in_place=OUT_OF_PLACE)
     rows = []
     moved = volumes[~volumes.operation.isin(("recv", "barrier"))]
+    called = {_CURVES.get(name, name) for name in moved.operation}
+    if missing := sorted(called - set(curves["collective"].values.tolist())):
+        raise ReproError(
+            f"calls of {', '.join(missing)} have no costs, since the sweep has none; add them to "
+            "`collectives` of the profile in params/collectives.yaml"
+        )
     for protocol in curves["protocol"].values:
         for role, own in moved.groupby("role", sort=False):
             layout = "node" if role == "tensor" else "world"
