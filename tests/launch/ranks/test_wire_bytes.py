@@ -22,7 +22,7 @@ _TOPOLOGY = Topology(
         Level(name="fabric", members=4, link_gbps=1),
     )
 )
-_RATES = {"node": 1.0, "fabric": 0.5}
+_RATES = {"node": 1.0, "fabric": 1.0}
 _RANKS = (2, 4, 8)
 _SMALL = CollectiveSweep(
     collectives=COLLECTIVES,
