@@ -55,6 +55,11 @@ def _site() -> Site:
     return Site(_TOPOLOGY, 4, cores_per_rank(4))
 
 
+def _unpaced() -> Site:
+    """Where bytes are counted, and no time of computing is looked at."""
+    return Site(_TOPOLOGY, 4, cores=None)
+
+
 @pytest.fixture(scope="module")
 def outcome(enwiki: Path) -> Outcome:
     return _trained(enwiki)
@@ -120,7 +125,7 @@ def test_nics_carry_gradients_by_group_and_what_experts_exchange(
         expected += 2 * exchanged_bytes(run.shape, run.micro_batch_size, 4, 4) * 2 / 3
     carried = np.array(np.inf)
     for _ in range(_ATTEMPTS):
-        with open_site(_site()) as session:
+        with open_site(_unpaced()) as session:
             outcome = session.run(Order(run, 4, _RATES))
         assert isinstance(outcome, Outcome)
         carried = np.minimum(carried, _carried(outcome))
@@ -249,7 +254,7 @@ def test_one_rank_out_of_memory_is_an_answer_and_the_session_goes_on(enwiki: Pat
     order = Order(
         small_run("gpt", enwiki), 4, _RATES, memory_bytes=(plenty, plenty, little, plenty)
     )
-    with open_site(_site()) as session:
+    with open_site(_unpaced()) as session:
         before = session.run(replace(order, memory_bytes=(plenty,) * 4))
         found = session.run(order)
         after = session.run(replace(order, memory_bytes=()))
@@ -266,13 +271,13 @@ def test_one_rank_out_of_memory_is_an_answer_and_the_session_goes_on(enwiki: Pat
 def test_new_ranks_are_not_out_of_memory_at_their_first_run(enwiki: Path) -> None:
     """A process's first run loads some 40 MB, which are none of the model's."""
     run = small_run("gpt", enwiki, micro_batch_size=1)
-    with open_site(_site()) as session:
+    with open_site(_unpaced()) as session:
         unlimited = session.run(Order(run, 4, _RATES))
         assert isinstance(unlimited, Outcome)
         first = max(record.peak_memory_bytes for record in unlimited.records)
     allowance = 25 << 20
     assert first > allowance, "the first run takes no more than others: this test shows nothing"
-    with open_site(_site()) as session:
+    with open_site(_unpaced()) as session:
         limited = session.run(Order(run, 4, _RATES, memory_bytes=(allowance,) * 4))
     assert isinstance(limited, Outcome)
 
