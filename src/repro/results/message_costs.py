@@ -50,9 +50,8 @@ def message_costs(volumes: pd.DataFrame, sweep: xr.Dataset) -> pd.DataFrame:
     """
     curves = bandwidths(sweep)["time_s"].isel(source=0, gpus=-1).sel(in_place=OUT_OF_PLACE)
     rows = []
-    moved = volumes[~volumes.operation.isin(("recv", "barrier"))]
-    called = {_CURVES.get(name, name) for name in moved.operation}
-    if missing := sorted(called - set(curves["collective"].values.tolist())):
+    moved = volumes[~volumes.operation.isin(("recv", "barrier"))].replace({"operation": _CURVES})
+    if missing := sorted({*moved.operation} - {*curves["collective"].values.tolist()}):
         raise ReproError(
             f"calls of {', '.join(missing)} have no costs, since the sweep has none; add them to "
             "`collectives` of the profile in params/collectives.yaml"
@@ -62,7 +61,7 @@ def message_costs(volumes: pd.DataFrame, sweep: xr.Dataset) -> pd.DataFrame:
             layout = "node" if role == "tensor" else "world"
             here = curves.sel(protocol=protocol, layout=layout)
             found = [
-                _on_curve(size, here.sel(collective=_CURVES.get(name, name)).dropna("size_bytes"))
+                _on_curve(size, here.sel(collective=name).dropna("size_bytes"))
                 for name, size in zip(own.operation, own.bytes.astype(float), strict=True)
             ]
             time_s, empty_s = np.array(found).T

@@ -23,9 +23,9 @@ _PORT = 29400
 PATIENCE_S = 600.0
 _PAUSE_S, _SAY_AFTER_S, _SAY_AGAIN_S = 0.5, 10.0, 60.0
 _RAMP_S = 0.1
-# What a frame holds besides a datagram's payload: Ethernet's header, IPv4's and UDP's.
-_HEADERS_BYTES = 14 + 20 + 8
-_DATAGRAM_BYTES = MTU - 28
+# Headers of a datagram's frame: Ethernet's, IPv4's and UDP's.
+_FRAME_BYTES, _HEADERS_BYTES = MTU + 14, 14 + 20 + 8
+_DATAGRAM_BYTES = _FRAME_BYTES - _HEADERS_BYTES
 # Datagrams cross the links in bundles, as TCP's segments do, or the cores that fill links are what
 # limits these; a bundle that fills a bucket alone would lose what arrives while it waits.
 _MOST_DATAGRAMS = 4
@@ -187,7 +187,7 @@ def _carried_gbps(
     """
     done = threading.Event()
     threads, sinks = [], []
-    datagrams = min(_MOST_DATAGRAMS, bucket_bytes(limit) // (MTU + 14))
+    datagrams = min(_MOST_DATAGRAMS, bucket_bytes(limit) // _FRAME_BYTES)
     for sender, receiver in flows:
         sink = _socket(network.gpus[receiver])
         # What cannot be kept is dropped at once, bundle by bundle.
@@ -211,7 +211,7 @@ def _carried_gbps(
     for sink in sinks:
         sink.close()
     # Counters have a bundle's headers once, buckets those of every frame in it.
-    framed = datagrams * (MTU + 14) / (datagrams * _DATAGRAM_BYTES + _HEADERS_BYTES)
+    framed = datagrams * _FRAME_BYTES / (datagrams * _DATAGRAM_BYTES + _HEADERS_BYTES)
     return [
         (last_bytes - first_bytes) * framed * 8e-9 / (last_s - first_s) / FRAMING
         for (first_s, first_bytes), (last_s, last_bytes) in zip(before, after, strict=True)

@@ -47,8 +47,8 @@ _ITERATIONS = 4
 # Headers, acknowledgements and barriers add about a percent. A machine that stalls has TCP send
 # again what had arrived: that only adds bytes, so that the least of some attempts is judged.
 _OVERHEAD, _ATTEMPTS = 0.03, 6
-# Experts exchange small messages too: how many rows each will get, and what balances them.
-_EXPERTS_OVERHEAD = 0.05
+# Experts on other nodes exchange small messages too: 2.4 to 3.3 % in twelve runs.
+_EXPERTS_OVERHEAD = {2: _OVERHEAD, 4: 0.04}
 
 
 def _site() -> Site:
@@ -129,9 +129,9 @@ def test_nics_carry_gradients_by_group_and_what_experts_exchange(
             outcome = session.run(Order(run, 4, _RATES))
         assert isinstance(outcome, Outcome)
         carried = np.minimum(carried, _carried(outcome))
-        if carried.max() < (1 + _EXPERTS_OVERHEAD) * expected:
+        if carried.max() < (1 + _EXPERTS_OVERHEAD[experts]) * expected:
             break
-    assert carried == pytest.approx(expected, rel=_EXPERTS_OVERHEAD)
+    assert carried == pytest.approx(expected, rel=_EXPERTS_OVERHEAD[experts])
     times = outcome.records[0].phase_time_s
     exchanges = np.array(times["forward all-to-all"]) + np.array(times["backward all-to-all"])
     if experts == 4:

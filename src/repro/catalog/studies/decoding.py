@@ -45,8 +45,8 @@ class Decoding(Entry):
 
     def probed_batches(self, profile: DecodingProfile) -> tuple[int, ...]:
         """Those of the probes between which a profile's batches lie."""
-        beyond = sum(batch < max(profile.batches) for batch in self.probes.batches)
-        return self.probes.batches[: beyond + 1]
+        below = sum(batch < max(profile.batches) for batch in self.probes.batches)
+        return self.probes.batches[: below + 1]
 
 
 def read_decoding() -> Decoding:
