@@ -31,7 +31,7 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     ProcessPoolExecutor
         The pool. What is still queued when the block ends is dropped.
     """
-    pool = ProcessPoolExecutor(workers, initializer=_begin_worker)
+    pool = ProcessPoolExecutor(workers, initializer=_begin_worker, initargs=(os.getpid(),))
     try:
         yield pool
     finally:
@@ -72,9 +72,10 @@ def map_in_order(
         yield pending.popleft().result()
 
 
-def _begin_worker() -> None:
+def _begin_worker(parent: int) -> None:
+    # Its parent may be dead by now: it would be told of another one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
 def _end_with(parent: int) -> None:

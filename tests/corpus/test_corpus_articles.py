@@ -9,8 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
@@ -27,7 +25,6 @@ from repro.corpus.records import Article, read_articles
 from repro.corpus.shards import Share
 from repro.corpus.streams import decompress
 from repro.errors import ReproError
-from repro.processes import map_in_order, process_pool
 
 
 def extract(dump: Path, output: Path, **changed: Any) -> dict[str, Any]:
@@ -381,33 +378,6 @@ def test_a_dying_worker_does_not_hang(
     monkeypatch.setattr(module, "plain_text", lambda markup: os._exit(9))
     with pytest.raises(ReproError, match=r"a worker died.*fewer than 2 workers"):
         extract(make_dump(many(40)), tmp_path / "articles.jsonl")
-
-
-def test_no_more_items_are_in_flight_than_the_bound() -> None:
-    read = done = highest = 0
-
-    def counted() -> Iterator[int]:
-        nonlocal read
-        for number in range(1000):
-            read += 1
-            yield number
-
-    with process_pool(2) as pool:
-        for number in map_in_order(pool, abs, counted(), in_flight=32):
-            highest = max(highest, read - done)
-            assert number == done
-            done += 1
-    assert done == read == 1000
-    assert highest == 32
-
-
-def test_results_keep_their_order_whatever_takes_longest() -> None:
-    def slow_start(number: int) -> int:
-        time.sleep(0.05 if number == 0 else 0)
-        return number
-
-    with ThreadPoolExecutor(4) as pool:
-        assert list(map_in_order(pool, slow_start, range(50), in_flight=4)) == list(range(50))
 
 
 @pytest.mark.parametrize("line", ["{", '{"id": 1}', "[]", '{"id": 1, "title": "", "txt": ""}'])
