@@ -3,20 +3,25 @@
 # make test    the same environment, then the tests: what measures runs alone
 PYTHON ?= python3
 BIN := .venv/bin
-# Two of them at once install one after the other, where there is flock (util-linux).
-LOCK := $(shell command -v flock > /dev/null && echo flock Makefile)
+# Two of them at once install, and measure, one after the other, where there is flock (util-linux).
+FLOCK := $(shell command -v flock)
+LOCK := $(if $(FLOCK),flock Makefile)
+WAITING := another make measures in this folder; waiting for its end
+MEASURE := $(if $(FLOCK),flock --nonblock dvc.yaml true || echo "$(WAITING)"; exec flock --no-fork dvc.yaml,exec)
+# What does not measure gives way to what does, where there is chrt (util-linux).
+GIVE_WAY := $(shell command -v chrt > /dev/null && echo chrt --idle 0)
 
 .PHONY: repro test
 # The pipeline takes the place of its shell, so that it hears when make is killed.
 repro: .venv/installed
 	$(BIN)/repro claims
-	PATH="$(CURDIR)/$(BIN):$$PATH"; export PATH; exec $(BIN)/repro pipeline $(PROFILE)
+	PATH="$(CURDIR)/$(BIN):$$PATH"; export PATH; $(MEASURE) $(BIN)/repro pipeline $(PROFILE)
 	$(BIN)/repro claims
 	@echo "site: $(CURDIR)/results/site/index.html"
 
 test: .venv/installed
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile -m "not (testbed or alone)"
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -m "testbed or alone"
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(GIVE_WAY) $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile -m "not (testbed or alone)"
+	PATH="$(CURDIR)/$(BIN):$$PATH"; export PATH; $(MEASURE) $(BIN)/python -m pytest -m "testbed or alone"
 
 .venv/installed: pyproject.toml constraints.txt
 	@echo "installing into .venv: it takes 2 GB of disk, and 6 GB where torch brings CUDA's libraries"

@@ -45,6 +45,12 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmTestbed]:
         yield testbed
 
 
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a name shorter than a test's: daemons have sockets in it."""
+    return tmp_path_factory.mktemp("slurm")
+
+
 def _processes(folder: Path) -> list[str]:
     """Command lines of all processes that know the folder's Slurm."""
     found = []
@@ -93,30 +99,30 @@ def test_a_signal_to_a_command_reaches_it(slurm: SlurmTestbed) -> None:
     assert process.wait() == 7
 
 
-def test_nothing_outlives_the_context(tmp_path: Path) -> None:
-    (tmp_path / "job.sh").write_text(_DETACHED)
-    with slurm_testbed(tmp_path, nodes=1) as slurm:
+def test_nothing_outlives_the_context(folder: Path) -> None:
+    (folder / "job.sh").write_text(_DETACHED)
+    with slurm_testbed(folder, nodes=1) as slurm:
         slurm.submit("job.sh")
         slurm.run(["sh", "-c", "setsid sleep 600 > /dev/null 2>&1 &"])
         waiting = slurm.popen(["srun", "-N1", "-n1", "sleep", "600"])
         # Three of the job, one detached on the login node, one of the step.
-        wait_until(lambda: _sleeping(tmp_path) >= 5, lambda: _sleeping(tmp_path))
+        wait_until(lambda: _sleeping(folder) >= 5, lambda: _sleeping(folder))
     assert waiting.poll() == -signal.SIGKILL
-    assert _processes(tmp_path) == []
+    assert _processes(folder) == []
 
 
-def test_nothing_outlives_a_killed_test(tmp_path: Path) -> None:
-    (tmp_path / "job.sh").write_text(_DETACHED)
+def test_nothing_outlives_a_killed_test(folder: Path) -> None:
+    (folder / "job.sh").write_text(_DETACHED)
     code = (
         "import sys, time\nfrom pathlib import Path\nfrom slurm_testbed import slurm_testbed\n"
         "with slurm_testbed(Path(sys.argv[1]), nodes=1) as slurm:\n"
         "    slurm.submit('job.sh')\n    slurm.popen(['sleep', '600'])\n    time.sleep(600)\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parents[2]
+        [sys.executable, "-c", code, str(folder)], cwd=Path(__file__).parents[2]
     )
-    wait_until((tmp_path / "started").exists)
-    assert _processes(tmp_path)
+    wait_until((folder / "started").exists)
+    assert _processes(folder)
     process.kill()
     process.wait()
-    wait_until(lambda: not _processes(tmp_path), lambda: _processes(tmp_path))
+    wait_until(lambda: not _processes(folder), lambda: _processes(folder))
