@@ -1,17 +1,23 @@
 # make repro   the whole pipeline: install, measure, site (PYTHON=python3.11 chooses the interpreter,
 #              PROFILE=thorough measures more, PROFILE=ci hardly anything)
 # make test    the same environment, then the tests: what measures runs alone
+# make -j3 repro test     both at once, where tests can give way to what measures
 PYTHON ?= python3
 BIN := .venv/bin
 # Two of them at once install, and measure, one after the other, where there is flock (util-linux).
 FLOCK := $(shell command -v flock)
 LOCK := $(if $(FLOCK),flock Makefile)
-WAITING := another make measures in this folder; waiting for its end
+WAITING := what measures in this folder is waited for
 MEASURE := $(if $(FLOCK),flock --nonblock dvc.yaml true || echo "$(WAITING)"; exec flock --no-fork dvc.yaml,exec)
-# What does not measure gives way to what does, where there is chrt (util-linux).
-GIVE_WAY := $(shell command -v chrt > /dev/null && echo chrt --idle 0)
+# Tests that measure nothing give way to all that runs; not where there is no chrt (util-linux), or
+# where a kernel shares its cores among sessions, whatever runs in them.
+AUTOGROUP := $(shell cat /proc/sys/kernel/sched_autogroup_enabled 2> /dev/null)
+GIVE_WAY := $(if $(filter 1,$(AUTOGROUP)),,$(shell command -v chrt > /dev/null && echo chrt --idle 0))
+ifeq ($(and $(FLOCK),$(GIVE_WAY)),)
+.NOTPARALLEL:
+endif
 
-.PHONY: repro test
+.PHONY: repro test test-unmeasured test-measured
 # The pipeline takes the place of its shell, so that it hears when make is killed.
 repro: .venv/installed
 	$(BIN)/repro claims
@@ -19,8 +25,12 @@ repro: .venv/installed
 	$(BIN)/repro claims
 	@echo "site: $(CURDIR)/results/site/index.html"
 
-test: .venv/installed
+test: test-unmeasured test-measured
+
+test-unmeasured: .venv/installed
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(GIVE_WAY) $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile -m "not (testbed or alone)"
+
+test-measured: .venv/installed
 	PATH="$(CURDIR)/$(BIN):$$PATH"; export PATH; $(MEASURE) $(BIN)/python -m pytest -m "testbed or alone"
 
 .venv/installed: pyproject.toml constraints.txt
