@@ -22,6 +22,9 @@ from repro.results import reference
 from repro.results.metrics import communication_fraction, iteration_time_s
 from repro.results.store import not_run
 
+# Each draws or judges a whole run.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def results(made_up_results: xr.Dataset) -> dict[str, xr.Dataset]:

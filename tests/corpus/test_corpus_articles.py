@@ -334,6 +334,7 @@ def test_a_bad_page_is_dropped_alone_and_named(
     assert "ha" not in output.read_text() and "root:" not in output.read_text()
 
 
+@pytest.mark.slow
 def test_a_little_bzip2_that_holds_gigabytes_stays_small(tmp_path: Path) -> None:
     block = bz2.compress(bytes(1 << 28))  # a quarter of a gigabyte in 200 bytes
     pages = "".join(page.xml() for page in many(3)).encode()

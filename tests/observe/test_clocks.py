@@ -56,6 +56,7 @@ def _measure_while_drifting(rate: float, instants: int) -> list[tuple[float, flo
     return [(on_rank0_clock(clock(one), before, after) - one, uncertainty_s) for one in seen_s]
 
 
+@pytest.mark.slow
 def test_ranks_of_one_machine_have_one_clock(pool: RankPool) -> None:
     answers = pool.run(_measure, ranks=4)
     for begin_s, offset, end_s in answers:

@@ -8,7 +8,7 @@ from waiting import PATIENCE_S
 from repro.catalog.systems.topology import Level, Topology
 from repro.testbed.ability import ENTER
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.testbed, pytest.mark.slow]
 
 _TOPOLOGY = Topology(
     levels=(

@@ -17,6 +17,8 @@ from repro.observe.transfers import Transfer, check_clocks
 from repro.train.records import TrainingRun
 from repro.train.run import train
 
+pytestmark = pytest.mark.slow
+
 _FP32 = 4
 _SHAPES = {
     "small": Shape(

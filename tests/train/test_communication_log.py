@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pytest
 import torch
 import torch.distributed as dist
 from rank_pool import RankPool
@@ -9,6 +10,8 @@ from torch.distributed.distributed_c10d import _coalescing_manager
 
 from repro.observe.communication import CommunicationLog, logging
 from repro.observe.transfers import Transfer, check_clocks
+
+pytestmark = pytest.mark.slow
 
 _COUNT, _FP32 = 12, 4
 _S = _COUNT * _FP32

@@ -46,6 +46,7 @@ def _coding(name: str) -> Coding:
     return coding_of(_CODECS[name])
 
 
+@pytest.mark.slow
 @_every
 @given(numbers=arrays(np.float32, _LENGTHS, elements=_FINITE, fill=st.nothing()))
 @settings(max_examples=40, deadline=None)

@@ -21,6 +21,8 @@ from repro.train.records import RankRecord, TrainingRun
 from repro.train.run import forward_backward, train
 from repro.train.training import Training, set_up
 
+pytestmark = pytest.mark.slow
+
 _MICRO_BATCH, _RANKS = 2, 4
 _EXPERT = re.compile(r"local_experts\.(\d+)")
 

@@ -22,6 +22,8 @@ from repro.results.schema import Cell, configuration_dataset
 from repro.train.records import RankRecord, TrainingRun
 from repro.train.run import train
 
+pytestmark = pytest.mark.slow
+
 _LAYOUTS = {"dp=4,zero=1": (1, 1, True), "tp=2,pp=2": (2, 2, False)}
 
 

@@ -17,7 +17,7 @@ from repro.catalog.phases import P2P_TIMERS, PHASES
 from repro.observe.messages import wire_time_s
 from repro.train.records import RankRecord, TrainingRun
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
 _STAGES = 4
 _SLOW_STAGE = 1
