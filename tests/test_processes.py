@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+from waiting import PATIENCE_S
+
 from repro.processes import map_in_order, process_pool
 
 # The worker begins when its parent is gone already.
@@ -52,4 +54,4 @@ def test_results_keep_their_order_whatever_takes_longest() -> None:
 
 def test_a_worker_ends_though_its_parent_did_before_it_began() -> None:
     # Whoever holds the other end of its pipe keeps it open.
-    subprocess.run([sys.executable, "-c", _KILLED], stdout=subprocess.PIPE, timeout=60)
+    subprocess.run([sys.executable, "-c", _KILLED], stdout=subprocess.PIPE, timeout=PATIENCE_S)

@@ -73,8 +73,8 @@ def map_in_order(
 
 
 def _begin_worker(parent: int) -> None:
-    # Its parent may be dead by now: it would be told of another one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A worker whose parent is dead by now would take whoever adopted it for its parent.
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
