@@ -1,9 +1,10 @@
 """What timers, barriers and NIC sampling cost: instrumented against bare Megatron-Core.
 
 Two ranks, each on a core, train GPT-2-Medium's testbed model on the pipeline's corpus,
-over the loopback: without shaped links, whose time would hide the cost. Blocks of iterations with
-and without instrumentation alternate in one run, so that both see the same machine. Prints the
-ratio of the medians (budget: 1.02).
+over the loopback: without shaped links, whose time would hide the cost. Where there is a GPU, one
+rank trains the model at full size on it. Blocks of iterations with and without instrumentation
+alternate in one run, so that both see the same machine. Prints the ratio of the medians (budget:
+1.02).
 
     python benchmarks/instrumentation.py
 """
@@ -18,18 +19,19 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import numpy as np
-from small_run import small_run
+import torch
+from small_run import full_run, small_run
 
 from repro.observe.nic import SAMPLES_PER_S
 
-_RANKS = 2
-_BLOCKS = 80
+_ON_GPU = torch.cuda.is_available()
+_RANKS = 1 if _ON_GPU else 2
+_BLOCKS = 30 if _ON_GPU else 80
 _BLOCK = 5
 _BUDGET = 1.02
 
 
 def _rank(rank: int, port: int, scratch: Path, sampling: Event, answer: Connection) -> None:
-    import torch
     from megatron.core.distributed import finalize_model_grads
 
     from repro.train import run as training
@@ -38,7 +40,7 @@ def _rank(rank: int, port: int, scratch: Path, sampling: Event, answer: Connecti
 
     torch.set_num_threads(1)
     gc.freeze()
-    run = small_run(_BLOCKS * _BLOCK)
+    run = (full_run if _ON_GPU else small_run)(_BLOCKS * _BLOCK)
     times: dict[str, list[float]] = {"instrumented": [], "bare": []}
     with training.device_scope():
         join_groups(rank, _RANKS, "127.0.0.1", port)

@@ -1,4 +1,6 @@
-"""The run that benchmarks of instrumentation repeat: GPT-2-Medium's testbed model on the corpus."""
+"""What benchmarks of instrumentation repeat: GPT-2-Medium on the corpus, small or at full size."""
+
+from dataclasses import replace
 
 from repro.catalog.models.papers import model
 from repro.paths import ENWIKI
@@ -21,3 +23,9 @@ def small_run(iterations: int) -> TrainingRun:
         corpus=ENWIKI,
         split="95,5",
     )
+
+
+def full_run(iterations: int) -> TrainingRun:
+    """The same at full size in bf16, as GPUs train it, with micro batches of eight."""
+    shape = model("gpt2-medium").full
+    return replace(small_run(iterations), shape=shape, precision="bf16", micro_batch_size=8)

@@ -1,5 +1,6 @@
 """What several rooms' tests share."""
 
+import os
 import signal
 import sys
 import tempfile
@@ -22,9 +23,25 @@ settings.register_profile("repro", deadline=None, derandomize=True, database=Non
 settings.load_profile("repro")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--gpu", action="store_true", help="let tests see this machine's GPUs")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Ranks of tests are processes that share this machine's CPU; NCCL gives each a GPU of its own.
+    if not config.getoption("--gpu"):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    import torch
+
     from repro.testbed.ability import testbed_ability
 
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="no GPU, or no --gpu"))
     marked = [item for item in items if item.get_closest_marker("testbed")]
     if marked and not (ability := testbed_ability()).works:
         for item in marked:
@@ -47,22 +64,15 @@ def no_namespaces() -> list[str]:
 @pytest.fixture
 def one_rank() -> Iterator[None]:
     """Megatron's process groups with this process alone in them."""
-    import socket
-
     import torch
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
-    from repro.train.megatron.groups import join_groups, leave_groups
+    from repro.train.megatron.groups import alone
     from repro.train.run import device_scope
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with device_scope():
-        join_groups(0, 1, "127.0.0.1", port)
+    with device_scope(), alone():
         model_parallel_cuda_manual_seed(1, inference_rng_tracker=not torch.cuda.is_available())
         yield
-        leave_groups()
 
 
 @pytest.fixture

@@ -34,6 +34,17 @@ def test_the_past_decides_what_is_written() -> None:
     assert len(_written(decoder, tokens)[-1].unique()) > 1
 
 
+def test_a_prompt_is_read_as_it_would_be_written() -> None:
+    tokens = torch.randint(96, (6, 3), generator=torch.Generator().manual_seed(0))
+    decoder = Decoder(_SHAPE, "bf16")
+    _in_fp32(decoder)
+    written = _written(decoder, tokens)
+    cached = decoder._cache.clone()
+    decoder.fill(3, 0, 6)
+    assert torch.equal(decoder.read(tokens.T), written[-1])
+    torch.testing.assert_close(decoder._cache, cached)
+
+
 def _in_fp32(decoder: Decoder) -> None:
     """So that what is most probable does not depend on rounding."""
     for layer in decoder._layers:

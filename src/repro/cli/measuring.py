@@ -63,6 +63,19 @@ def operators(
 
 
 @app.command(rich_help_panel=PANEL)
+def gpu() -> None:
+    """Measure this machine's GPU by itself (params/gpu.yaml), and keep it in data/measured/."""
+    from repro.corpus.config import read_corpus_config
+    from repro.experiments.gpu import measure_gpu
+    from repro.results.measured import MEASURED
+    from repro.results.store import write_dataset
+
+    for name, measured in measure_gpu(read_corpus_config(PARAMS / "corpus.yaml").split):
+        write_dataset(measured, MEASURED / f"{name}.nc")
+        typer.echo(f"data/measured/{name}.nc")
+
+
+@app.command(rich_help_panel=PANEL)
 def resolve(
     profile: Annotated[str, typer.Option(help="Of every experiment.")] = "default",
 ) -> None:

@@ -86,8 +86,13 @@ def read_kineto(text: str, ranks: int | None) -> Reading:
             reason = f"no {problem}" if isinstance(problem, KeyError) else problem
             skipped.append(f"traceEvents[{number}]: {name[:60]}: {reason}")
     if calls and not rows:
-        # They are all that a trace without the GPU has of NCCL.
-        skipped.append(f"{calls} calls of collectives without kernels; profile the GPU as well")
+        # They are all that a trace has of NCCL without the GPU, and of groups of one rank.
+        kernels = any(
+            isinstance(event, dict) and event.get("cat") == "kernel"
+            for event in content["traceEvents"]
+        )
+        mend = "of one rank" if kernels else "profile the GPU as well"
+        skipped.append(f"{calls} calls of collectives without kernels; {mend}")
     return rows, skipped
 
 

@@ -38,9 +38,12 @@ _OPERATIONS = {
 _METHODS = {
     "allreduce": ("all_reduce", 1),
     **{name: (name, 1) for name in ("broadcast", "reduce", "send", "recv")},
-    **dict.fromkeys(("allgather", "all_gather_single"), ("all_gather", 2)),
-    **dict.fromkeys(("reduce_scatter", "reduce_scatter_single"), ("reduce_scatter", 2)),
-    **dict.fromkeys(("alltoall", "all_to_all_single"), ("all_to_all", 2)),
+    # The last of each is what the one before it was called until torch 2.12.
+    **dict.fromkeys(("allgather", "all_gather_single", "_allgather_base"), ("all_gather", 2)),
+    **dict.fromkeys(
+        ("reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base"), ("reduce_scatter", 2)
+    ),
+    **dict.fromkeys(("alltoall", "all_to_all_single", "alltoall_base"), ("all_to_all", 2)),
     **{name: (name, 2) for name in ("gather", "scatter")},
     "barrier": ("barrier", 0),
 }
@@ -210,7 +213,7 @@ def logging(log: CommunicationLog) -> Iterator[None]:
         library = doors.enter_context(torch.library._scoped_library("c10d", "IMPL"))
         for name in _OPERATIONS:
             library.impl(name, _noting_kernel(log, name), _KEY.name, with_keyset=True)
-        for name in _METHODS:
+        for name in filter(partial(hasattr, dist.ProcessGroup), _METHODS):
             method = _noting_method(log, name)
             doors.enter_context(mock.patch.object(dist.ProcessGroup, name, method))
         doors.enter_context(mock.patch.object(dist.Work, "wait", noted_wait))

@@ -1,7 +1,8 @@
 """A decoder with a cache of keys and values, which writes a token to each sequence at a time.
 
 Megatron-Core's inference engines ask CUDA for memory and streams, so that on CPUs this one stands
-for them: the layers of `DecoderShape` in torch, split over ranks as Megatron-Core splits them.
+for them: the layers of `DecoderShape` in torch, split over ranks as Megatron-Core splits them. On a
+GPU it is what the performance model's serving is judged on.
 """
 
 import math
@@ -25,6 +26,7 @@ _BASE = 10_000.0
 # Numbers of a matrix that differ, a prime, so that rows do too: to draw all takes longer than what
 # is measured.
 _DRAWN = 1_048_583
+_Turns = tuple[torch.Tensor, torch.Tensor]
 
 
 class Linear:
@@ -43,13 +45,15 @@ class Linear:
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         if self._scale is None:
             return functional.linear(rows, self._weight)
-        return torch._weight_int8pack_mm(rows, self._weight, self._scale)
+        flat = torch._weight_int8pack_mm(rows.flatten(0, -2), self._weight, self._scale)
+        return flat.view(*rows.shape[:-1], -1)
 
 
 def random_matrix(outputs: int, inputs: int, generator: torch.Generator) -> torch.Tensor:
     """A matrix in bf16 that keeps the size of what it is multiplied with."""
     bound = (3 / inputs) ** 0.5
-    drawn = torch.empty(min(_DRAWN, outputs * inputs), dtype=torch.bfloat16)
+    size = min(_DRAWN, outputs * inputs)
+    drawn = torch.empty(size, dtype=torch.bfloat16, device=generator.device)
     drawn.uniform_(-bound, bound, generator=generator)
     times = -(-outputs * inputs // len(drawn))
     return drawn.repeat(times)[: outputs * inputs].view(outputs, inputs)
@@ -74,10 +78,19 @@ class Decoder:
         Precision of all products; hidden states and caches are in bf16.
     rank, ranks
         Of tensor parallelism; where there are several, they have joined a process group.
+    device
+        Where it is: `cpu` or `cuda`.
     """
 
-    def __init__(self, shape: DecoderShape, weights: Weights, rank: int = 0, ranks: int = 1):
-        generator = torch.Generator().manual_seed(0)
+    def __init__(
+        self,
+        shape: DecoderShape,
+        weights: Weights,
+        rank: int = 0,
+        ranks: int = 1,
+        device: str = "cpu",
+    ):
+        generator = torch.Generator(device).manual_seed(0)
         self._shape, self._ranks = shape, ranks
         self._heads, self._kv_heads = shape.heads // ranks, shape.kv_heads // ranks
         h, width = shape.hidden, shape.heads * shape.head_dim
@@ -98,10 +111,11 @@ class Decoder:
             )
             for _ in range(shape.layers)
         ]
-        self._embedding = torch.randn(shape.vocab, h, generator=generator).to(torch.bfloat16)
+        drawn = torch.randn(shape.vocab, h, generator=generator, device=device)
+        self._embedding = drawn.to(torch.bfloat16)
         self._logits = linear(part(shape.vocab, h))
-        self._norm = torch.ones(h, dtype=torch.bfloat16)
-        self._memory = self._cache = torch.empty(0, dtype=torch.bfloat16)
+        self._norm = torch.ones(h, dtype=torch.bfloat16, device=device)
+        self._memory = self._cache = torch.empty(0, dtype=torch.bfloat16, device=device)
         self._length = 0
 
     def fill(self, batch: int, context: int, room: int) -> None:
@@ -110,20 +124,40 @@ class Decoder:
         needed = self._shape.layers * 2 * math.prod(size)
         # Mapped once: that takes longer than the steps that are measured.
         if len(self._memory) < needed:
-            self._memory = torch.empty(needed, dtype=self._memory.dtype)
+            # What it had is gone before: both may not fit a GPU.
+            self._memory = self._cache = torch.empty_like(self._memory[:0])
+            self._memory = torch.empty(needed, dtype=self._memory.dtype, device=self._memory.device)
         self._cache = self._memory[:needed].view(self._shape.layers, 2, *size)
         self._cache[..., :context, :] = 1 / self._shape.head_dim
+        self._length = context
+
+    def rewind(self, context: int) -> None:
+        """Forget what was cached behind so many tokens."""
         self._length = context
 
     @torch.inference_mode()
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         """The most probable next token of each sequence, whose last ones these are."""
-        hidden = functional.embedding(tokens, self._embedding)
+        return self._next(self._passed(tokens[:, None])[:, -1])
+
+    @torch.inference_mode()
+    def read(self, prompts: torch.Tensor) -> torch.Tensor:
+        """The most probable next token of each prompt (sequence, token); nothing is cached yet."""
+        assert self._length == 0
+        return self._next(self._passed(prompts)[:, -1])
+
+    def _passed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Hidden states (sequence, token, hidden) of tokens that come after what is cached."""
+        hidden, turns = functional.embedding(tokens, self._embedding), self._turns(tokens.shape[1])
         for layer, cache in zip(self._layers, self._cache, strict=True):
-            hidden = hidden + self._reduced(layer.out(self._attended(layer, cache, hidden)))
+            attended = self._attended(layer, cache, hidden, turns)
+            hidden = hidden + self._reduced(layer.out(attended))
             gate, up = layer.up(self._normed(hidden)).chunk(2, dim=-1)
             hidden = hidden + self._reduced(layer.down(functional.silu(gate) * up))
-        self._length += 1
+        self._length += tokens.shape[1]
+        return hidden
+
+    def _next(self, hidden: torch.Tensor) -> torch.Tensor:
         logits = self._logits(self._normed(hidden))
         if self._ranks > 1:
             parts = [torch.empty_like(logits) for _ in range(self._ranks)]
@@ -134,32 +168,45 @@ class Decoder:
     def _normed(self, hidden: torch.Tensor) -> torch.Tensor:
         return functional.rms_norm(hidden, (self._shape.hidden,), self._norm)
 
-    def _attended(self, layer: _Layer, cache: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        d, at = self._shape.head_dim, self._length
-        projected = layer.qkv(self._normed(hidden)).view(len(hidden), -1, 1, d)
+    def _attended(
+        self, layer: _Layer, cache: torch.Tensor, hidden: torch.Tensor, turns: _Turns
+    ) -> torch.Tensor:
+        d, at, new = self._shape.head_dim, self._length, hidden.shape[1]
+        projected = layer.qkv(self._normed(hidden)).view(*hidden.shape[:2], -1, d).transpose(1, 2)
         q, k, v = torch.split(projected, [self._heads, self._kv_heads, self._kv_heads], dim=1)
+        q, k = _turned(q, turns), _turned(k, turns)
         keys, values = cache
-        keys[:, :, at : at + 1], values[:, :, at : at + 1] = self._turned(k), v
+        keys[:, :, at : at + new], values[:, :, at : at + new] = k, v
+        if new > 1:
+            attended = functional.scaled_dot_product_attention(
+                q, k, v, is_causal=True, enable_gqa=self._heads != self._kv_heads
+            )
+            return attended.transpose(1, 2).flatten(2)
         seen = slice(0, at + 1)
         # Queries that share keys are rows of one product, which reads these once.
-        grouped = self._turned(q).view(len(hidden), self._kv_heads, -1, d)
+        grouped = q.reshape(len(hidden), self._kv_heads, -1, d)
         attended = functional.scaled_dot_product_attention(
             grouped, keys[:, :, seen], values[:, :, seen]
         )
-        return attended.flatten(1)
+        return attended.reshape(len(hidden), 1, -1)
 
-    def _turned(self, heads: torch.Tensor) -> torch.Tensor:
-        """Rotary embeddings of the current position."""
-        half = self._shape.head_dim // 2
-        angle = self._length * _BASE ** (-torch.arange(half) / half)
-        cos, sin = angle.cos().to(heads.dtype), angle.sin().to(heads.dtype)
-        first, second = heads.chunk(2, dim=-1)
-        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+    def _turns(self, tokens: int) -> _Turns:
+        """Cosines and sines (token, half a head's width) of positions behind what is cached."""
+        half, device = self._shape.head_dim // 2, self._norm.device
+        at = torch.arange(tokens, device=device) + self._length
+        angle = at[:, None] * _BASE ** (-torch.arange(half, device=device) / half)
+        return angle.cos().to(self._norm.dtype), angle.sin().to(self._norm.dtype)
 
     def _reduced(self, partial: torch.Tensor) -> torch.Tensor:
         if self._ranks > 1:
             dist.all_reduce(partial)
         return partial
+
+
+def _turned(heads: torch.Tensor, turns: _Turns) -> torch.Tensor:
+    """Rotary embeddings of (sequence, head, token, width)."""
+    (cos, sin), (first, second) = turns, heads.chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
 def token_s(decoder: Decoder, batch: int, context: int, tokens: int) -> float:

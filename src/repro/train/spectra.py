@@ -1,6 +1,5 @@
 """How much there is in what training sends: ranks and entropies of gradients and activations."""
 
-import socket
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,7 @@ import torch
 from megatron.core.transformer.transformer_layer import TransformerLayer
 
 from repro.catalog.parallel.partitions import BLOCK
-from repro.train.megatron.groups import join_groups, leave_groups
+from repro.train.megatron.groups import alone
 from repro.train.partition.quantised import to_integers
 from repro.train.records import Spectrum, TrainingRun
 from repro.train.run import device_scope, iterate
@@ -38,14 +37,8 @@ def watch_spectra(run: TrainingRun, every: int, scratch: Path) -> list[Spectrum]
     layers hand on, tokens by hidden size.
     """
     torch.set_num_threads(1)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with device_scope():
-        join_groups(0, 1, "127.0.0.1", port)
-        found = list(_spectra(run, every, scratch))
-        leave_groups()
-    return found
+    with device_scope(), alone():
+        return list(_spectra(run, every, scratch))
 
 
 def _spectra(run: TrainingRun, every: int, scratch: Path) -> Iterator[Spectrum]:

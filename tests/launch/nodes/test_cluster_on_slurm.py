@@ -148,7 +148,7 @@ def test_a_failing_node_costs_the_running_configuration_only(
     logs = tmp_path / "results/out.logs/2nodes"
     for path, written in before.items():
         assert not path.exists() or path.stat().st_mtime_ns == written
-    assert len(list(logs.glob("*/step.pkl"))) == 2
+    assert len(list(logs.glob("*/step0.pkl"))) == 2
 
 
 def _other_node(slurm: SlurmTestbed, job: str) -> str:

@@ -16,11 +16,12 @@ import xarray as xr
 from made_up import made_up_records, small_run
 from waiting import wait_until
 
+from repro.catalog.systems.nodes import Nodes
 from repro.errors import ProtocolMissing, ReproError
 from repro.launch.cases import Case, training_case
 from repro.launch.messages import Failure, Order
 from repro.launch.nodes.files import Answer, answer_path, nccl_log_path
-from repro.launch.nodes.step import carry_out
+from repro.launch.nodes.step import in_steps, started
 from repro.observe.clock_offsets import ClockOffset
 from repro.observe.nic import NicSeries
 from repro.results.outcome import NodeAdapters, Outcome, OutOfMemory
@@ -90,12 +91,12 @@ def _carry_out(
     prepared.mkdir()
     found = dict(enumerate(answers)) if isinstance(answers, list) else answers
     for rank, answer in found.items():
-        answer_path(prepared, rank).write_bytes(pickle.dumps(answer))
+        answer_path(prepared, 0, rank).write_bytes(pickle.dumps(answer))
     nccl_log_path(prepared, 1).write_text(nccl_log)
-    step = folder / "step"
-    return carry_out(
-        _case(), lambda ranks, where: ["cp", "-rp", f"{prepared}/.", str(where)], (), step, print
-    )
+    with started(
+        lambda ranks, where: ["cp", "-rp", f"{prepared}/.", str(where)], 4, folder / "step"
+    ) as ranks:
+        return ranks.carry_out(_case(), (), print)
 
 
 def _dataset(folder: Path, answers: list[Answer]) -> xr.Dataset:
@@ -106,9 +107,9 @@ def _dataset(folder: Path, answers: list[Answer]) -> xr.Dataset:
 
 def test_a_killed_client_leaves_no_ranks(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nfrom repro.launch.nodes import step\n"
+        "import sys, time\nfrom pathlib import Path\nfrom repro.launch.nodes.step import started\n"
         "command = ['sh', '-c', f'echo $$ > {sys.argv[1]}/pid; exec sleep 600']\n"
-        "step._run(command, Path('none'), print, open('/dev/null', 'wb'))\n"
+        "with started(lambda *_: command, 1, Path(sys.argv[1]) / 'step'):\n    time.sleep(600)\n"
     )
     client = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
     pid = tmp_path / "pid"
@@ -183,3 +184,47 @@ def test_a_rank_without_an_answer_is_named_with_the_launchers_end(tmp_path: Path
     del answers[3]
     with pytest.raises(ReproError, match=r"rank 3 ended without an answer and .* exit code 0"):
         _carry_out(tmp_path, answers)  # type: ignore[arg-type]
+
+
+# Ranks that leave prepared answers to every step; larger batches than 2 do not fit their memory.
+_RANK = """
+import os, pickle, sys, time
+from pathlib import Path
+from repro.launch.nodes.files import answer_path, step_path
+from repro.results.outcome import OutOfMemory
+folder, answers = Path(sys.argv[1]), pickle.loads(Path(sys.argv[2]).read_bytes())
+for number in range(9):
+    while not step_path(folder, number).exists():
+        time.sleep(0.01)
+    step = pickle.loads(step_path(folder, number).read_bytes())
+    if step is None:
+        break
+    full = step.order.run.micro_batch_size > 2
+    for rank, answer in enumerate(answers):
+        told = OutOfMemory(rank, f"step {number} of {os.getpid()}") if full else answer
+        answer_path(folder, number, rank).write_bytes(pickle.dumps(told))
+    if full:
+        break
+"""
+
+
+def test_ranks_stay_for_the_next_case_until_one_has_failed(tmp_path: Path) -> None:
+    answers = tmp_path / "answers.pkl"
+    answers.write_bytes(pickle.dumps(_answers()))
+    started_in = []
+
+    def start(ranks: int, folder: Path) -> list[str]:
+        started_in.append(folder)
+        nccl_log_path(folder, 1).write_text(_USING + _ROUTE.format(1, 2))
+        return [sys.executable, "-c", _RANK, str(folder), str(answers)]
+
+    nodes = Nodes(launch="local", warmup=1, iterations=1)
+    found = []
+    with in_steps(nodes, start, tmp_path) as run:
+        for size in (1, 2, 4, 1):
+            order = Order(replace(small_run("bert", Path("corpus")), micro_batch_size=size), 4, {})
+            found.append(run([replace(_case(), order=order)], lambda *_: None))
+    assert len(started_in) == 2
+    assert [isinstance(one, OutOfMemory) for one in found] == [False, False, True, False]
+    assert "step 2 of" in found[2].message
+    assert not answer_path(started_in[0], 0, 0).exists()

@@ -14,7 +14,7 @@ from repro.observe.clock_offsets import ClockOffset
 from repro.results.outcome import NodeAdapters
 from repro.train.records import RankRecord, TrainingRun
 
-WORK, STEP, PROGRESS = "work.pkl", "step.pkl", "progress"
+WORK = "work.pkl"
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def shares(cases: Sequence[Case[Any]], jobs: int) -> tuple[tuple[Case[Any], ...]
 
 @dataclass(frozen=True)
 class Step:
-    """What the ranks of a step read.
+    """What ranks are told to do next.
 
     `adapters` are those to use for the protocol; none: all that suit.
     """
@@ -100,9 +100,19 @@ class Answer:
     accelerator: dict[str, str]
 
 
-def answer_path(folder: Path, rank: int) -> Path:
-    """Where a rank leaves its `Answer`, `Failure` or `OutOfMemory`."""
-    return folder / f"rank{rank}.pkl"
+def step_path(folder: Path, number: int) -> Path:
+    """Where ranks find their next `Step`, or None: there is none."""
+    return folder / f"step{number}.pkl"
+
+
+def done_path(folder: Path, number: int) -> Path:
+    """Where rank 0 says how far it is in a step."""
+    return folder / f"done{number}"
+
+
+def answer_path(folder: Path, number: int, rank: int) -> Path:
+    """Where a rank leaves its `Answer`, `Failure` or `OutOfMemory` of a step."""
+    return folder / f"answer{number}-rank{rank}.pkl"
 
 
 def log_path(folder: Path, rank: int) -> Path:

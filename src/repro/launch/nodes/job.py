@@ -1,4 +1,4 @@
-"""What a Slurm job does: its share of an experiment's cases, each as a job step of its own.
+"""What a Slurm job does: its share of an experiment's cases, in job steps for ranks that are alike.
 
 Run as `python -m repro.launch.nodes.job FOLDER` on the first node of an allocation. Finished cases
 go to the journal at once, so a job that is requeued, or another one after it, goes on where it
@@ -46,9 +46,9 @@ def main() -> None:
         for case in cases:
             replace_text(progress_path(folder, element), json.dumps([case.label, steps]))
 
-    run = in_steps(work.nodes, partial(_srun, work), folder)
     try:
-        _, missing = run_cases(work.shares[element], work.journal, run, report)
+        with in_steps(work.nodes, partial(_srun, work), folder) as run:
+            _, missing = run_cases(work.shares[element], work.journal, run, report)
     except ReproError as error:
         if not _nodes_answer(work.number):
             # Ranks notice a lost node long before Slurm does, which then ends this job and starts

@@ -1,16 +1,19 @@
-"""One rank on a real node: read what is to be done, do it once, and leave an answer.
+"""One rank on a real node: read what is to be done, do it, leave an answer, and wait for more.
 
 Run as `python -m repro.launch.nodes.node_rank FOLDER` by each task that srun or torchrun starts. A
-process works once, because NCCL reads its variables once.
+process has one protocol and its groups, because NCCL reads its variables once.
 """
 
+import gc
 import os
 import pickle
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -21,13 +24,13 @@ from repro.collectives.records import CollectiveSweep, SweepRecord
 from repro.errors import NotRunHere
 from repro.launch.messages import Failure, groups_of
 from repro.launch.nodes.files import (
-    PROGRESS,
-    STEP,
     Answer,
     Step,
     answer_path,
+    done_path,
     log_path,
     nccl_log_path,
+    step_path,
 )
 from repro.launch.nodes.joined import Joined, joined
 from repro.launch.nodes.transports import choose_adapters, gloo_environment, nccl_environment
@@ -40,6 +43,8 @@ from repro.observe.nic import sample_counters
 from repro.results.outcome import NodeAdapters, OutOfMemory
 from repro.train.records import RankRecord
 
+_POLL_S = 0.05
+
 
 def main() -> None:
     """Work as the rank that the environment says; the exit status is 0 or 1."""
@@ -48,50 +53,69 @@ def main() -> None:
     with log_path(folder, place.rank).open("w", encoding="utf-8") as log:
         os.dup2(log.fileno(), sys.stdout.fileno())
         os.dup2(log.fileno(), sys.stderr.fileno())
-    answer: Answer | Failure | OutOfMemory
-    try:
-        answer = _work(place, pickle.loads((folder / STEP).read_bytes()), folder)
-    except NotRunHere as error:
-        answer = Failure(f"{socket.gethostname()}: {error}", unavailable=True)
-    except BaseException as error:
-        traceback.print_exc()
-        answer = last_words(place.rank, error)
-    with replacing(answer_path(folder, place.rank)) as path:
-        path.write_bytes(pickle.dumps(answer))
-    sys.stderr.flush()
+    for number in count():
+        step = _told(step_path(folder, number))
+        if step is None:
+            break
+        answer: Answer | Failure | OutOfMemory
+        try:
+            answer = _work(place, step, folder, number)
+        except NotRunHere as error:
+            answer = Failure(f"{socket.gethostname()}: {error}", unavailable=True)
+        except BaseException as error:
+            traceback.print_exc()
+            answer = last_words(place.rank, error)
+        sys.stderr.flush()
+        with replacing(answer_path(folder, number, place.rank)) as path:
+            path.write_bytes(pickle.dumps(answer))
+        if not isinstance(answer, Answer):
+            os._exit(1)
     # Process groups have threads that would outlive an orderly shutdown, or hang in it after a
     # failure.
-    os._exit(0 if isinstance(answer, Answer) else 1)
+    os._exit(0)
 
 
-def _work(place: Joined, step: Step, folder: Path) -> Answer:
+def _told(path: Path) -> Step | None:
+    """What is to be done next, once that is known."""
+    launcher = os.getppid()
+    # A folder that is listed is looked at anew, also where another node writes into it.
+    while path.name not in os.listdir(path.parent):
+        if os.getppid() != launcher:
+            return None
+        time.sleep(_POLL_S)
+    step: Step | None = pickle.loads(path.read_bytes())
+    return step
+
+
+def _work(place: Joined, step: Step, folder: Path, number: int) -> Answer:
     on_gpu = torch.cuda.is_available()
     interfaces = read_interfaces()
     entry = transport(step.protocol)
     # A rank that is alone sends nothing: its node needs no adapter.
     alone = place.ranks == 1
     used = () if alone else choose_adapters(entry, read_ports(), interfaces, step.adapters)
-    os.environ.update(_environment(entry, used, nccl_log_path(folder, place.rank), on_gpu))
-    if on_gpu:
-        # Some clusters show every task its own GPU only.
-        torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
-    else:
-        torch.set_num_threads(1)
+    if number == 0:
+        _prepare(entry, used, place, nccl_log_path(folder, place.rank), on_gpu)
 
     # Megatron-Core takes seconds to load: a node that lacks the protocol has answered by now.
     import repro.train.megatron.uncompiled  # noqa: F401  (before anything of Megatron-Core)
     from repro.collectives.sweep import sweep
-    from repro.train.megatron.groups import join_groups, leave_groups
+    from repro.train.megatron.groups import join_groups
     from repro.train.run import device_scope, train
 
     def report(done: int, _: str) -> None:
         if place.rank == 0:
-            replace_text(folder / PROGRESS, str(done))
+            replace_text(done_path(folder, number), str(done))
 
     run = step.order.run
     with ExitStack() as stack:
         stack.enter_context(device_scope())
-        join_groups(place.rank, place.ranks, place.address, place.port, *groups_of(run))
+        if number == 0:
+            join_groups(place.rank, place.ranks, place.address, place.port, *groups_of(run))
+        # What the last step held shall neither count as this one's nor be missing to it.
+        gc.collect()
+        if on_gpu:
+            torch.cuda.empty_cache()
         adapters = stack.enter_context(_node_adapters()) if place.local_rank == 0 else None
         before = measure_offset()
         record: RankRecord | SweepRecord
@@ -99,9 +123,8 @@ def _work(place: Joined, step: Step, folder: Path) -> Answer:
             (record,) = sweep(run, report=report)
         else:
             (record,) = train(run, folder / "scratch", report)
-        # Nobody leaves while another rank still sends.
+        # Nobody goes on while another rank still sends.
         after = measure_offset()
-        leave_groups()
     return Answer(
         record,
         (before, after),
@@ -111,6 +134,18 @@ def _work(place: Joined, step: Step, folder: Path) -> Answer:
         adapters,
         accelerator(),
     )
+
+
+def _prepare(
+    entry: Protocol | Variant, used: Sequence[str], place: Joined, nccl_log: Path, on_gpu: bool
+) -> None:
+    """Set what this process keeps: the backend's variables, its GPU or thread."""
+    os.environ.update(_environment(entry, used, nccl_log, on_gpu))
+    if on_gpu:
+        # Some clusters show every task its own GPU only.
+        torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
+    else:
+        torch.set_num_threads(1)
 
 
 def _environment(

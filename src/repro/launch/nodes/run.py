@@ -49,8 +49,8 @@ def run_on_nodes(
         if nodes.launch == "slurm":
             datasets, missing = run_on_partition(by_nodes, nodes, journal, folder, bar)
         else:
-            run = in_steps(nodes, _torchrun, folder)
-            datasets, missing = run_cases(placed, journal, run, bar.report)
+            with in_steps(nodes, _torchrun, folder) as run:
+                datasets, missing = run_cases(placed, journal, run, bar.report)
     ran_on = [json.loads(part.attrs["ran_on"]) for part in datasets if "ran_on" in part.attrs]
     dataset = merge(datasets) if datasets else xr.Dataset()
     return dataset.assign_attrs(ran_on=json.dumps(ran_on)), {**not_run, **missing}

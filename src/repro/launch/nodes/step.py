@@ -1,6 +1,6 @@
-"""Have ranks of real nodes carry out one case: start them, wait, put their answers on one clock.
+"""Have ranks of real nodes carry out cases: start them, wait, put their answers on one clock.
 
-Then it is proven which way their traffic went.
+Then it is proven which way their traffic went. Ranks stay for the next case that asks for the same.
 """
 
 import os
@@ -10,28 +10,30 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, get_args
+from typing import Any, get_args
 
 import numpy as np
 
+from repro.atomic import replacing
 from repro.catalog.systems.nodes import Nodes
 from repro.catalog.systems.protocols import transport
 from repro.collectives.records import SweepRecord
 from repro.errors import ProtocolMissing, ReproError
 from repro.launch.cases import Case, Run
-from repro.launch.messages import Failure
+from repro.launch.messages import Failure, groups_of
 from repro.launch.nodes.files import (
-    PROGRESS,
-    STEP,
     Answer,
     Step,
     answer_path,
+    done_path,
     log_path,
     nccl_log_path,
+    step_path,
 )
 from repro.launch.nodes.needed import needed_bytes
 from repro.launch.nodes.transports import prove_bytes, prove_routes
@@ -48,96 +50,135 @@ _POLL_S = 0.2
 _END_S = 20
 _LOG_LINES = 5
 
-# Makes the command that starts so many ranks, of which each is told the folder of the step.
+# Makes the command that starts so many ranks, all of which are told the folder.
 Start = Callable[[int, Path], list[str]]
 
 
-def in_steps(nodes: Nodes, start: Start, folder: Path) -> Run[Any]:
-    """What carries out cases one after another, each as a step with a folder of its own."""
+@contextmanager
+def in_steps(nodes: Nodes, start: Start, folder: Path) -> Iterator[Run[Any]]:
+    """What carries out cases one after another, as steps of ranks that end with this context."""
+    with ExitStack() as stack:
+        # The ranks that wait, and what they were started for.
+        waiting: list[tuple[object, Ranks]] = []
 
-    def run(cases: Sequence[Case[Any]], report: Report) -> Sequence[Outcome] | OutOfMemory:
-        # NCCL reads its variables once in a process: protocols cannot take turns.
-        (case,) = cases
-        words = "".join(letter if letter.isalnum() else " " for letter in case.label)
-        own = folder / "-".join(words.split())
-        adapters = nodes.adapters.get(case.protocol, ())
-        outcome = carry_out(case, start, adapters, own, lambda done: report(done, ""))
-        return outcome if isinstance(outcome, OutOfMemory) else [outcome]
+        def run(cases: Sequence[Case[Any]], report: Report) -> Sequence[Outcome] | OutOfMemory:
+            # NCCL reads its variables once in a process: protocols cannot take turns.
+            (case,) = cases
+            kind = (case.protocol, case.order.ranks, groups_of(case.order.run))
+            if not waiting or waiting[0][0] != kind or waiting[0][1].over:
+                waiting.clear()
+                stack.close()
+                words = "".join(letter if letter.isalnum() else " " for letter in case.label)
+                own = folder / "-".join(words.split())
+                waiting.append((kind, stack.enter_context(started(start, case.order.ranks, own))))
+            adapters = nodes.adapters.get(case.protocol, ())
+            outcome = waiting[0][1].carry_out(case, adapters, lambda done: report(done, ""))
+            return outcome if isinstance(outcome, OutOfMemory) else [outcome]
 
-    return run
+        yield run
 
 
-def carry_out(
-    case: Case[Any],
-    start: Start,
-    adapters: Sequence[str],
-    folder: Path,
-    report: Callable[[int], None],
-) -> Outcome | OutOfMemory:
-    """Start ranks for one case, and return what they measured.
+@dataclass
+class Ranks:
+    """Ranks that were started, the folder where they are told what to do, and the steps so far.
+
+    They are `over` once one of them has not done its part.
+    """
+
+    launcher: "subprocess.Popen[bytes]"
+    count: int
+    folder: Path
+    steps: int = field(default=0, init=False)
+    over: bool = field(default=False, init=False)
+
+    def carry_out(
+        self, case: Case[Any], adapters: Sequence[str], report: Callable[[int], None]
+    ) -> Outcome | OutOfMemory:
+        """Have a case done, and return what was measured.
+
+        Parameters
+        ----------
+        adapters
+            Those of the protocol, by name; none: all that suit.
+        report
+            Is called with the steps done so far.
+
+        Raises
+        ------
+        ProtocolMissing
+            A node cannot use the protocol.
+        ReproError
+            A rank failed, or the traffic took another way than the protocol's.
+        """
+        number, self.over = self.steps, True
+        self.steps += 1
+        self.tell(Step(case.order, case.protocol, tuple(adapters)), number)
+        paths = [answer_path(self.folder, number, rank) for rank in range(self.count)]
+        while not self._answered(paths) and self.launcher.poll() is None:
+            time.sleep(_POLL_S)
+            done = done_path(self.folder, number)
+            if done.exists():
+                report(int(done.read_text(encoding="utf-8")))
+        shutil.rmtree(self.folder / "scratch", ignore_errors=True)
+        answers = _answers(self.folder, paths, self.launcher)
+        if isinstance(answers, OutOfMemory):
+            return answers
+        outcome = _outcome(case, answers, self.folder)
+        self.over = False
+        return outcome
+
+    def tell(self, step: Step | None, number: int) -> None:
+        """What is to be done next; None: nothing is."""
+        with replacing(step_path(self.folder, number)) as path:
+            path.write_bytes(pickle.dumps(step))
+
+    def _answered(self, paths: Sequence[Path]) -> bool:
+        return {path.name for path in paths} <= set(os.listdir(self.folder))
+
+
+@contextmanager
+def started(start: Start, ranks: int, folder: Path) -> Iterator[Ranks]:
+    """Start ranks, which outlive neither an exception here nor this process.
 
     Parameters
     ----------
-    adapters
-        Those of the protocol, by name; none: all that suit.
     folder
-        The step's own, which all nodes see; logs stay there.
-    report
-        Is called with the steps done so far.
-
-    Raises
-    ------
-    ProtocolMissing
-        A node cannot use the protocol.
-    ReproError
-        A rank failed, or the traffic took another way than the protocol's.
+        Their own, which all nodes see; logs stay there.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    step = Step(case.order, case.protocol, tuple(adapters))
-    (folder / STEP).write_bytes(pickle.dumps(step))
-    ranks = case.order.ranks
-    with (folder / "launcher.log").open("wb") as log:
-        code = _run(start(ranks, folder), folder / PROGRESS, report, log)
-    shutil.rmtree(folder / "scratch", ignore_errors=True)
-    answers = _answers(folder, ranks, code)
-    if isinstance(answers, OutOfMemory):
-        return answers
-    return _outcome(case, answers, folder)
-
-
-def _run(
-    command: Sequence[str], progress: Path, report: Callable[[int], None], log: IO[bytes]
-) -> int:
-    """Run a launcher to its end; it outlives neither an exception here nor this process."""
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        # A Ctrl-C is for the user's process, which then ends this one in its own way.
-        start_new_session=True,
-        preexec_fn=partial(die_with_parent, signal.SIGTERM),
-    ) as launcher:
+    with (
+        (folder / "launcher.log").open("wb") as log,
+        subprocess.Popen(
+            start(ranks, folder),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            # A Ctrl-C is for the user's process, which then ends this one in its own way.
+            start_new_session=True,
+            preexec_fn=partial(die_with_parent, signal.SIGTERM),
+        ) as launcher,
+    ):
+        here = Ranks(launcher, ranks, folder)
         try:
-            while launcher.poll() is None:
-                if progress.exists():
-                    report(int(progress.read_text(encoding="utf-8")))
-                time.sleep(_POLL_S)
-        except BaseException:
+            yield here
+            here.tell(None, here.steps)
+            launcher.wait(_END_S)
+        except BaseException as error:
             launcher.terminate()
             try:
                 launcher.wait(_END_S)
             except subprocess.TimeoutExpired:
                 os.killpg(launcher.pid, signal.SIGKILL)
-            raise
-    return launcher.returncode
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
 
 
-def _answers(folder: Path, ranks: int, code: int) -> list[Answer] | OutOfMemory:
+def _answers(
+    folder: Path, paths: Sequence[Path], launcher: "subprocess.Popen[bytes]"
+) -> list[Answer] | OutOfMemory:
     """Every rank's answer, in order; or that memory was not enough."""
     found: dict[int, Answer | Failure | OutOfMemory] = {}
-    paths = [answer_path(folder, rank) for rank in range(ranks)]
     # In the order in which ranks ended: who loses a neighbour complains after it.
     for path in sorted((path for path in paths if path.exists()), key=lambda p: p.stat().st_mtime):
         found[paths.index(path)] = pickle.loads(path.read_bytes())
@@ -151,11 +192,12 @@ def _answers(folder: Path, ranks: int, code: int) -> list[Answer] | OutOfMemory:
             raise ProtocolMissing(failure.message)
     for rank, failure in failed:
         raise ReproError(f"rank {rank} failed: {failure.message}; logs are in {folder}")
-    for rank in range(ranks):
+    for rank in range(len(paths)):
         if rank not in found:
             raise ReproError(
-                f"rank {rank} ended without an answer and the launcher with exit code {code}; "
-                f"last lines: {_last_lines(folder, rank)}; logs are in {folder}"
+                f"rank {rank} ended without an answer and the launcher with exit code "
+                f"{launcher.returncode}; last lines: {_last_lines(folder, rank)}; logs are in "
+                f"{folder}"
             )
     return [one for _, one in sorted(found.items()) if isinstance(one, Answer)]
 

@@ -2,6 +2,9 @@
 
 import gc
 import resource
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import torch
@@ -70,6 +73,17 @@ def _allow_sockets() -> None:
     left, and 1024 are few for a process that forms groups again and again."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """The groups of this process by itself."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    join_groups(0, 1, "127.0.0.1", port)
+    yield
+    leave_groups()
 
 
 def leave_groups() -> None:

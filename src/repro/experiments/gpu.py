@@ -1,0 +1,292 @@
+"""Measure this machine's GPU by itself: operators, a decoder, attention of a training iteration."""
+
+import gc
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+import xarray as xr
+from tqdm import tqdm
+
+from repro.catalog.models.open_models import DecoderShape, open_model
+from repro.catalog.models.papers import model
+from repro.catalog.reading import Entry
+from repro.catalog.studies.gpu import GpuAttention, GpuDecoder, GpuOperators, read_gpu_study
+from repro.errors import NotRunHere, one_line
+from repro.observe.environment import accelerator, provenance
+from repro.paths import ENWIKI
+from repro.predict.operators.measured import KINDS, measured_rows
+from repro.train.gpu_operators import BACKENDS, Kind, eager_s, operator_s, replays_s
+from repro.train.records import TrainingRun
+
+# What is measured of each kind, in which of the variants that were published.
+_VARIANTS: Mapping[Kind, tuple[str, ...]] = {
+    "gemm": ("bf16", "fp8"),
+    "attention_prefill": tuple(BACKENDS),
+    "attention_decode": tuple(BACKENDS),
+}
+# Matrices in fp8 have rows and columns of whole blocks.
+_FP8_BLOCK = 16
+# Of the memory that is free, what a configuration may take.
+_ROOM = 0.9
+_LONGEST_REASON = 120
+
+
+def measure_gpu(split: str) -> Iterator[tuple[str, xr.Dataset]]:
+    """All of `params/gpu.yaml`: names and datasets, each when it is there.
+
+    Parameters
+    ----------
+    split
+        Weights of training and validation data of the corpus.
+
+    Raises
+    ------
+    NotRunHere
+        This machine has no GPU.
+    """
+    if not torch.cuda.is_available():
+        raise NotRunHere("this machine has no GPU that torch sees; run it on one that has")
+    study = read_gpu_study()
+    yield "gpu_operators", measure_gpu_operators(study.operators)
+    yield "gpu_decoding", measure_gpu_decoding(study.decoder)
+    yield "gpu_attention", measure_gpu_attention(study.attention, ENWIKI, split)
+
+
+def measure_gpu_operators(asked: GpuOperators) -> xr.Dataset:
+    """Seconds of operators.
+
+    Returns
+    -------
+    Dataset
+        `time_s` (row, repeat), NaN where torch has no such kernel or memory was not enough. Along
+        `row` also `kind`, `variant`, the axes of the kind (`repro.predict.operators.measured`), and
+        `published_us`, what the operator was published to take on `published_of`.
+    """
+    rows = _rows(asked)
+    times: list[list[float]] = []
+    reasons: dict[str, str] = {}
+    for row in tqdm(rows.to_dict("records"), desc="operators"):
+        kind, variant = row["kind"], row["variant"]
+        sizes = [int(row[axis]) for axis in _axes(kind)]
+        work = partial(operator_s, kind, variant, sizes, asked.repeats)
+        found = _possible(work, f"{kind} {variant} {sizes}", reasons)
+        times.append(found or [np.nan] * asked.repeats)
+    along = {name: ("row", rows[name].to_numpy()) for name in rows}
+    return xr.Dataset(
+        {
+            "time_s": (("row", "repeat"), np.array(times), _about("time of a call", "s")),
+            **along,
+        },
+        attrs=_attributes("Operators of a GPU, as replays of CUDA graphs", asked, reasons),
+    )
+
+
+def _axes(kind: Kind) -> tuple[str, ...]:
+    return KINDS[kind].axes if kind in KINDS else ("moved_bytes",)
+
+
+def _rows(asked: GpuOperators) -> pd.DataFrame:
+    """Operators to measure: sizes that were published, of one precision for each variant."""
+    parts = []
+    for kind, variants in _VARIANTS.items():
+        published = measured_rows(kind, asked.published_of)
+        for variant in variants:
+            found = published[published.dtype == ("fp8" if variant == "fp8" else "bf16")]
+            if variant == "fp8":
+                found = found[(found.n % _FP8_BLOCK == 0) & (found.k % _FP8_BLOCK == 0)]
+            part = found.iloc[:: asked.every][list(KINDS[kind].axes)]
+            took_us = found.iloc[:: asked.every].time_us
+            parts.append(part.assign(kind=kind, variant=variant, published_us=took_us))
+    moved = pd.DataFrame({"moved_bytes": asked.added_bytes, "kind": "addition", "variant": "bf16"})
+    return pd.concat([*parts, moved], ignore_index=True)
+
+
+def measure_gpu_decoding(asked: GpuDecoder) -> xr.Dataset:
+    """Seconds of a decoder's step, and of prompts that it reads.
+
+    Returns
+    -------
+    Dataset
+        `output_token_s` (launch, batch, context, repeat) and `prompt_s` (launch, prompt_batch,
+        prompt_tokens, repeat), with `launch` either `graph`, a CUDA graph, or `host`, operator by
+        operator. NaN where the caches did not fit. `kernels` (phase) is how many there are.
+    """
+    from repro.train.decoding import Decoder
+
+    shape = open_model(asked.model).shape
+    decoder = Decoder(shape, "bf16", device="cuda")
+
+    def step(batch: int, context: int) -> Callable[[], object]:
+        last = torch.zeros(batch, dtype=torch.long, device="cuda")
+
+        def work() -> None:
+            decoder.step(last)
+            # The next one is at the same position.
+            decoder.rewind(context)
+
+        decoder.fill(batch, context, 1)
+        return work
+
+    def read(batch: int, tokens: int) -> Callable[[], object]:
+        prompts = torch.zeros(batch, tokens, dtype=torch.long, device="cuda")
+
+        def work() -> None:
+            decoder.read(prompts)
+            decoder.rewind(0)
+
+        decoder.fill(batch, 0, tokens)
+        return work
+
+    launches = {"graph": lambda work, n: replays_s([work], n), "host": eager_s}
+    found: dict[str, list[list[float]]] = {"output_token_s": [], "prompt_s": []}
+    sizes = {
+        "output_token_s": (step, asked.batches, asked.contexts),
+        "prompt_s": (read, asked.prompt_batches, asked.prompt_tokens),
+    }
+    for name, (make, batches, tokens) in sizes.items():
+        for launch, batch, length in tqdm([*product(launches, batches, tokens)], desc=name):
+            if _cached_bytes(shape, batch, length) > _ROOM * torch.cuda.mem_get_info()[0]:
+                found[name].append([np.nan] * asked.repeats)
+                continue
+            found[name].append(launches[launch](make(batch, length), asked.repeats))
+    kernels = [
+        _kernels(step(asked.batches[0], asked.contexts[0])),
+        _kernels(read(asked.prompt_batches[0], asked.prompt_tokens[0])),
+    ]
+
+    def variable(name: str, long_name: str, *dims: str) -> tuple[tuple[str, ...], Any, Any]:
+        _, batches, tokens = sizes[name]
+        shaped = (len(launches), len(batches), len(tokens), asked.repeats)
+        values = np.array(found[name]).reshape(shaped)
+        return ("launch", *dims, "repeat"), values, _about(long_name, "s")
+
+    return xr.Dataset(
+        {
+            "output_token_s": variable(
+                "output_token_s", "time per output token", "batch", "context"
+            ),
+            "prompt_s": variable(
+                "prompt_s", "time of reading prompts", "prompt_batch", "prompt_tokens"
+            ),
+            "kernels": ("phase", kernels, _about("kernels of a pass", "1")),
+        },
+        {
+            "launch": list(launches),
+            "batch": list(asked.batches),
+            "context": list(asked.contexts),
+            "prompt_batch": list(asked.prompt_batches),
+            "prompt_tokens": list(asked.prompt_tokens),
+            "phase": ["token", "prompt"],
+        },
+        _attributes(f"{asked.model} in bf16 on a GPU", asked),
+    )
+
+
+def measure_gpu_attention(asked: GpuAttention, corpus: Path, split: str) -> xr.Dataset:
+    """Training iterations by attention and sequence length.
+
+    Returns
+    -------
+    Dataset
+        `iteration_time_s` (attention, sequence, iteration) and `peak_memory_bytes` (attention,
+        sequence), NaN where memory was full.
+    """
+    from repro.train.megatron.groups import alone
+    from repro.train.run import train
+
+    entry = model(asked.model)
+    cells = list(product(asked.kinds, asked.sequences))
+    shape = len(asked.kinds), len(asked.sequences)
+    times = np.full((len(cells), asked.iterations), np.nan)
+    peaks = np.full(len(cells), np.nan)
+    reasons: dict[str, str] = {}
+    with alone(), tempfile.TemporaryDirectory() as scratch:
+        for at, (kind, sequence) in enumerate(tqdm(cells, desc="attention")):
+            run = TrainingRun(
+                family=entry.family,
+                shape=entry.full.model_copy(update={"sequence_length": sequence}),
+                precision="bf16",
+                micro_batch_size=asked.tokens // sequence,
+                microbatches=1,
+                warmup=asked.warmup,
+                iterations=asked.iterations,
+                save_every=0,
+                validate_every=0,
+                validation_batches=1,
+                corpus=corpus,
+                split=split,
+                attention=kind,
+            )
+            work = partial(train, run, Path(scratch))
+            records = _possible(work, f"{kind} {sequence}", reasons)
+            if records is not None:
+                times[at] = records[0].iteration_time_s
+                peaks[at] = records[0].peak_memory_bytes
+            gc.collect()
+            torch.cuda.empty_cache()
+    dims = ("attention", "sequence")
+    return xr.Dataset(
+        {
+            "iteration_time_s": (
+                (*dims, "iteration"),
+                times.reshape(*shape, -1),
+                _about("iteration time", "s"),
+            ),
+            "peak_memory_bytes": (dims, peaks.reshape(shape), _about("peak memory", "B")),
+        },
+        {"attention": list(asked.kinds), "sequence": list(asked.sequences)},
+        _attributes(
+            f"{asked.model} by attention, {asked.tokens} tokens a micro batch", asked, reasons
+        ),
+    )
+
+
+def _possible(work: Callable[[], Any], what: str, reasons: dict[str, str]) -> Any:
+    """What some work gives; None, and among the reasons why, where the GPU has no kernel or no
+    memory for it."""
+    try:
+        return work()
+    except RuntimeError as error:
+        reasons[what] = f"{type(error).__name__}: {one_line(error)[:_LONGEST_REASON]}"
+    gc.collect()
+    torch.cuda.empty_cache()
+    return None
+
+
+def _cached_bytes(shape: DecoderShape, batch: int, tokens: int) -> float:
+    """Keys and values of all layers, and what a pass holds beside them."""
+    kept = 4.0 * shape.layers * shape.kv_heads * shape.head_dim
+    return batch * (tokens + 1) * (kept + 2.0 * shape.vocab / tokens)
+
+
+def _kernels(work: Callable[[], object]) -> int:
+    """Kernels that some work launches."""
+    work()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        work()
+        torch.cuda.synchronize()
+    return sum("CUDA" in str(event.device_type) for event in profile.events())
+
+
+def _about(long_name: str, units: str) -> dict[str, str]:
+    return {"long_name": long_name, "units": units}
+
+
+def _attributes(
+    title: str, asked: Entry, not_run: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    return {
+        "title": title,
+        "not_run": json.dumps(not_run or {}),
+        "source": "cluster",
+        "ran_on": json.dumps([accelerator()]),
+        "provenance": provenance(asked.model_dump(mode="json")),
+    }

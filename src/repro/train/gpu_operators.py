@@ -1,0 +1,141 @@
+"""How long operators take on this machine's GPU, without what the host takes to launch them.
+
+Calls are captured as a CUDA graph, whose replays are timed by events. Operands take turns in more
+bytes than caches hold, as weights and activations of a model do.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import cycle, islice
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+Kind = Literal["gemm", "attention_prefill", "attention_decode", "addition"]
+Work = Callable[[], object]
+# Of operands that take turns: caches of today's GPUs are 40 to 126 MB. The most sets of them.
+_TURNS_BYTES, _MOST_SETS = 3e8, 32
+# What a replay takes at least, and the most calls in it.
+_SHORTEST_S, _MOST_CALLS = 1e-3, 200
+BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+
+
+def operator_s(kind: Kind, variant: str, sizes: Sequence[int], repeats: int) -> list[float]:
+    """Seconds of one call, by replays.
+
+    Parameters
+    ----------
+    kind, sizes
+        `gemm` (m, n, k), as a linear layer multiplies: (m, k) and the transpose of (n, k);
+        `attention_prefill` (batch, tokens, heads, heads of keys, width), causal;
+        `attention_decode` (batch, cached tokens, heads, heads of keys, width), one token's;
+        `addition` (bytes,) that are read and written.
+    variant
+        `bf16` or `fp8` of products, the name of `BACKENDS` of attention, `bf16` of additions.
+
+    Raises
+    ------
+    RuntimeError
+        Torch has no such kernel.
+    """
+    make, call = _prepared(kind, variant, sizes)
+    first = make()
+    set_bytes = sum(one.nbytes for one in first)
+    sets = [first, *(make() for _ in range(min(_MOST_SETS, int(_TURNS_BYTES // set_bytes)) - 1))]
+    with sdpa_kernel(BACKENDS[variant]) if variant in BACKENDS else torch.no_grad():
+        once_s = eager_s(lambda: call(*first), 1)[0]
+        calls = min(max(len(sets), int(_SHORTEST_S / once_s)), _MOST_CALLS)
+        works = [partial(call, *operands) for operands in islice(cycle(sets), calls)]
+        return [replay / calls for replay in replays_s(works, repeats)]
+
+
+def replays_s(works: Sequence[Work], repeats: int) -> list[float]:
+    """Seconds of all works, one behind the other in a graph, for each of its replays."""
+    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        # Libraries choose and load what they need.
+        works[0]()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for work in works:
+            work()
+    return eager_s(graph.replay, repeats)
+
+
+def eager_s(work: Work, repeats: int) -> list[float]:
+    """Seconds of some work as the GPU sees it, after one that warms up."""
+    work()
+    times = []
+    for _ in range(repeats):
+        begin, end = _event(), _event()
+        torch.cuda.synchronize()
+        begin.record()
+        work()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3)
+    return times
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+Made = tuple[Callable[[], tuple[torch.Tensor, ...]], Callable[..., object]]
+
+
+def _prepared(kind: Kind, variant: str, sizes: Sequence[int]) -> Made:
+    """What makes a set of operands, and the call."""
+    if kind == "addition":
+        elements = sizes[0] // 6
+        return (
+            lambda: (_normal(elements), _normal(elements), _normal(elements)),
+            lambda one, other, result: torch.add(one, other, out=result),
+        )
+    if kind == "gemm":
+        m, n, k = sizes
+        if variant == "bf16":
+            return lambda: (_normal(m, k), _normal(n, k)), functional.linear
+        return (
+            lambda: (_eighth(m, k), _eighth(n, k), torch.ones((), device="cuda")),
+            _scaled_product,
+        )
+    batch, tokens, heads, kv_heads, width = sizes
+    if kind == "attention_prefill":
+        queries, keys = (batch, heads, tokens, width), (batch, kv_heads, tokens, width)
+    else:
+        # Queries that share keys are rows of one product, which reads these once.
+        queries, keys = (
+            (batch, kv_heads, heads // kv_heads, width),
+            (batch, kv_heads, tokens, width),
+        )
+    causal = kind == "attention_prefill"
+    return (
+        lambda: (_normal(*queries), _normal(*keys), _normal(*keys)),
+        lambda q, k, v: functional.scaled_dot_product_attention(
+            q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1]
+        ),
+    )
+
+
+def _normal(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.bfloat16, device="cuda")
+
+
+def _eighth(*shape: int) -> torch.Tensor:
+    return _normal(*shape).to(torch.float8_e4m3fn)
+
+
+def _scaled_product(rows: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> Any:
+    return torch._scaled_mm(
+        rows,
+        weight.t(),
+        scale_a=scale,
+        scale_b=scale,
+        out_dtype=torch.bfloat16,
+        use_fast_accum=True,
+    )

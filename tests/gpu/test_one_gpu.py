@@ -1,0 +1,135 @@
+"""What only a GPU shows: precisions, memory that is full, counters, NCCL with one rank."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from made_up import small_run
+
+from repro.catalog.models.open_models import DecoderShape
+from repro.catalog.models.papers import model
+from repro.catalog.studies.selection import select
+from repro.catalog.systems.clusters import cluster
+from repro.experiments.on_nodes import resolve_on_nodes
+from repro.launch.carry_out import carry_out
+from repro.launch.journal import Journal
+from repro.observe.counters import open_counters
+from repro.observe.memory import begin_peak, peak_bytes
+from repro.predict.calibration.one_gpu import check_device
+from repro.train.decoding import Decoder
+from repro.train.gpu_operators import replays_s
+from repro.train.records import TrainingRun
+from repro.train.run import train
+
+pytestmark = pytest.mark.gpu
+
+
+def _run(corpus: Path, precision: str, **changes: object) -> TrainingRun:
+    shape = model("gpt2-medium").testbed.model_copy(update={"hidden_size": 256})
+    run = replace(small_run("gpt", corpus), shape=shape, iterations=30, learning_rate=1e-3)
+    return replace(run, precision=precision, save_every=0, **changes)  # type: ignore[arg-type]
+
+
+def test_precisions_learn_alike(one_rank: None, enwiki: Path, tmp_path: Path) -> None:
+    losses = {}
+    for precision in ("fp32", "bf16", "fp16"):
+        (record,) = train(_run(enwiki, precision), tmp_path)
+        losses[precision] = np.array(record.loss)
+        assert losses[precision][-5:].mean() < losses[precision][:5].mean() - 0.5
+    np.testing.assert_allclose(losses["bf16"], losses["fp32"], rtol=0.03)
+    np.testing.assert_allclose(losses["fp16"], losses["fp32"], rtol=0.03)
+
+
+def test_attentions_learn_alike(one_rank: None, enwiki: Path, tmp_path: Path) -> None:
+    losses = [
+        np.array(train(_run(enwiki, "bf16", attention=attention), tmp_path)[0].loss)
+        for attention in ("megatron", "torch")
+    ]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=0.03)
+
+
+def test_peak_memory_is_what_was_held_at_once() -> None:
+    held = begin_peak()
+    one = torch.empty(1 << 28, dtype=torch.uint8, device="cuda")
+    del one
+    two = torch.empty(1 << 27, dtype=torch.uint8, device="cuda")
+    assert peak_bytes() - held == 1 << 28
+    assert begin_peak() - held == two.nbytes
+
+
+def test_what_goes_through_nccl_is_logged_with_its_time(
+    one_rank: None, enwiki: Path, tmp_path: Path
+) -> None:
+    (record,) = train(_run(enwiki, "bf16", log_communication=True), tmp_path)
+    assert record.transfers
+    for transfer in record.transfers:
+        assert 0 <= transfer.end_s - transfer.start_s < 1
+
+
+def test_the_gpus_links_are_counted() -> None:
+    with open_counters() as counters:
+        names = [name for name in counters.names if name.startswith("gpu0")]
+        if not names:
+            pytest.skip("this driver counts neither PCIe nor NVLink")
+        at = counters.names.index(names[-1])
+        before = counters.read()[at]
+        for _ in range(20):
+            torch.ones(1 << 26).to("cuda")
+        received = counters.read()[at][0] - before[0]
+    assert received > 0
+
+
+def test_a_graph_computes_what_the_host_launches() -> None:
+    one = torch.zeros((), device="cuda")
+    times = replays_s([lambda: one.add_(1)] * 10, repeats=3)
+    # The warm-up outside the graph, and a replay that is not recorded.
+    assert len(times) == 3 and one.item() == 1 + 4 * 10
+
+
+def test_a_decoder_writes_what_it_does_on_a_cpu() -> None:
+    shape = DecoderShape(
+        **{"layers": 2, "hidden": 256, "ffn": 512, "heads": 8, "kv_heads": 2, "head_dim": 32},
+        **{"gated_mlp": True, "seq": 64, "vocab": 512},
+    )
+    here, there = Decoder(shape, "bf16"), Decoder(shape, "bf16", device="cuda")
+    for mine, its in zip(here._layers, there._layers, strict=True):
+        for name in ("qkv", "out", "up", "down"):
+            getattr(its, name)._weight = getattr(mine, name)._weight.float().cuda()
+            getattr(mine, name)._weight = getattr(mine, name)._weight.float()
+    for decoder, where in ((here, "cpu"), (there, "cuda")):
+        decoder._logits._weight = here._logits._weight.float().to(where)
+        decoder._embedding = here._embedding.float().to(where)
+        decoder._norm = decoder._norm.float()
+        decoder._memory = decoder._memory.float()
+    prompts = torch.randint(512, (4, 40), generator=torch.Generator().manual_seed(0))
+    found = []
+    for decoder, where in ((here, "cpu"), (there, "cuda")):
+        decoder.fill(4, 0, 50)
+        written = [decoder.read(prompts.to(where))]
+        for _ in range(5):
+            written.append(decoder.step(written[-1]))
+        found.append(torch.stack(written).cpu())
+    assert torch.equal(*found)
+
+
+@pytest.mark.slow
+def test_a_sweep_ends_where_memory_does(enwiki: Path, tmp_path: Path) -> None:
+    selection = select("one_gpu", "cluster", models="bert-large", profile="ci")
+    resolved = resolve_on_nodes(selection, enwiki, "95,5")
+    journal = Journal(tmp_path / "out.nc")
+    dataset = resolved.describe(
+        *carry_out(resolved.cases, resolved.where, journal, tmp_path / "logs", resolved.title)
+    )
+    check_device(dataset, cluster(selection.experiment.cluster).device)
+    full = dataset["out_of_memory"].squeeze()
+    assert not full.sel(micro_batch_size=[1, 2, 4]).any() and full.sel(micro_batch_size=512)
+    peaks = dataset["peak_memory_bytes"].squeeze().sel(micro_batch_size=[1, 2, 4])
+    assert (np.diff(peaks.values.ravel()) > 0).all()
+    # One set of ranks served all of them.
+    (logs,) = [path for path in (tmp_path / "logs").iterdir() if path.is_dir()]
+    assert (logs / "rank0.log").exists()
+    (ran_on, *_) = json.loads(dataset.attrs["ran_on"])
+    assert ran_on["backend"].startswith("NCCL")
