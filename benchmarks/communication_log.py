@@ -77,7 +77,7 @@ def _rank(rank: int, port: int, scratch: Path, answer: Connection) -> None:
         state = training.set_up(run, scratch, _CORES)
         assert state.log is not None and isinstance(state.timers, PacedTimers)
         for _ in range(_WARMUP):
-            training.iterate(state, iter([next(state.training)]))
+            training.iterate(state, [next(state.training)])
         hold_passes(state.timers, pass_times_s(state.timers))
         for block in range(_BLOCKS):
             logged = bool(block % 2)

@@ -60,13 +60,9 @@ def test_peak_memory_is_what_was_held_at_once() -> None:
     assert begin_peak() - held == two.nbytes
 
 
-def test_what_goes_through_nccl_is_logged_with_its_time(
-    one_rank: None, enwiki: Path, tmp_path: Path
-) -> None:
+def test_a_rank_alone_logs_nothing(one_rank: None, enwiki: Path, tmp_path: Path) -> None:
     (record,) = train(_run(enwiki, "bf16", log_communication=True), tmp_path)
-    assert record.transfers
-    for transfer in record.transfers:
-        assert 0 <= transfer.end_s - transfer.start_s < 1
+    assert record.transfers == ()
 
 
 def test_the_gpus_links_are_counted() -> None:

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from repro.catalog.models.open_models import DecoderShape, open_model
 from repro.catalog.models.papers import model
+from repro.catalog.phases import PHASES
 from repro.catalog.reading import Entry
 from repro.catalog.studies.gpu import GpuAttention, GpuDecoder, GpuOperators, read_gpu_study
 from repro.errors import NotRunHere, one_line
@@ -196,8 +197,8 @@ def measure_gpu_attention(asked: GpuAttention, corpus: Path, split: str) -> xr.D
     Returns
     -------
     Dataset
-        `iteration_time_s` (attention, sequence, iteration) and `peak_memory_bytes` (attention,
-        sequence), NaN where memory was full.
+        `iteration_time_s` (attention, sequence, iteration), `phase_time_s` (attention, sequence,
+        phase, iteration) and `peak_memory_bytes` (attention, sequence), NaN where memory was full.
     """
     from repro.train.megatron.groups import alone
     from repro.train.run import train
@@ -206,6 +207,7 @@ def measure_gpu_attention(asked: GpuAttention, corpus: Path, split: str) -> xr.D
     cells = list(product(asked.kinds, asked.sequences))
     shape = len(asked.kinds), len(asked.sequences)
     times = np.full((len(cells), asked.iterations), np.nan)
+    phases = np.full((len(cells), len(PHASES), asked.iterations), np.nan)
     peaks = np.full(len(cells), np.nan)
     reasons: dict[str, str] = {}
     with alone(), tempfile.TemporaryDirectory() as scratch:
@@ -229,6 +231,7 @@ def measure_gpu_attention(asked: GpuAttention, corpus: Path, split: str) -> xr.D
             records = _possible(work, f"{kind} {sequence}", reasons)
             if records is not None:
                 times[at] = records[0].iteration_time_s
+                phases[at] = [records[0].phase_time_s[phase] for phase in PHASES]
                 peaks[at] = records[0].peak_memory_bytes
             gc.collect()
             torch.cuda.empty_cache()
@@ -240,9 +243,18 @@ def measure_gpu_attention(asked: GpuAttention, corpus: Path, split: str) -> xr.D
                 times.reshape(*shape, -1),
                 _about("iteration time", "s"),
             ),
+            "phase_time_s": (
+                (*dims, "phase", "iteration"),
+                phases.reshape(*shape, len(PHASES), -1),
+                _about("phase time", "s"),
+            ),
             "peak_memory_bytes": (dims, peaks.reshape(shape), _about("peak memory", "B")),
         },
-        {"attention": list(asked.kinds), "sequence": list(asked.sequences)},
+        {
+            "attention": list(asked.kinds),
+            "sequence": list(asked.sequences),
+            "phase": list(PHASES),
+        },
         _attributes(
             f"{asked.model} by attention, {asked.tokens} tokens a micro batch", asked, reasons
         ),
