@@ -150,6 +150,9 @@ def test_calls_without_kernels_are_no_measurement() -> None:
     rows, (problem,) = read_kineto(trace(call, call), ranks=4)
     assert rows == []
     assert problem == "2 calls of collectives without kernels; profile the GPU as well"
+    other = kernel() | {"name": "gemm", "args": {}}
+    rows, (problem,) = read_kineto(trace(call, other), ranks=1)
+    assert (rows, problem) == ([], "1 calls of collectives without kernels; of one rank")
 
 
 def test_a_trace_that_ends_early_is_read_to_its_last_whole_event() -> None:

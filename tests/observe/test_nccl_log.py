@@ -57,6 +57,18 @@ _SAMPLES = {
             (Route(3, 10, "IB", 1, True),),
         ),
     ),
+    # Of a real run: one rank, whose machine has libraries of InfiniBand and no adapter.
+    "2.28": (
+        "vm:609:609 [0] NCCL INFO NCCL version 2.28.9+cuda13.0\n"
+        "vm:609:609 [0] NCCL INFO NET/IB : No device found.\n"
+        "vm:609:609 [0] NCCL INFO NET/IB : Using [RO]; OOB eth0:192.0.2.2<0>\n"
+        "vm:609:609 [0] NCCL INFO Failed to initialize NET plugin IB\n"
+        "vm:609:609 [0] NCCL INFO NET/Socket : Using [0]eth0:192.0.2.2<0>\n"
+        "vm:609:609 [0] NCCL INFO Initialized NET plugin Socket\n"
+        "vm:609:609 [0] NCCL INFO Assigned NET plugin Socket to comm\n"
+        "vm:609:609 [0] NCCL INFO Using network Socket\n",
+        NcclLog("2.28.9", (), ("eth0",), ()),
+    ),
 }
 
 

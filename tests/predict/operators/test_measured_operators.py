@@ -15,6 +15,7 @@ from repro.predict.operators.measured import (
     measured_rows,
     operator_costs,
     operator_s,
+    product_alone_s,
     rates,
     read_operators,
 )
@@ -103,3 +104,15 @@ def test_tables_are_known_by_their_columns() -> None:
 def test_an_unknown_precision_names_the_known_ones() -> None:
     with pytest.raises(ReproError, match=r"no gemm was measured in 'int4'; known are bf16, fp8"):
         operator_costs("gemm", gpu("h100-sxm-80gb"), "int4")
+
+
+@pytest.mark.parametrize("device", ["h100-sxm-80gb", "h200-sxm-141gb", "b200-sxm-180gb"])
+def test_no_product_alone_outruns_its_operations_or_its_bytes(device: str) -> None:
+    """Also where the cast that products in fp8 were published with takes most of the time."""
+    on, sizes = gpu(device), 2.0 ** np.arange(5, 16, 2)
+    m, n, k = (axis.ravel() for axis in np.meshgrid(sizes, sizes, sizes))
+    rows = pd.DataFrame({"m": m, "n": n, "k": k})
+    least = np.maximum(
+        2 * m * n * k / on.fp8_flops, (k * (m + n) + 2 * m * n) / (on.memory_gbytes_per_s * 1e9)
+    )
+    assert (product_alone_s(rows, "fp8", on) > least).all()

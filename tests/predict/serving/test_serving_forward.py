@@ -5,9 +5,12 @@ import pytest
 from serving_examples import on, rows_of
 
 from repro.catalog.models.open_models import open_model
+from repro.catalog.systems.gpus import gpu
 from repro.errors import ReproError
-from repro.predict.serving.forward import Part, bound, forward, prompt_pass, token_pass
-from repro.predict.serving.latency import latency, passes
+from repro.predict.operators.measured import operator_costs
+from repro.predict.serving.forward import Part, Pass, bound, forward, prompt_pass, token_pass
+from repro.predict.serving.latency import latency, part_s, passes
+from repro.predict.serving.parameters import engine
 from repro.predict.serving.served import Served
 
 _ONCE = np.ones(1)
@@ -161,3 +164,20 @@ def test_whole_sequences_of_micro_batches_wait_for_each_other() -> None:
 def test_what_cannot_be_served_is_refused(changed: dict[str, int], message: str) -> None:
     with pytest.raises(ReproError, match=message):
         rows_of(**changed)
+
+
+def test_a_head_that_one_multiprocessor_reads_waits_for_it() -> None:
+    """8 heads of keys of a sequence, 128 wide, are fewer than an H200 has multiprocessors."""
+    device, context = gpu("h200-sxm-141gb"), 8192
+    engine_ = engine(device, "bf16", stack="pytorch")
+    for batch in (1, 64):
+        one = Pass(np.full(1, batch), np.full(1, batch), np.full(1, context), prompt=False)
+        (part,) = [
+            part for part in forward(rows_of(batch=batch), engine_, one) if part.kind == "decoding"
+        ]
+        head = 2 * 2 * context * 128 / (engine_.stack.head_gbytes_per_s * 1e9)
+        together = batch * 8 * 2 * 2 * context * 128 / (device.memory_gbytes_per_s * 1e9 * 0.92)
+        launch = operator_costs("gemm", device, "bf16").costs["launch_s"]
+        time = (part_s(part, engine_.costs) / part.count).item() - launch
+        assert time == pytest.approx(max(head, together))
+        assert (head > together) == (batch == 1)

@@ -174,3 +174,10 @@ def test_fp32_doubles_what_is_kept_and_no_dropout_leaves_its_masks() -> None:
     masks = activation_bytes_per_layer(w) - half
     # Behind two blocks one byte an element; of scores one more, and they twice.
     assert masks == pytest.approx(2 * 1024 * 1024 + 3 * 16 * 1024 * 1024)
+
+
+def test_torchs_softmax_keeps_its_result_in_fp32() -> None:
+    w = rows(Plan(global_batch_size=1))
+    fused = activation_bytes_per_layer(w, dropout=False)
+    more = activation_bytes_per_layer(w, dropout=False, torch_softmax=True) - fused
+    assert more == pytest.approx(4 * 16 * 1024 * 1024)

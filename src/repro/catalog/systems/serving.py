@@ -47,11 +47,12 @@ class ServingStack(Entry):
     size) where it names some. `elementwise` counts its kernels of a layer beside products,
     attention and collectives. With `stores_scores` the prompt's attention writes its scores to
     memory; with `own_decoding` caches are read by a kernel of its own, else by those that were
-    measured; with `reduces_at_once` small all-reduces are one kernel, else NCCL's. A pass has
-    `pass_tokens` tokens at most; with `steady_pipeline` batches follow each other through the
-    stages of a pipeline, else each token of all sequences waits for the one before. A cache is
-    handed out in pages of `page_tokens`, 1 where it is contiguous. `costs` that are missing are
-    calibrated ones (`params/serving_fit.yaml`).
+    measured; where it leaves each sequence's head of keys to one multiprocessor, that one reads it
+    at `head_gbytes_per_s`, however few there are; with `reduces_at_once` small all-reduces are one
+    kernel, else NCCL's. A pass has `pass_tokens` tokens at most; with `steady_pipeline` batches
+    follow each other through the stages of a pipeline, else each token of all sequences waits for
+    the one before. A cache is handed out in pages of `page_tokens`, 1 where it is contiguous.
+    `costs` that are missing are calibrated ones (`params/serving_fit.yaml`).
     """
 
     label: str
@@ -60,6 +61,7 @@ class ServingStack(Entry):
     elementwise: PositiveInt
     stores_scores: bool = False
     own_decoding: bool = False
+    head_gbytes_per_s: PositiveFloat | None = None
     reduces_at_once: bool = False
     pass_tokens: PositiveInt
     steady_pipeline: bool = True

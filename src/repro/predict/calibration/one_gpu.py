@@ -8,6 +8,7 @@ no parameters: the memory model is compared as it is.
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -20,8 +21,9 @@ from repro.errors import ReproError
 from repro.predict.calibration.fitting import Fit, fit, predicted_times_s
 from repro.predict.calibration.rows import TrainingRows, training_rows
 from repro.predict.parameters import Parameters, calibration
+from repro.predict.step.layers import TORCH_SOFTMAX
 from repro.predict.step.memory import FRAMEWORK_BYTES, memory
-from repro.predict.workload import Array
+from repro.predict.workload import Array, Workload
 from repro.results.metrics import draw_sample, estimate, phase_time_s
 
 # Parameters that decide how long one GPU computes and steps the optimizer.
@@ -58,11 +60,16 @@ class Comparison:
         predicted_s, error_pct
             With the parameters fitted to one half, and how far it is off.
         transferred_s, transferred_error_pct
-            The same before any fit, with the cluster's calibration, made on another GPU.
+            The same before any fit, with the cluster's calibration, made on another GPU and with
+            Apex's fused softmax.
+        counted_s, counted_error_pct
+            The same with what torch's softmax moves instead (`TORCH_SOFTMAX`), which is the one
+            that ran.
         optimizer_s, predicted_optimizer_s
             Adam's step.
         measured_peak_bytes, predicted_peak_bytes, memory_error_pct
-            The most memory that tensors took, without the framework's own.
+            The most memory that tensors took, without the framework's own; predicted without
+            dropout and with torch's softmax, as it ran.
         predicted_full
             Whether the memory model says that the GPU's memory is not enough.
     fit : Fit
@@ -139,12 +146,13 @@ def summary(compared: Comparison) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        Indexed by quantity and half: number of cells, median_pct and largest_pct. `transferred` is
-        the prediction before any fit, whose halves are no different.
+        Indexed by quantity and half: number of cells, median_pct and largest_pct. `transferred` are
+        predictions before any fit, whose halves are no different.
     """
     quantities = {
         "forward + backward": "error_pct",
         "forward + backward, transferred": "transferred_error_pct",
+        "forward + backward, transferred, torch's softmax": "counted_error_pct",
         "peak memory": "memory_error_pct",
     }
     rows = {
@@ -302,21 +310,33 @@ def _with_predictions(
     ran = (cells.half != OUT_OF_MEMORY).to_numpy()
     times = _by_row(rows, lambda part: predicted_times_s(part, fitted))
     computing, optimizer = np.split(times, 2)
-    transferred = _by_row(rows, lambda part: predicted_times_s(part, before))[: len(cells)]
-    peak = _by_row(rows, lambda part: memory(part.workload).total)[: len(cells)]
+    passes = before.attention_passes * TORCH_SOFTMAX
+    counting = before.model_copy(update={"attention_passes": passes})
+    transferred, counted = (
+        _by_row(rows, partial(predicted_times_s, parameters=one))[: len(cells)]
+        for one in (before, counting)
+    )
+    peak = _by_row(rows, lambda part: as_run_bytes(part.workload))[: len(cells)]
     predicted = cells.assign(
         # A configuration that does not run has no time.
         predicted_s=np.where(ran, computing, np.nan),
         predicted_optimizer_s=np.where(ran, optimizer, np.nan),
         transferred_s=np.where(ran, transferred, np.nan),
+        counted_s=np.where(ran, counted, np.nan),
         predicted_peak_bytes=peak,
         predicted_full=peak > tensor_bytes(gpu),
     )
     return predicted.assign(
         error_pct=100 * (predicted.predicted_s / cells.measured_s - 1),
         transferred_error_pct=100 * (predicted.transferred_s / cells.measured_s - 1),
+        counted_error_pct=100 * (predicted.counted_s / cells.measured_s - 1),
         memory_error_pct=100 * (peak / cells.measured_peak_bytes - 1),
     )
+
+
+def as_run_bytes(workload: Workload) -> Array:
+    """Bytes of tensors of a run here: without dropout, and with torch's softmax."""
+    return memory(workload, dropout=False, torch_softmax=True).total
 
 
 def _by_row(rows: pd.DataFrame, predict: Callable[[TrainingRows], Array]) -> Array:

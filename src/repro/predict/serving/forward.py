@@ -10,8 +10,14 @@ import pandas as pd
 from repro.collectives.definitions import bus_factor
 from repro.predict.fused.parameters import read_fused, sustained_name
 from repro.predict.fused.run import peak_flops
-from repro.predict.operators.kernels import AttentionCosts, decoding_s, multiplier, product_s
-from repro.predict.operators.measured import on_device_s, operator_costs, product_alone_s, rates
+from repro.predict.operators.kernels import AttentionCosts, decoding_s, product_s
+from repro.predict.operators.measured import (
+    on_device_s,
+    operator_costs,
+    product_alone_s,
+    product_multiplier,
+    rates,
+)
 from repro.predict.serving.served import BYTES, Engine, Served
 from repro.predict.workload import Array
 
@@ -173,7 +179,7 @@ def _experts(rows: Served, engine: Engine, tokens: Array) -> Iterator[Part]:
     m = np.maximum(routed * chosen / met, 1.0)
     width = np.maximum(rows.expert_ffn / np.maximum(rows.tp / rows.ep, 1.0), 1.0)
     device, weights = engine.device, engine.weights
-    gpu = multiplier(rates(device, "gemm", weights), operator_costs("gemm", device, weights).value)
+    gpu = product_multiplier(weights, device)
     for name, n, k in (
         ("experts up", (1 + rows.gated_mlp) * width, rows.hidden),
         ("experts down", rows.hidden, width),
@@ -224,11 +230,21 @@ def _attention(rows: Served, engine: Engine, one: Pass) -> Part:
         "decoding",
         rows.layers,
         measured + np.zeros_like(read_s),
-        fixed_s=_start_s(engine) if own else 0.0,
+        fixed_s=_start_s(engine) + _waited_s(engine, rows, seen, read_s) if own else 0.0,
         read_s=read_s if own else 0.0,
         flops=4 * sequences * heads * seen * d,
         memory_bytes=BYTES[engine.cache] * cache * seen,
     )
+
+
+def _waited_s(engine: Engine, rows: Served, seen: Array, read_s: Array) -> Array:
+    """What reading a head's cache with one multiprocessor takes longer than all together do."""
+    if engine.stack.head_gbytes_per_s is None:
+        return np.zeros_like(read_s)
+    cache = 2 * BYTES[engine.cache] * seen * rows.head_dim
+    alone_s = cache / (engine.stack.head_gbytes_per_s * 1e9)
+    waited: Array = np.maximum(alone_s - read_s / engine.costs.reading, 0.0)
+    return waited
 
 
 def _start_s(engine: Engine) -> float:

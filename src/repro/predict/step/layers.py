@@ -21,6 +21,10 @@ _REPLICATED_FORWARD, _REPLICATED_BACKWARD = 22, 30
 _SPLIT_FORWARD, _SPLIT_BACKWARD = 20, 45
 # Attention core, per score: softmax 4 (backward 6), dropout 5 (backward 5).
 _SCORE_FORWARD, _SCORE_BACKWARD = 9, 11
+# What Megatron-Core's softmax moves instead where Apex, and with it the fused one, is missing, and
+# without dropout: scores to fp32 (6), masked in place (8), softmax (8), back (6); gradients to fp32
+# (6), times the softmax (12), its gradient (12), masked in a copy (16), back (6). Over the above.
+TORCH_SOFTMAX = (28 + 52) / (_SCORE_FORWARD + _SCORE_BACKWARD)
 # The fused softmax of Megatron-LM takes batches of 4 rows of scores.
 _SOFTMAX_BATCH = 4
 # Share of a layer's launches that belong to the attention core.

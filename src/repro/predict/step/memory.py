@@ -12,6 +12,8 @@ from repro.predict.workload import Array, Workload
 FRAMEWORK_BYTES = 2e9
 # Logits and the loss are in fp32.
 _LOGIT_BYTES = 4
+# Megatron-Core's softmax without Apex keeps its result in fp32 beside the one that is multiplied.
+_TORCH_SOFTMAX_BYTES = 4
 
 
 def stage_parameters(w: Workload, stage: Array | int = 0) -> Array:
@@ -26,7 +28,11 @@ def stage_parameters(w: Workload, stage: Array | int = 0) -> Array:
 
 
 def activation_bytes_per_layer(
-    w: Workload, decoder: bool = False, element: float = MIXED.element, dropout: bool = True
+    w: Workload,
+    decoder: bool = False,
+    element: float = MIXED.element,
+    dropout: bool = True,
+    torch_softmax: bool = False,
 ) -> Array:
     """Activations that one layer keeps of one micro batch, less what is recomputed or split.
 
@@ -34,13 +40,13 @@ def activation_bytes_per_layer(
     attention and 2 s b f in the MLP, which tensor parallelism splits, and a s^2 b scores. Dropout
     keeps a mask of a byte an element behind each of the two blocks, and scores twice with one more.
     With e = 2 and f = 4 h that is s b h (10 + 24/t + 5 a s/(h t)) (Korthikanti et al., 2023,
-    equations 1 to 6).
+    equations 1 to 6). Without the fused softmax scores are kept in fp32 too.
     """
     t, a, h = w.tensor_parallel, w.attention_heads, w.hidden_size
     s = w.decoder_sequence_length if decoder else w.sequence_length
     sb = s * w.micro_batch_size
     split = np.where(w.sequence_parallel > 0, t, 1.0)
-    score = element + dropout * (element + 1)
+    score = element + dropout * (element + 1) + torch_softmax * _TORCH_SOFTMAX_BYTES
     core = score * a * s * sb / t
     around = h * (4 * element + 2 * dropout) / split
     inside = element * (4 * h + 2 * w.ffn_hidden_size) / t
@@ -77,6 +83,7 @@ def memory(
     zero: Array | int | None = None,
     widths: Widths = MIXED,
     dropout: bool = True,
+    torch_softmax: bool = False,
 ) -> Memory:
     """Memory of a flat workload's GPUs of a pipeline stage, in bytes.
 
@@ -91,10 +98,15 @@ def memory(
         Of a parameter and of an activation.
     dropout
         Whether masks are kept.
+    torch_softmax
+        Whether torch computes the softmax, as it does where Apex is not installed.
     """
     t, p, m = w.tensor_parallel, w.pipeline_parallel, w.micro_batches
     kinds = (False, True) if w.family == "t5" else (False,)
-    per_layer = sum(activation_bytes_per_layer(w, kind, widths.element, dropout) for kind in kinds)
+    per_layer = sum(
+        activation_bytes_per_layer(w, kind, widths.element, dropout, torch_softmax)
+        for kind in kinds
+    )
     again = recomputed_layer_bytes(w, False, widths.element, dropout)
     layers = per_layer * w.layers / p * in_flight(stage, p, w.virtual_stages, m)
     sbh = w.sequence_length * w.micro_batch_size * w.hidden_size

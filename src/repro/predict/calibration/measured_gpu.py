@@ -1,0 +1,152 @@
+"""What was measured of a GPU by itself (`repro gpu`), beside what the model says of it."""
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from repro.catalog.models.open_models import DecoderShape, open_model
+from repro.catalog.systems.gpus import Gpu, read_gpus
+from repro.errors import ReproError
+from repro.predict.operators.measured import KINDS, on_device_s, product_alone_s
+from repro.predict.serving.forward import Pass, forward
+from repro.predict.serving.latency import part_s
+from repro.predict.serving.parameters import engine
+from repro.predict.serving.served import Engine, served
+from repro.predict.workload import Array
+
+# Shorter ones are mostly start and end of a kernel.
+_LONG_US = 20.0
+
+
+def device_of(measured: xr.Dataset) -> Gpu:
+    """The GPU of `params/gpus.yaml` that something was measured on.
+
+    Raises
+    ------
+    ReproError
+        It has none with that name.
+    """
+    (ran_on,) = json.loads(measured.attrs["ran_on"])
+    for known in read_gpus().values():
+        if known.label.partition("-")[0] in ran_on["device"]:
+            return known
+    raise ReproError(f"measured on {ran_on['device']}, which params/gpus.yaml has not: add it")
+
+
+def operator_errors(measured: xr.Dataset) -> pd.DataFrame:
+    """Operators that ran, beside what is predicted of the GPU from published ones of another.
+
+    Parameters
+    ----------
+    measured : Dataset
+        By `repro.experiments.gpu.measure_gpu_operators`.
+
+    Returns
+    -------
+    DataFrame
+        A row per operator with its kind, variant and axes; measured_us, the median of repeats;
+        predicted_us; error_pct; and published_us of the other GPU.
+    """
+    device, rows = device_of(measured), measured.drop_vars("time_s").to_dataframe()
+    rows["measured_us"] = 1e6 * measured["time_s"].median("repeat").values
+    parts = [
+        found.assign(predicted_us=1e6 * _operator_s(str(kind), str(variant), found, device))
+        for (kind, variant), found in rows[rows.kind.isin(list(KINDS))].groupby(["kind", "variant"])
+    ]
+    table = pd.concat(parts).dropna(subset="measured_us")
+    return table.assign(error_pct=100 * (table.predicted_us / table.measured_us - 1))
+
+
+def _operator_s(kind: str, variant: str, rows: pd.DataFrame, device: Gpu) -> Array:
+    if kind == "gemm":
+        return product_alone_s(rows, variant, device)
+    return on_device_s(kind, rows, ("bf16",), device)
+
+
+def operator_summary(errors: pd.DataFrame) -> pd.DataFrame:
+    """Mean absolute error, and that of operators longer than 20 microseconds.
+
+    Returns
+    -------
+    DataFrame
+        Indexed by kind and variant: operators, mape_pct; long_operators, long_mape_pct and
+        long_median_pct, which has a sign.
+    """
+    rows = {}
+    for name, found in errors.groupby(["kind", "variant"]):
+        long = found[found.measured_us > _LONG_US].error_pct
+        rows[name] = {
+            "operators": len(found),
+            "mape_pct": found.error_pct.abs().mean(),
+            "long_operators": len(long),
+            "long_mape_pct": long.abs().mean(),
+            "long_median_pct": long.median(),
+        }
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    return table.rename_axis(["kind", "variant"])
+
+
+def memory_rates(measured: xr.Dataset) -> pd.DataFrame:
+    """Bytes per second of additions, by what they move.
+
+    Returns
+    -------
+    DataFrame
+        moved_bytes, measured_us and gbytes_per_s.
+    """
+    added = measured.isel(row=np.flatnonzero(measured["kind"].values == "addition"))
+    moved = added["moved_bytes"].values
+    seconds = added["time_s"].median("repeat").values
+    return pd.DataFrame(
+        {"moved_bytes": moved, "measured_us": 1e6 * seconds, "gbytes_per_s": moved / seconds / 1e9}
+    )
+
+
+def decoding_errors(measured: xr.Dataset) -> pd.DataFrame:
+    """A decoder's passes as CUDA graphs, beside the sum of what is predicted of their operators.
+
+    Parameters
+    ----------
+    measured : Dataset
+        By `repro.experiments.gpu.measure_gpu_decoding`.
+
+    Returns
+    -------
+    DataFrame
+        A row per pass: phase (`token` or `prompt`), batch, tokens (cached or of a prompt),
+        measured_ms (medians of repeats), host_ms (the same, launched by the host one operator after
+        another), predicted_ms and error_pct.
+    """
+    (entry,) = json.loads(measured.attrs["provenance"])
+    shape = open_model(entry["parameters"]["model"]).shape
+    on = engine(device_of(measured), "bf16", stack="pytorch")
+    table = pd.concat(_passes(measured, shape, on), ignore_index=True).dropna(subset="measured_ms")
+    return table.assign(error_pct=100 * (table.predicted_ms / table.measured_ms - 1))
+
+
+def _passes(measured: xr.Dataset, shape: DecoderShape, on: Engine) -> Iterator[pd.DataFrame]:
+    for phase, name, batch, tokens in (
+        ("token", "output_token_s", "batch", "context"),
+        ("prompt", "prompt_s", "prompt_batch", "prompt_tokens"),
+    ):
+        median = 1e3 * measured[name].median("repeat")
+        table = median.to_series().unstack("launch").reset_index()
+        table = table.rename(
+            columns={batch: "batch", tokens: "tokens", "graph": "measured_ms", "host": "host_ms"}
+        )
+        predicted_s = _pass_s(shape, on, table.batch, table.tokens, prompt=phase == "prompt")
+        yield table.assign(phase=phase, predicted_ms=1e3 * predicted_s)
+
+
+def _pass_s(
+    shape: DecoderShape, on: Engine, batch: pd.Series, tokens: pd.Series, prompt: bool
+) -> Array:
+    sequences, each = batch.to_numpy(dtype=float), tokens.to_numpy(dtype=float)
+    rows = served(shape, tp=1, pp=1, ep=1, batch=sequences, input_tokens=each, output_tokens=1)
+    new = sequences * each if prompt else sequences
+    parts = forward(rows, on, Pass(sequences, new, each, prompt))
+    seconds: Array = np.sum([part_s(part, on.costs) for part in parts], axis=0)
+    return seconds
