@@ -89,13 +89,13 @@ def _rank(rank: int, port: int, scratch: Path, answer: Connection) -> None:
                 _timed(before_s),
             ):
                 for _ in range(_BLOCK):
-                    data = iter([next(state.training)])
+                    batches = [next(state.training)]
                     dist.barrier()
                     for done in (behind_s, before_s):
                         done.clear()
                     state.log.take(0)
                     began_s = time.monotonic()
-                    training.iterate(state, data)
+                    training.iterate(state, batches)
                     iteration_s = time.monotonic() - began_s
                     found[logged].append((iteration_s, sum(before_s) - sum(behind_s)))
                     calls = max(calls, len(state.log.take(0)))

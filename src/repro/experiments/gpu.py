@@ -15,7 +15,7 @@ import torch
 import xarray as xr
 from tqdm import tqdm
 
-from repro.catalog.models.open_models import DecoderShape, open_model
+from repro.catalog.models.open_models import open_model
 from repro.catalog.models.papers import model
 from repro.catalog.phases import PHASES
 from repro.catalog.reading import Entry
@@ -24,7 +24,8 @@ from repro.errors import NotRunHere, one_line
 from repro.observe.environment import accelerator, provenance
 from repro.paths import ENWIKI
 from repro.predict.operators.measured import KINDS, measured_rows
-from repro.train.gpu_operators import BACKENDS, Kind, eager_s, operator_s, replays_s
+from repro.train.decoding import Decoder
+from repro.train.gpu_operators import BACKENDS, Kind, Work, eager_s, operator_s, replays_s
 from repro.train.records import TrainingRun
 
 # What is measured of each kind, in which of the variants that were published.
@@ -35,8 +36,11 @@ _VARIANTS: Mapping[Kind, tuple[str, ...]] = {
 }
 # Matrices in fp8 have rows and columns of whole blocks.
 _FP8_BLOCK = 16
-# Of the memory that is free, what a configuration may take.
-_ROOM = 0.9
+# How passes of a decoder are launched.
+_LAUNCHES: Mapping[str, Callable[[Work, int], list[float]]] = {
+    "graph": lambda work, repeats: replays_s([work], repeats),
+    "host": eager_s,
+}
 _LONGEST_REASON = 120
 
 
@@ -120,75 +124,68 @@ def measure_gpu_decoding(asked: GpuDecoder) -> xr.Dataset:
         prompt_tokens, repeat), with `launch` either `graph`, a CUDA graph, or `host`, operator by
         operator. NaN where the caches did not fit. `kernels` (phase) is how many there are.
     """
-    from repro.train.decoding import Decoder
-
-    shape = open_model(asked.model).shape
-    decoder = Decoder(shape, "bf16", device="cuda")
-
-    def step(batch: int, context: int) -> Callable[[], object]:
-        last = torch.zeros(batch, dtype=torch.long, device="cuda")
-
-        def work() -> None:
-            decoder.step(last)
-            # The next one is at the same position.
-            decoder.rewind(context)
-
-        decoder.fill(batch, context, 1)
-        return work
-
-    def read(batch: int, tokens: int) -> Callable[[], object]:
-        prompts = torch.zeros(batch, tokens, dtype=torch.long, device="cuda")
-
-        def work() -> None:
-            decoder.read(prompts)
-            decoder.rewind(0)
-
-        decoder.fill(batch, 0, tokens)
-        return work
-
-    launches = {"graph": lambda work, n: replays_s([work], n), "host": eager_s}
-    found: dict[str, list[list[float]]] = {"output_token_s": [], "prompt_s": []}
+    decoder = Decoder(open_model(asked.model).shape, "bf16", device="cuda")
     sizes = {
-        "output_token_s": (step, asked.batches, asked.contexts),
-        "prompt_s": (read, asked.prompt_batches, asked.prompt_tokens),
+        "batch": list(asked.batches),
+        "context": list(asked.contexts),
+        "prompt_batch": list(asked.prompt_batches),
+        "prompt_tokens": list(asked.prompt_tokens),
     }
-    for name, (make, batches, tokens) in sizes.items():
-        for launch, batch, length in tqdm([*product(launches, batches, tokens)], desc=name):
-            if _cached_bytes(shape, batch, length) > _ROOM * torch.cuda.mem_get_info()[0]:
-                found[name].append([np.nan] * asked.repeats)
-                continue
-            found[name].append(launches[launch](make(batch, length), asked.repeats))
+    passes: dict[str, tuple[str, Callable[[Decoder, int, int], Work], tuple[str, str]]] = {
+        "output_token_s": ("time per output token", _token, ("batch", "context")),
+        "prompt_s": ("time of reading prompts", _prompt, ("prompt_batch", "prompt_tokens")),
+    }
+    variables: dict[str, Any] = {}
+    reasons: dict[str, str] = {}
+    for name, (long_name, make, dims) in passes.items():
+        times = []
+        grid = [*product(_LAUNCHES, sizes[dims[0]], sizes[dims[1]])]
+        for launch, batch, tokens in tqdm(grid, desc=name):
+            prepared = partial(make, decoder, batch, tokens)
+            work = partial(_launched, launch, prepared, asked.repeats)
+            found = _possible(work, f"{name} {launch} {[batch, tokens]}", reasons)
+            times.append(found or [np.nan] * asked.repeats)
+        shape = (len(_LAUNCHES), *(len(sizes[dim]) for dim in dims), asked.repeats)
+        values = np.array(times).reshape(shape)
+        variables[name] = (("launch", *dims, "repeat"), values, _about(long_name, "s"))
     kernels = [
-        _kernels(step(asked.batches[0], asked.contexts[0])),
-        _kernels(read(asked.prompt_batches[0], asked.prompt_tokens[0])),
+        _kernels(make(decoder, *(sizes[dim][0] for dim in dims)))
+        for _, make, dims in passes.values()
     ]
-
-    def variable(name: str, long_name: str, *dims: str) -> tuple[tuple[str, ...], Any, Any]:
-        _, batches, tokens = sizes[name]
-        shaped = (len(launches), len(batches), len(tokens), asked.repeats)
-        values = np.array(found[name]).reshape(shaped)
-        return ("launch", *dims, "repeat"), values, _about(long_name, "s")
-
+    variables["kernels"] = (("phase",), np.array(kernels), _about("kernels of a pass", "1"))
     return xr.Dataset(
-        {
-            "output_token_s": variable(
-                "output_token_s", "time per output token", "batch", "context"
-            ),
-            "prompt_s": variable(
-                "prompt_s", "time of reading prompts", "prompt_batch", "prompt_tokens"
-            ),
-            "kernels": ("phase", kernels, _about("kernels of a pass", "1")),
-        },
-        {
-            "launch": list(launches),
-            "batch": list(asked.batches),
-            "context": list(asked.contexts),
-            "prompt_batch": list(asked.prompt_batches),
-            "prompt_tokens": list(asked.prompt_tokens),
-            "phase": ["token", "prompt"],
-        },
-        _attributes(f"{asked.model} in bf16 on a GPU", asked),
+        variables,
+        {"launch": list(_LAUNCHES), **sizes, "phase": ["token", "prompt"]},
+        _attributes(f"{asked.model} in bf16 on a GPU", asked, reasons),
     )
+
+
+def _launched(launch: str, make: Callable[[], Work], repeats: int) -> list[float]:
+    return _LAUNCHES[launch](make(), repeats)
+
+
+def _token(decoder: Decoder, batch: int, context: int) -> Work:
+    """A token for each of `batch` sequences, always behind as many cached ones."""
+    last = torch.zeros(batch, dtype=torch.long, device="cuda")
+    decoder.fill(batch, context, 1)
+
+    def work() -> None:
+        decoder.step(last)
+        decoder.rewind(context)
+
+    return work
+
+
+def _prompt(decoder: Decoder, batch: int, tokens: int) -> Work:
+    """Prompts that are read, over and over."""
+    prompts = torch.zeros(batch, tokens, dtype=torch.long, device="cuda")
+    decoder.fill(batch, 0, tokens)
+
+    def work() -> None:
+        decoder.read(prompts)
+        decoder.rewind(0)
+
+    return work
 
 
 def measure_gpu_attention(asked: GpuAttention, corpus: Path, split: str) -> xr.Dataset:
@@ -273,13 +270,7 @@ def _possible(work: Callable[[], Any], what: str, reasons: dict[str, str]) -> An
     return None
 
 
-def _cached_bytes(shape: DecoderShape, batch: int, tokens: int) -> float:
-    """Keys and values of all layers, and what a pass holds beside them."""
-    kept = 4.0 * shape.layers * shape.kv_heads * shape.head_dim
-    return batch * (tokens + 1) * (kept + 2.0 * shape.vocab / tokens)
-
-
-def _kernels(work: Callable[[], object]) -> int:
+def _kernels(work: Work) -> int:
     """Kernels that some work launches."""
     work()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
