@@ -37,7 +37,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the project in which every stage's outputs are there and up to date."""
     folder = tmp_path_factory.mktemp("graph") / "repro"
     ignore = shutil.ignore_patterns("__pycache__")
-    for name in ("src", "params", "notebooks", "docs", "data/published"):
+    for name in ("src", "params", "notebooks", "docs", "data/measured", "data/published"):
         shutil.copytree(ROOT / name, folder / name, ignore=ignore)
     for name in ("dvc.yaml", ".dvcignore", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
         shutil.copy(ROOT / name, folder / name)
