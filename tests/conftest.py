@@ -34,18 +34,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    import torch
-
     from repro.testbed.ability import testbed_ability
 
-    if not torch.cuda.is_available():
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason="no GPU, or no --gpu"))
     marked = [item for item in items if item.get_closest_marker("testbed")]
     if marked and not (ability := testbed_ability()).works:
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=ability.found))
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if on_gpu and not _sees_gpus():
+        for item in on_gpu:
+            item.add_marker(pytest.mark.skip(reason="no GPU, or no --gpu"))
+
+
+def _sees_gpus() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 @pytest.fixture(scope="session", autouse=True)
