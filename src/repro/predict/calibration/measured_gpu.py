@@ -133,7 +133,7 @@ def _passes(measured: xr.Dataset, shape: DecoderShape, on: Engine) -> Iterator[p
         ("prompt", "prompt_s", "prompt_batch", "prompt_tokens"),
     ):
         median = 1e3 * measured[name].median("repeat")
-        table = median.to_series().unstack("launch").reset_index()
+        table = median.to_series().unstack("launch").reset_index().rename_axis(columns=None)
         table = table.rename(
             columns={batch: "batch", tokens: "tokens", "graph": "measured_ms", "host": "host_ms"}
         )
