@@ -48,6 +48,10 @@ class Gpu(Entry):
         }
         return tuple(name for name, has in units.items() if has)
 
+    def is_called(self, device: str) -> bool:
+        """Whether a driver's name of a device has the model that the label begins with."""
+        return self.label.partition("-")[0] in device
+
 
 def read_gpus() -> dict[str, Gpu]:
     """All GPUs by name, in the order of the file."""

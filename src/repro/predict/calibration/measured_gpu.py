@@ -31,7 +31,7 @@ def device_of(measured: xr.Dataset) -> Gpu:
     """
     (ran_on,) = json.loads(measured.attrs["ran_on"])
     for known in read_gpus().values():
-        if known.label.partition("-")[0] in ran_on["device"]:
+        if known.is_called(ran_on["device"]):
             return known
     raise ReproError(f"measured on {ran_on['device']}, which params/gpus.yaml has not: add it")
 

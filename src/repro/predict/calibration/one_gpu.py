@@ -131,9 +131,8 @@ def check_device(measured: xr.Dataset, gpu: Gpu) -> None:
     ReproError
         What the ranks ran on does not have the model name that the GPU's label begins with.
     """
-    name = gpu.label.partition("-")[0]
     for entry in json.loads(measured.attrs.get("ran_on", "[]")):
-        if name not in str(entry["device"]):
+        if not gpu.is_called(str(entry["device"])):
             raise ReproError(
                 f"measured on {entry['device']}, which is no {gpu.label}; name a cluster with "
                 "that GPU as the experiment's (params/one_gpu.yaml)"
