@@ -12,7 +12,7 @@ from repro.catalog.systems.gpus import Gpu, read_gpus
 from repro.errors import ReproError
 from repro.predict.operators.measured import KINDS, on_device_s, product_alone_s
 from repro.predict.serving.forward import Pass, forward
-from repro.predict.serving.latency import part_s
+from repro.predict.serving.latency import pass_s
 from repro.predict.serving.parameters import engine
 from repro.predict.serving.served import Engine, served
 from repro.predict.workload import Array
@@ -137,16 +137,14 @@ def _passes(measured: xr.Dataset, shape: DecoderShape, on: Engine) -> Iterator[p
         table = table.rename(
             columns={batch: "batch", tokens: "tokens", "graph": "measured_ms", "host": "host_ms"}
         )
-        predicted_s = _pass_s(shape, on, table.batch, table.tokens, prompt=phase == "prompt")
+        predicted_s = _predicted_s(shape, on, table.batch, table.tokens, prompt=phase == "prompt")
         yield table.assign(phase=phase, predicted_ms=1e3 * predicted_s)
 
 
-def _pass_s(
+def _predicted_s(
     shape: DecoderShape, on: Engine, batch: pd.Series, tokens: pd.Series, prompt: bool
 ) -> Array:
     sequences, each = batch.to_numpy(dtype=float), tokens.to_numpy(dtype=float)
     rows = served(shape, tp=1, pp=1, ep=1, batch=sequences, input_tokens=each, output_tokens=1)
     new = sequences * each if prompt else sequences
-    parts = forward(rows, on, Pass(sequences, new, each, prompt))
-    seconds: Array = np.sum([part_s(part, on.costs) for part in parts], axis=0)
-    return seconds
+    return pass_s(forward(rows, on, Pass(sequences, new, each, prompt)), on.costs)

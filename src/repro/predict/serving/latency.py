@@ -64,11 +64,11 @@ def latency(of: Passes, engine: Engine) -> Latency:
     """Times of requests, from their operators and the software's costs."""
     rows, costs, p = of.rows, engine.costs, of.rows.pp
     # A stage is a p-th of a pass, and stages work at the same time.
-    one_pass = _pass_s(of.prompts, costs)
+    one_pass = pass_s(of.prompts, costs)
     prompts = one_pass * (of.prompt_passes + p - 1) / p
     steady = engine.stack.steady_pipeline
     through = np.maximum(of.token_passes, p) if steady else of.token_passes + p - 1
-    token = _pass_s(of.tokens, costs) * through / p
+    token = pass_s(of.tokens, costs) * through / p
     software = costs.step_s + costs.sequence_s * rows.batch / rows.groups
     prompts, token = prompts + software, token + software
     total = prompts + (rows.output_tokens - 1) * token
@@ -94,7 +94,8 @@ def part_s(part: Part, costs: ServingCosts) -> Array:
     return seconds
 
 
-def _pass_s(parts: list[Part], costs: ServingCosts) -> Array:
+def pass_s(parts: list[Part], costs: ServingCosts) -> Array:
+    """All operators of a pass, one after another."""
     seconds: Array = np.sum([part_s(part, costs) for part in parts], axis=0)
     return seconds
 
