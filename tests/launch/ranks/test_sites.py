@@ -236,8 +236,11 @@ def test_links_are_as_slow_as_ranks_turn_out_to_be(enwiki: Path) -> None:
     assert isinstance(found, Outcome)
     record = found.records[0]
     assert first.records[0].slower == 1.0
-    # How long passes take a warm rank varies.
-    assert record.slower == pytest.approx(3, rel=0.4)
+    # How long passes take a warm rank varies, and whether these take three times as long as asked;
+    # held they take what they took then.
+    assert record.slower > 1
+    held_s = sum(median(record.phase_time_s[name]) for name in COMPUTING)
+    assert record.slower == pytest.approx(held_s / (sum(took_s) / 3), rel=0.05)
     assert {one.slower for one in found.records} == {record.slower}
     assert found.fabric_latency_s == pytest.approx(record.slower * first.fabric_latency_s)
     assert [one.set_gbps for one in found.links] == pytest.approx(
