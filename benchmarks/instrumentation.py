@@ -83,17 +83,23 @@ def main() -> None:
             )
             for rank in range(_RANKS)
         ]
-        for process in ranks:
+        for process, end in zip(ranks, theirs, strict=True):
             process.start()
+            end.close()
         while not ours[0].poll() and ranks[0].is_alive():
             # As the supervisor does: outside the ranks, the counters of four nodes.
             if sampling.wait(1 / SAMPLES_PER_S):
                 for _ in range(4):
                     Path("/proc/net/dev").read_text()
                 time.sleep(1 / SAMPLES_PER_S)
-        times = ours[0].recv()
-        for process in ranks:
-            process.join()
+        try:
+            times = ours[0].recv()
+        except EOFError:
+            raise SystemExit("a rank ended without an answer; see its words above") from None
+        finally:
+            for process in ranks:
+                process.terminate()
+                process.join()
     blocks = {
         kind: np.median(np.reshape(values, (-1, _BLOCK)), axis=1)[1:]
         for kind, values in times.items()
