@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
@@ -26,12 +27,13 @@ from repro.catalog.systems.topology import Level, Topology
 from repro.errors import ReproError
 from repro.launch.messages import Failure, Order, Site
 from repro.launch.ranks.rank import last_words
-from repro.launch.ranks.sites import open_site
+from repro.launch.ranks.sites import Session, open_site
 from repro.observe.environment import usable_cores
 from repro.results.outcome import Outcome, OutOfMemory
 from repro.results.schema import iteration_spans
 from repro.testbed.ownership import GLOB
 from repro.testbed.speed import cores_per_rank
+from repro.train.records import TrainingRun
 
 pytestmark = [pytest.mark.testbed, pytest.mark.slow]
 
@@ -61,16 +63,27 @@ def _unpaced() -> Site:
 
 
 @pytest.fixture(scope="module")
-def outcome(enwiki: Path) -> Outcome:
-    return _trained(enwiki)
-
-
-def _trained(enwiki: Path) -> Outcome:
-    """Four ranks on two nodes, with checkpoints and validations."""
+def paced() -> Iterator[Session]:
+    """Ranks for all tests that neither break them nor want new ones."""
     with open_site(_site()) as session:
-        found = session.run(
-            Order(small_run("gpt", enwiki, iterations=_ITERATIONS, every=2), 4, _RATES)
-        )
+        yield session
+
+
+@pytest.fixture(scope="module")
+def unpaced() -> Iterator[Session]:
+    with open_site(_unpaced()) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def outcome(paced: Session, enwiki: Path) -> Outcome:
+    return _trained(paced, enwiki)
+
+
+def _trained(session: Session, enwiki: Path) -> Outcome:
+    """Four ranks on two nodes, with checkpoints and validations."""
+    run = small_run("gpt", enwiki, iterations=_ITERATIONS, every=2)
+    found = session.run(Order(run, 4, _RATES))
     assert isinstance(found, Outcome)
     return found
 
@@ -96,19 +109,21 @@ def test_phases_explain_the_iteration(outcome: Outcome) -> None:
         assert explained + sum(record.phase_time_s["other"]) == pytest.approx(total)
 
 
-def test_nics_carry_the_bytes_of_a_ring_all_reduce(outcome: Outcome, enwiki: Path) -> None:
+def test_nics_carry_the_bytes_of_a_ring_all_reduce(
+    outcome: Outcome, paced: Session, enwiki: Path
+) -> None:
     expected = ring_all_reduce_bytes(outcome.records[0].gradient_bytes, 4)
     carried = _carried(outcome)
     for _ in range(_ATTEMPTS - 1):
         if carried.max() < (1 + _OVERHEAD) * expected:
             break
-        carried = np.minimum(carried, _carried(_trained(enwiki)))
+        carried = np.minimum(carried, _carried(_trained(paced, enwiki)))
     assert carried == pytest.approx(expected, rel=_OVERHEAD)
 
 
 @pytest.mark.parametrize("experts", [2, 4])
 def test_nics_carry_gradients_by_group_and_what_experts_exchange(
-    enwiki: Path, experts: int
+    unpaced: Session, enwiki: Path, experts: int
 ) -> None:
     run = replace(
         small_run("gpt", enwiki, iterations=_ITERATIONS, name="olmoe-1b-7b"),
@@ -123,21 +138,34 @@ def test_nics_carry_gradients_by_group_and_what_experts_exchange(
     else:
         # Two of the three others are on the other node, for either rank.
         expected += 2 * exchanged_bytes(run.shape, run.micro_batch_size, 4, 4) * 2 / 3
-    carried = np.array(np.inf)
-    for _ in range(_ATTEMPTS):
-        with open_site(_unpaced()) as session:
-            outcome = session.run(Order(run, 4, _RATES))
-        assert isinstance(outcome, Outcome)
-        carried = np.minimum(carried, _carried(outcome))
-        if carried.max() < (1 + _EXPERTS_OVERHEAD[experts]) * expected:
-            break
-    assert carried == pytest.approx(expected, rel=_EXPERTS_OVERHEAD[experts])
+    outcome = _carries(unpaced, run, expected, _EXPERTS_OVERHEAD[experts])
     times = outcome.records[0].phase_time_s
     exchanges = np.array(times["forward all-to-all"]) + np.array(times["backward all-to-all"])
     if experts == 4:
         bits = 8 * (expected - ring_all_reduce_bytes(common, 4))
         ideal = bits / (_RATES["fabric"] * 1e9)
         assert 0.9 * ideal < np.median(exchanges)
+
+
+def test_a_distributed_optimizer_moves_the_same_bytes_in_two_halves(
+    unpaced: Session, outcome: Outcome, enwiki: Path
+) -> None:
+    run = replace(small_run("gpt", enwiki, iterations=_ITERATIONS), distributed_optimizer=True)
+    expected = ring_all_reduce_bytes(outcome.records[0].gradient_bytes, 4)
+    _carries(unpaced, run, expected, _OVERHEAD)
+
+
+def _carries(session: Session, run: TrainingRun, expected: float, overhead: float) -> Outcome:
+    """See that each node's NIC carries so many bytes each way in an iteration."""
+    carried = np.array(np.inf)
+    for _ in range(_ATTEMPTS):
+        outcome = session.run(Order(run, 4, _RATES))
+        assert isinstance(outcome, Outcome)
+        carried = np.minimum(carried, _carried(outcome))
+        if carried.max() < (1 + overhead) * expected:
+            break
+    assert carried == pytest.approx(expected, rel=overhead)
+    return outcome
 
 
 def _carried(outcome: Outcome) -> np.ndarray:
@@ -200,12 +228,11 @@ def test_ranks_that_cannot_keep_their_pace_are_waited_for_out_loud() -> None:
     assert re.match(r"waiting, .*: rank \d+ (cannot keep its pace|takes \d)", said[0])
 
 
-def test_turns_share_a_run_but_neither_links_nor_bytes(enwiki: Path) -> None:
+def test_turns_share_a_run_but_neither_links_nor_bytes(paced: Session, enwiki: Path) -> None:
     run = small_run("gpt", enwiki, iterations=3)
     rates = (0.1, 0.02)
     orders = [Order(run, 4, {"node": 0.5, "fabric": rate}) for rate in rates]
-    with open_site(_site()) as session:
-        found = session.take_turns(orders)
+    found = paced.take_turns(orders)
     assert isinstance(found, list)
     for rate, outcome in zip(rates, found, strict=True):
         record = outcome.records[0]
@@ -221,18 +248,16 @@ def test_turns_share_a_run_but_neither_links_nor_bytes(enwiki: Path) -> None:
         assert [check.set_gbps for check in outcome.links] == [0.5, rate]
     # One model that is trained on, by whoever's turn it is.
     assert len({loss for outcome in found for loss in outcome.records[0].loss}) == 6
-    assert found[0].spent_s["starting ranks"] > 0
     assert "starting ranks" not in found[1].spent_s
 
 
-def test_links_are_as_slow_as_ranks_turn_out_to_be(enwiki: Path) -> None:
+def test_links_are_as_slow_as_ranks_turn_out_to_be(paced: Session, enwiki: Path) -> None:
     run, rate = small_run("gpt", enwiki, iterations=3), 0.05
     order = Order(run, 4, {"node": 0.5, "fabric": rate}, fabric_latency_s=1e-4)
-    with open_site(_site()) as session:
-        first = session.run(order)
-        assert isinstance(first, Outcome)
-        took_s = [mean(first.records[0].phase_time_s[name]) for name in COMPUTING]
-        found = session.run(replace(order, passes_s=tuple(one / 3 for one in took_s)))
+    first = paced.run(order)
+    assert isinstance(first, Outcome)
+    took_s = [mean(first.records[0].phase_time_s[name]) for name in COMPUTING]
+    found = paced.run(replace(order, passes_s=tuple(one / 3 for one in took_s)))
     assert isinstance(found, Outcome)
     record = found.records[0]
     assert first.records[0].slower == 1.0
@@ -252,15 +277,16 @@ def test_links_are_as_slow_as_ranks_turn_out_to_be(enwiki: Path) -> None:
     assert median(sync_s) < 1.5 * record.slower * expected_s
 
 
-def test_one_rank_out_of_memory_is_an_answer_and_the_session_goes_on(enwiki: Path) -> None:
+def test_one_rank_out_of_memory_is_an_answer_and_the_session_goes_on(
+    unpaced: Session, enwiki: Path
+) -> None:
     plenty, little = 1 << 30, 3 << 20
     order = Order(
         small_run("gpt", enwiki), 4, _RATES, memory_bytes=(plenty, plenty, little, plenty)
     )
-    with open_site(_unpaced()) as session:
-        before = session.run(replace(order, memory_bytes=(plenty,) * 4))
-        found = session.run(order)
-        after = session.run(replace(order, memory_bytes=()))
+    before = unpaced.run(replace(order, memory_bytes=(plenty,) * 4))
+    found = unpaced.run(order)
+    after = unpaced.run(replace(order, memory_bytes=()))
     assert isinstance(found, OutOfMemory)
     assert found.rank == 2
     assert "the emulated GPU has 3 MB for it" in found.message
@@ -277,6 +303,7 @@ def test_new_ranks_are_not_out_of_memory_at_their_first_run(enwiki: Path) -> Non
     with open_site(_unpaced()) as session:
         unlimited = session.run(Order(run, 4, _RATES))
         assert isinstance(unlimited, Outcome)
+        assert unlimited.spent_s["starting ranks"] > 0
         first = max(record.peak_memory_bytes for record in unlimited.records)
     allowance = 25 << 20
     assert first > allowance, "the first run takes no more than others: this test shows nothing"
@@ -359,7 +386,8 @@ def test_a_killed_rank_is_named_and_everything_is_cleaned_up(enwiki: Path) -> No
 
 def _rank_pids() -> list[int]:
     """Ranks in order of start: the children of the fork server, below the supervisor."""
-    (supervisor,) = [
+    # Of the session that was opened last.
+    *_, supervisor = [
         pid
         for pid in _descendants(os.getpid())
         if "repro.launch.ranks.supervisor" in _read(Path(f"/proc/{pid}/cmdline"))
@@ -449,9 +477,6 @@ def test_a_rank_that_raises_says_what(enwiki: Path, tmp_path: Path) -> None:
         session.run(Order(small_run("gpt", tmp_path), 2, _RATES))
 
 
-def test_more_ranks_than_the_site_has_are_refused(enwiki: Path) -> None:
-    with (
-        pytest.raises(ReproError, match="8 ranks wanted, but the site has 4"),
-        open_site(_site()) as session,
-    ):
-        session.run(Order(small_run("gpt", enwiki), 8, _RATES))
+def test_more_ranks_than_the_site_has_are_refused(paced: Session, enwiki: Path) -> None:
+    with pytest.raises(ReproError, match="8 ranks wanted, but the site has 4"):
+        paced.run(Order(small_run("gpt", enwiki), 8, _RATES))
