@@ -129,18 +129,19 @@ def test_killed_at_any_point_it_goes_on(
     assert not list(tmp_path.glob("*.parts-*"))
 
 
+@pytest.mark.parametrize("words", [65_499, 65_500])
 def test_large_vocabularies_get_wider_tokens(
-    corpus: Corpus, articles_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: Corpus, articles_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: int
 ) -> None:
     original = LocalTokenizer.__init__
 
     def enlarged(self: LocalTokenizer, path: Path) -> None:
         original(self, path)
-        self.vocab_size = 70_000
+        self.vocab_size = words
 
     monkeypatch.setattr(LocalTokenizer, "__init__", enlarged)
     write("gpt", articles_file, corpus.tokenizer("gpt"), tmp_path / "gpt")
-    assert IndexedDataset(str(tmp_path / "gpt")).index.dtype is np.int32
+    assert IndexedDataset(str(tmp_path / "gpt")).index.dtype is DType.optimal_dtype(words)
 
 
 def test_long_sentences_are_cut_between_words(corpus: Corpus, tmp_path: Path) -> None:

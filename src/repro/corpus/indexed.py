@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from megatron.core.datasets.indexed_dataset import _INDEX_HEADER, DType
 
 from repro.atomic import replacing
 from repro.catalog.models.papers import Family
@@ -35,7 +34,13 @@ SHARD_BYTES = 4 << 20
 """Of the file of articles."""
 
 _CONTINUATION = "##"
+# As in megatron.core.datasets.indexed_dataset, which takes longer to load than a small corpus to
+# write: an index's first bytes, its version, and the numbers of types. Vocabularies of fewer words
+# have the small one.
+_INDEX_HEADER = b"MMIDIDX\x00\x00"
 _VERSION = 1
+_TYPES: dict[type[np.integer[Any]], int] = {np.uint16: 8, np.int32: 4}
+_FEW_WORDS = 65_500
 
 LONGEST_SENTENCE = 512
 """Tokens; `LONG_SENTENCE_LEN` in Megatron's helpers.cpp, which passes over a whole document that
@@ -116,7 +121,7 @@ def write_indexed(
         return False
     tally = total(parts)
     index = parts[0].with_name("joined.idx")
-    _write_index(index, parts, tally.counts, DType.optimal_dtype(local.vocab_size))
+    _write_index(index, parts, tally.counts, _token_type(local))
     # A crash between the two renames must not leave the new .bin under the old .idx.
     _file(prefix, ".idx").unlink(missing_ok=True)
     join(parts, ".bin", _file(prefix, ".bin"))
@@ -124,6 +129,10 @@ def write_indexed(
     write_manifest(manifest, tally.counts, tally.named)
     remove_shards(prefix)
     return True
+
+
+def _token_type(tokenizer: LocalTokenizer) -> type[np.integer[Any]]:
+    return np.uint16 if tokenizer.vocab_size < _FEW_WORDS else np.int32
 
 
 @cache
@@ -135,8 +144,8 @@ def _encoder(family: Family, tokenizer: Path) -> tuple[Callable[[str], list[byte
     # Every core has a process of its own, which needs no threads.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     local = LocalTokenizer(tokenizer)
-    dtype = DType.optimal_dtype(local.vocab_size)
-    token_bytes: int = DType.size(dtype)
+    dtype = _token_type(local)
+    token_bytes = np.dtype(dtype).itemsize
     encode = text_encoder(local, dtype)
     end = np.array([local.eod], dtype).tobytes()
 
@@ -187,7 +196,9 @@ def _save(part: Path, suffix: str, array: np.ndarray[Any, Any]) -> None:
         array.tofile(temporary)
 
 
-def _write_index(path: Path, parts: Sequence[Path], counts: Counter[str], dtype: Any) -> None:
+def _write_index(
+    path: Path, parts: Sequence[Path], counts: Counter[str], dtype: type[np.integer[Any]]
+) -> None:
     """Write the .idx as Megatron's `_IndexWriter` does, but one shard at a time.
 
     Its own makes Python lists of all lengths and positions: 12 GB for the full Wikipedia.
@@ -195,13 +206,13 @@ def _write_index(path: Path, parts: Sequence[Path], counts: Counter[str], dtype:
     lengths = [_file(part, ".lengths") for part in parts]
     with replacing(path) as temporary, temporary.open("wb") as file:
         file.write(_INDEX_HEADER)
-        code, documents = DType.code_from_dtype(dtype), counts["documents"] + 1
-        file.write(struct.pack("<QBQQ", _VERSION, code, counts["sequences"], documents))
+        documents = counts["documents"] + 1
+        file.write(struct.pack("<QBQQ", _VERSION, _TYPES[dtype], counts["sequences"], documents))
         for length in lengths:
             file.write(length.read_bytes())
         end = np.int64(0)
         for length in lengths:
-            sizes = np.fromfile(length, np.int32).astype(np.int64) * DType.size(dtype)
+            sizes = np.fromfile(length, np.int32).astype(np.int64) * np.dtype(dtype).itemsize
             file.write((end + np.cumsum(sizes) - sizes).tobytes())
             end += sizes.sum()
         end = np.int64(0)
