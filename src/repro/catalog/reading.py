@@ -11,6 +11,8 @@ from repro.errors import ReproError, one_line
 
 T = TypeVar("T")
 
+# Ten times as fast, where PyYAML was built with libyaml.
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PROBLEMS = {"missing": "this key is missing", "extra_forbidden": "unknown key"}
 
 
@@ -52,7 +54,7 @@ def read_yaml(path: Path, schema: Any) -> Any:
 @lru_cache(maxsize=64)
 def _read(path: Path, changed_ns: int, schema: Any) -> Any:
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except yaml.YAMLError as error:
         raise ReproError(f"{path}: not valid YAML ({one_line(error)})") from None
     try:
