@@ -6,7 +6,7 @@ import pytest
 from repro.claims.experiments.quantities import TESTS
 from repro.claims.published import read_claims
 from repro.claims.studies.predictions import PREDICTIONS
-from repro.claims.verdicts import Judgement, judge_every_claim
+from repro.claims.verdicts import Judgement, documented_claims, judge
 
 
 def test_predictions_belong_to_claims_that_no_experiment_tests() -> None:
@@ -26,7 +26,7 @@ def test_numbers_are_finite_and_draws_surround_them(claim: str) -> None:
 @pytest.fixture(scope="module")
 def judged() -> dict[str, Judgement]:
     """All claims, without anything that was measured."""
-    return {judgement.id: judgement for judgement in judge_every_claim({})}
+    return {judgement.id: judgement for judgement in judge(documented_claims(), {})}
 
 
 def test_every_claim_of_the_documents_is_judged(judged: dict[str, Judgement]) -> None:

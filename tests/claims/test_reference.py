@@ -14,7 +14,7 @@ from repro.claims.reference import (
     reference_run,
 )
 from repro.claims.shown.answers import answers
-from repro.claims.verdicts import judge_every_claim
+from repro.claims.verdicts import documented_claims, judge
 from repro.errors import ReproError
 from repro.experiments.look_up import look_up
 from repro.observe.environment import provenance
@@ -58,8 +58,8 @@ def test_what_is_kept_is_small_and_says_what_it_is(
 
 
 def test_verdicts_are_those_of_the_run(folder: Path, results: dict[str, xr.Dataset]) -> None:
-    measured = {j.id: j for j in judge_every_claim(results)}
-    for kept in judge_reference(folder):
+    measured = {j.id: j for j in judge(documented_claims(), results)}
+    for kept in judge_reference(documented_claims(), folder):
         assert (kept.verdict, kept.reason) == (measured[kept.id].verdict, measured[kept.id].reason)
         value = measured[kept.id].testbed
         assert kept.testbed == (None if value is None else pytest.approx(value, rel=1e-4))
@@ -96,7 +96,7 @@ def test_a_notebook_shows_it_as_what_it_is(folder: Path, monkeypatch: pytest.Mon
 
 def test_without_one_a_line_says_so(tmp_path: Path, results: dict[str, xr.Dataset]) -> None:
     assert "repro reference" in reference_run(tmp_path)
-    for ask in (lambda: judge_reference(tmp_path), lambda: compare(results, tmp_path)):
+    for ask in (lambda: judge_reference([], tmp_path), lambda: compare(results, tmp_path)):
         with pytest.raises(ReproError, match="no reference run is kept"):
             ask()
     with pytest.raises(ReproError, match="gpt350m: nothing was measured to keep"):

@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 from repro.claims.experiments.quantities import TESTS
 from repro.claims.published import read_claims
 from repro.claims.shown.observations import OBSERVATIONS, observation_of
-from repro.claims.shown.selection import filter_claims
+from repro.claims.shown.selection import asked_claims, check_verdict, with_verdict
 from repro.claims.shown.terminal import card, overview, rows
 from repro.claims.verdicts import DOCUMENTS, Judgement, judge_claims
 from repro.errors import ReproError
@@ -57,7 +57,8 @@ def test_a_row_a_claim_and_colour_on_a_terminal_only(judged: list[Judgement]) ->
 
 
 def test_one_claim_in_full(judged: list[Judgement]) -> None:
-    (one,) = filter_claims(judged, ["c017"], None, None)
+    (asked,) = asked_claims(["c017"], None)
+    (one,) = [j for j in judged if j.id == asked.id]
     text = _shown(card(one))
     for part in ("2.51 x", "IEEE Micro" if one.source == "micro2024" else "Hot Interconnects"):
         assert part in text
@@ -70,18 +71,20 @@ def test_one_claim_in_full(judged: list[Judgement]) -> None:
 
 
 def test_filters_and_unknown_words(judged: list[Judgement]) -> None:
-    chosen = filter_claims(judged, (), "not reproduced", "strong_scaling")
-    assert chosen
+    chosen = with_verdict(judged, "not reproduced")
+    assert 0 < len(chosen) < len(judged)
     for j in chosen:
         assert "not reproduced" in (j.predicted_verdict, j.verdict, j.cluster_verdict)
-    assert not filter_claims(judged, (), None, "gpt350m")
-    for ids, verdict, experiment in (
-        (["C999"], None, None),
-        ((), "good", None),
-        ((), None, "none"),
+    mine = {claim.id for claim in asked_claims((), "strong_scaling")}
+    assert mine and mine < {claim.id for claim in asked_claims((), None)}
+    assert asked_claims(["c017"], "weak_scaling") and not asked_claims(["c017"], "gpt350m")
+    for refused in (
+        lambda: asked_claims(["C999"], None),
+        lambda: asked_claims((), "none"),
+        lambda: check_verdict("good"),
     ):
         with pytest.raises(ReproError, match="unknown"):
-            filter_claims(judged, ids, verdict, experiment)
+            refused()
 
 
 def test_the_documented_table_has_the_observations_with_their_claims_and_experiments() -> None:

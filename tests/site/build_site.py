@@ -27,7 +27,7 @@ if __name__ == "__main__":
         sys.path.insert(0, str(Path(__file__).parents[1]))
         from made_up import made_up_experiment
 
-        from repro.claims.verdicts import judge_every_claim
+        from repro.claims.verdicts import documented_claims, judge
         from repro.figures.compared import compared_figures
         from repro.figures.experiments.every import every_figure, save_figures
 
@@ -35,7 +35,7 @@ if __name__ == "__main__":
             name: made_up_experiment().assign_attrs(experiment=name, profile="default")
             for name in ("strong_scaling", "weak_scaling")
         }
-        judgements = judge_every_claim(results)
+        judgements = judge(documented_claims(), results)
         (folder / "claims.json").write_text(json.dumps([asdict(one) for one in judgements]))
         drawn = every_figure({"weak_scaling": results["weak_scaling"]})
         save_figures([*drawn, *compared_figures(judgements)], folder / "figures")

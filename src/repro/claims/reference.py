@@ -1,6 +1,6 @@
 """The reference run's verdicts, and whether one's own run agrees with it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,8 @@ import xarray as xr
 
 from repro.atomic import replacing
 from repro.catalog.studies.experiments import EXPERIMENTS
-from repro.claims.verdicts import Judgement, judge_every_claim
+from repro.claims.published import Claim
+from repro.claims.verdicts import Judgement, documented_claims, judge
 from repro.errors import ReproError
 from repro.results.cells import cell_table, cells
 from repro.results.reference import NONE_KEPT, REFERENCE, SOURCE, keep_reference, read_reference
@@ -35,7 +36,7 @@ def keep_run(results: Mapping[str, xr.Dataset], folder: Path = REFERENCE) -> lis
             raise ReproError(f"{name}: nothing was measured to keep ({reason}); run `make repro`")
     rows = [
         (j.id, j.testbed, *(j.interval or (None, None)), j.verdict, j.reason)
-        for j in judge_every_claim(results)
+        for j in judge(documented_claims(), results)
     ]
     paths = [keep_reference(name, dataset, folder) for name, dataset in measured.items()]
     verdicts = folder / _VERDICTS
@@ -46,8 +47,8 @@ def keep_run(results: Mapping[str, xr.Dataset], folder: Path = REFERENCE) -> lis
     return [*paths, verdicts]
 
 
-def judge_reference(folder: Path = REFERENCE) -> list[Judgement]:
-    """Every claim, with what the reference run had for it in the testbed's place.
+def judge_reference(claims: Sequence[Claim], folder: Path = REFERENCE) -> list[Judgement]:
+    """Claims, with what the reference run had for each in the testbed's place.
 
     Raises
     ------
@@ -58,7 +59,8 @@ def judge_reference(folder: Path = REFERENCE) -> list[Judgement]:
     if not path.exists():
         raise ReproError(NONE_KEPT)
     kept = pd.read_csv(path).fillna({"reason": ""}).set_index("id")
-    return [_as_kept(j, kept.loc[j.id]) for j in judge_every_claim({}) if j.id in kept.index]
+    known = [claim for claim in claims if claim.id in kept.index]
+    return [_as_kept(judgement, kept.loc[judgement.id]) for judgement in judge(known, {})]
 
 
 def reference_run(folder: Path = REFERENCE) -> str:

@@ -1,12 +1,12 @@
 """Compare every published claim with the results, and say what became of it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import xarray as xr
 
-from repro.catalog.studies.experiments import EXPERIMENTS, experiment
+from repro.catalog.studies.experiments import experiment
 from repro.catalog.studies.selection import select
 from repro.catalog.systems.protocols import read_protocols
 from repro.claims.experiments.definitions import Quantity, Statement
@@ -90,24 +90,25 @@ def judge_claims(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
         if (claim.id in TESTS and TESTS[claim.id].experiment in results)
         or any(claim.id in brought_by(name) for name in results)
     ]
-    return _judge_all(wanted, results)
+    return judge(wanted, results)
 
 
-def judge_every_claim(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
-    """Judge all claims of the documents under study, also those that nothing here answers yet."""
-    return _judge_all([c for c in read_claims() if c.source in DOCUMENTS], results)
+def documented_claims() -> list[Claim]:
+    """All claims of the documents under study, also those that nothing here answers yet."""
+    return [claim for claim in read_claims() if claim.source in DOCUMENTS]
 
 
-def _judge_all(claims: list[Claim], results: Mapping[str, xr.Dataset]) -> list[Judgement]:
+def judge(claims: Sequence[Claim], results: Mapping[str, xr.Dataset]) -> list[Judgement]:
+    """Judge claims in their order, by results as `judge_claims` takes them."""
+    tested = {TESTS[claim.id].experiment for claim in claims if claim.id in TESTS}
     measured: dict[str, dict[str, Sample | str]] = {
         source: {
             name: _sample(name, dataset, source)
             for name, dataset in results.items()
-            if name in EXPERIMENTS
+            if name in tested
         }
         for source in ("testbed", "cluster")
     }
-    tested = {TESTS[claim.id].experiment for claim in claims if claim.id in TESTS}
     predicted = {name: predicted_sample(name) for name in tested}
     # Several documents repeat a claim: what answers it is evaluated once.
     asked = dict.fromkeys(_PREDICTIONS[claim.id] for claim in claims if claim.id in _PREDICTIONS)

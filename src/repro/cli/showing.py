@@ -37,15 +37,19 @@ def claims(
 
     from repro.catalog.studies.experiments import EXPERIMENTS
     from repro.claims.reference import judge_reference, reference_run
-    from repro.claims.shown.selection import filter_claims
+    from repro.claims.shown.selection import asked_claims, check_verdict, with_verdict
     from repro.claims.shown.terminal import card, overview, rows
-    from repro.claims.verdicts import judge_every_claim
+    from repro.claims.verdicts import judge
     from repro.experiments.this_machine import caveats
     from repro.results.store import read_evidence
 
+    asked = asked_claims(ids or (), experiment)
+    if verdict is not None:
+        check_verdict(verdict)
     results = {} if reference else read_evidence()
-    judged = judge_reference() if reference else judge_every_claim(results)
-    chosen = filter_claims(judged, ids or (), verdict, experiment)
+    chosen = judge_reference(asked) if reference else judge(asked, results)
+    if verdict is not None:
+        chosen = with_verdict(chosen, verdict)
     if as_json:
         typer.echo(json.dumps([asdict(judgement) for judgement in chosen], indent=1))
         return

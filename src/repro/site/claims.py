@@ -17,7 +17,7 @@ from repro.claims.published import read_sources
 from repro.claims.shown.table import frame
 from repro.claims.studies.operators import OPERATORS
 from repro.claims.studies.predictions import PREDICTIONS
-from repro.claims.verdicts import Judgement, judge_every_claim
+from repro.claims.verdicts import Judgement, documented_claims, judge
 from repro.results.store import read_evidence
 from repro.site.dots import Dot, dot_plot
 from repro.site.gallery import read_figures
@@ -39,7 +39,7 @@ _FILTERED = ("document", "experiment", *_RENAMED.values())
 
 def read_or_judge() -> list[Judgement]:
     """The kept verdicts; without any, what can be said of what is in `results/`."""
-    return read_judgements() if CLAIMS.exists() else judge_every_claim(read_evidence())
+    return read_judgements() if CLAIMS.exists() else judge(documented_claims(), read_evidence())
 
 
 def link(claim: str, title: str = "") -> str:

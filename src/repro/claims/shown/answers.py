@@ -11,7 +11,7 @@ import xarray as xr
 from repro.claims.experiments.quantities import TESTS
 from repro.claims.reference import judge_reference
 from repro.claims.shown.table import frame
-from repro.claims.verdicts import Judgement, judge_claims, missing
+from repro.claims.verdicts import Judgement, documented_claims, judge_claims, missing
 from repro.results.store import has_runs
 
 _COLUMNS = {"testbed": ["testbed", "verdict"], "cluster": ["cluster", "verdict there"]}
@@ -71,7 +71,9 @@ def answers(results: Mapping[str, xr.Dataset]) -> Answers:
 
 def _of_reference(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
     """The verdicts that are kept of the reference run: its samples are not."""
-    return [j for j in judge_reference() if j.id in TESTS and TESTS[j.id].experiment in results]
+    return judge_reference(
+        [c for c in documented_claims() if c.id in TESTS and TESTS[c.id].experiment in results]
+    )
 
 
 def _unanswered(judgement: Judgement, sources: set[str]) -> str:

@@ -7,12 +7,12 @@ from repro.catalog.reading import choose
 from repro.catalog.studies.experiments import EXPERIMENTS
 from repro.claims.experiments.quantities import TESTS
 from repro.claims.findings import Verdict
-from repro.claims.published import read_claims
-from repro.claims.verdicts import DOCUMENTS, Judgement
+from repro.claims.published import Claim
+from repro.claims.verdicts import DOCUMENTS, Judgement, documented_claims
 
 
-def select_claims(source: str) -> set[str]:
-    """Ids of the claims of one document, or of all that are judged.
+def select_claims(source: str) -> list[Claim]:
+    """The claims of one document, or all that are judged.
 
     Raises
     ------
@@ -20,27 +20,38 @@ def select_claims(source: str) -> set[str]:
         The document is unknown; the message lists the known ones.
     """
     documents = choose("source", source, {**{one: (one,) for one in DOCUMENTS}, "all": DOCUMENTS})
-    return {claim.id for claim in read_claims() if claim.source in documents}
+    return [claim for claim in documented_claims() if claim.source in documents]
 
 
-def filter_claims(
-    judgements: Sequence[Judgement], ids: Sequence[str], verdict: str | None, experiment: str | None
-) -> list[Judgement]:
-    """The judgements that have one of the ids, the verdict (of any source) and the experiment.
+def asked_claims(ids: Sequence[str], experiment: str | None) -> list[Claim]:
+    """The claims that have one of the ids, and that the experiment answers.
 
-    Without ids those of all, and likewise for the others.
+    Without ids those of all, and likewise for the experiment.
 
     Raises
     ------
     ReproError
-        An id, the verdict or the experiment is unknown; the message lists the known ones.
+        An id or the experiment is unknown; the message lists the known ones.
     """
-    known = {judgement.id: judgement for judgement in judgements}
-    kept = [choose("claim", one.upper(), known) for one in ids] or list(judgements)
-    if verdict is not None:
-        choose("verdict", verdict, {one: one for one in get_args(Verdict)})
-        kept = [j for j in kept if verdict in (j.predicted_verdict, j.verdict, j.cluster_verdict)]
-    if experiment is not None:
-        choose("experiment", experiment, {name: name for name in EXPERIMENTS})
-        kept = [j for j in kept if j.id in TESTS and TESTS[j.id].experiment == experiment]
-    return kept
+    known = {claim.id: claim for claim in documented_claims()}
+    asked = [choose("claim", one.upper(), known) for one in ids] or list(known.values())
+    if experiment is None:
+        return asked
+    choose("experiment", experiment, {name: name for name in EXPERIMENTS})
+    return [c for c in asked if c.id in TESTS and TESTS[c.id].experiment == experiment]
+
+
+def check_verdict(verdict: str) -> None:
+    """Refuse what is none.
+
+    Raises
+    ------
+    ReproError
+        The verdict is unknown; the message lists the known ones.
+    """
+    choose("verdict", verdict, {one: one for one in get_args(Verdict)})
+
+
+def with_verdict(judgements: Sequence[Judgement], verdict: str) -> list[Judgement]:
+    """Those that have the verdict, of any source."""
+    return [j for j in judgements if verdict in (j.predicted_verdict, j.verdict, j.cluster_verdict)]
