@@ -1,6 +1,6 @@
 """Compare every published claim with the results, and say what became of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -87,8 +87,7 @@ def judge_claims(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
     wanted = [
         claim
         for claim in read_claims()
-        if (claim.id in TESTS and TESTS[claim.id].experiment in results)
-        or any(claim.id in brought_by(name) for name in results)
+        if tested_by(claim, results) or any(claim.id in brought_by(name) for name in results)
     ]
     return judge(wanted, results)
 
@@ -96,6 +95,11 @@ def judge_claims(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
 def documented_claims() -> list[Claim]:
     """All claims of the documents under study, also those that nothing here answers yet."""
     return [claim for claim in read_claims() if claim.source in DOCUMENTS]
+
+
+def tested_by(claim: Claim, experiments: Container[str]) -> bool:
+    """Whether one of the experiments answers a claim."""
+    return claim.id in TESTS and TESTS[claim.id].experiment in experiments
 
 
 def judge(claims: Sequence[Claim], results: Mapping[str, xr.Dataset]) -> list[Judgement]:

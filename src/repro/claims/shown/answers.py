@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 import pandas as pd
 import xarray as xr
 
-from repro.claims.experiments.quantities import TESTS
 from repro.claims.reference import judge_reference
 from repro.claims.shown.table import frame
-from repro.claims.verdicts import Judgement, documented_claims, judge_claims, missing
+from repro.claims.verdicts import Judgement, documented_claims, judge_claims, missing, tested_by
 from repro.results.store import has_runs
 
 _COLUMNS = {"testbed": ["testbed", "verdict"], "cluster": ["cluster", "verdict there"]}
@@ -71,9 +70,7 @@ def answers(results: Mapping[str, xr.Dataset]) -> Answers:
 
 def _of_reference(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
     """The verdicts that are kept of the reference run: its samples are not."""
-    return judge_reference(
-        [c for c in documented_claims() if c.id in TESTS and TESTS[c.id].experiment in results]
-    )
+    return judge_reference([claim for claim in documented_claims() if tested_by(claim, results)])
 
 
 def _unanswered(judgement: Judgement, sources: set[str]) -> str:

@@ -5,10 +5,9 @@ from typing import get_args
 
 from repro.catalog.reading import choose
 from repro.catalog.studies.experiments import EXPERIMENTS
-from repro.claims.experiments.quantities import TESTS
 from repro.claims.findings import Verdict
 from repro.claims.published import Claim
-from repro.claims.verdicts import DOCUMENTS, Judgement, documented_claims
+from repro.claims.verdicts import DOCUMENTS, Judgement, documented_claims, tested_by
 
 
 def select_claims(source: str) -> list[Claim]:
@@ -38,7 +37,7 @@ def asked_claims(ids: Sequence[str], experiment: str | None) -> list[Claim]:
     if experiment is None:
         return asked
     choose("experiment", experiment, {name: name for name in EXPERIMENTS})
-    return [c for c in asked if c.id in TESTS and TESTS[c.id].experiment == experiment]
+    return [claim for claim in asked if tested_by(claim, {experiment})]
 
 
 def check_verdict(verdict: str) -> None:
