@@ -20,7 +20,7 @@ from repro.catalog.studies.decoding import Weights
 
 # Bytes of caches that attention goes through, more than a processor has caches.
 _CACHES_BYTES = 2.0e8
-# Of which a probe takes the median.
+# Of which a probe takes the median, and of fewer steps where batches are large.
 _CALLS = 3
 _BASE = 10_000.0
 # Numbers of a matrix that differ, a prime, so that rows do too: to draw all takes longer than what
@@ -119,7 +119,8 @@ class Decoder:
         self._length = 0
 
     def fill(self, batch: int, context: int, room: int) -> None:
-        """Take `batch` sequences of `context` cached tokens, with room for as many more."""
+        """Take `batch` sequences of `context` cached tokens, with room for as many more; ranks are
+        done together."""
         size = (batch, self._kv_heads, context + room, self._shape.head_dim)
         needed = self._shape.layers * 2 * math.prod(size)
         # Mapped once: that takes longer than the steps that are measured.
@@ -130,6 +131,8 @@ class Decoder:
         self._cache = self._memory[:needed].view(self._shape.layers, 2, *size)
         self._cache[..., :context, :] = 1 / self._shape.head_dim
         self._length = context
+        if self._ranks > 1:
+            dist.barrier()
 
     def rewind(self, context: int) -> None:
         """Forget what was cached behind so many tokens."""
@@ -210,15 +213,20 @@ def _turned(heads: torch.Tensor, turns: _Turns) -> torch.Tensor:
 
 
 def token_s(decoder: Decoder, batch: int, context: int, tokens: int) -> float:
-    """Seconds of a step, the median of so many, after one that warms up."""
-    decoder.fill(batch, context, tokens + 1)
-    last = decoder.step(torch.zeros(batch, dtype=torch.long))
-    times = []
-    for _ in range(tokens):
+    """Seconds of a step, the median of so many of one sequence, fewer of more (`_calls`)."""
+    decoder.fill(batch, context, tokens)
+    last, times = torch.zeros(batch, dtype=torch.long), []
+    for _ in range(_calls(tokens, batch)):
         start = time.perf_counter()
         last = decoder.step(last)
         times.append(time.perf_counter() - start)
     return median(times)
+
+
+def _calls(alone: int, batch: int) -> int:
+    """Instead of so many with one sequence: those of a larger batch take longer, and a repeat's
+    differ less from each other than from those of another repeat."""
+    return max(1, alone // batch)
 
 
 class Probe:
@@ -246,7 +254,9 @@ class Probe:
         rows = {
             one.inputs: torch.ones(batch, one.inputs, dtype=torch.bfloat16) for one in self._linears
         }
-        taken = self._seconds(lambda: [one(rows[one.inputs]) for one in self._linears])
+        taken = self._seconds(
+            lambda: [one(rows[one.inputs]) for one in self._linears], _calls(_CALLS, batch)
+        )
         return taken / sum(one.nbytes for one in self._linears)
 
     def attention_s(self, batch: int, context: int) -> float:
@@ -259,14 +269,19 @@ class Probe:
         parts = self._caches[: layers * size].view(layers, 2, batch, heads, context, width)
         asked = torch.ones(batch, heads, queries, width, dtype=torch.bfloat16)
         attend = functional.scaled_dot_product_attention
-        return self._seconds(lambda: [attend(asked, *part) for part in parts]) / layers
+
+        def work() -> object:
+            return [attend(asked, *part) for part in parts]
+
+        # Short as they are, the first one's share of finding caches as others left them is large.
+        self._seconds(work, 1)
+        return self._seconds(work, _CALLS) / layers
 
     @torch.inference_mode()
-    def _seconds(self, work: Callable[[], object]) -> float:
-        """The median of some, after one that warms up."""
-        work()
+    def _seconds(self, work: Callable[[], object], calls: int) -> float:
+        """The median of so many."""
         times = []
-        for _ in range(_CALLS):
+        for _ in range(calls):
             if self._ranks > 1:
                 dist.barrier()
             start = time.perf_counter()

@@ -21,7 +21,8 @@ class Probes(Entry):
 
 
 class DecodingProfile(Entry):
-    """How much is measured: repeats of the whole, tokens of each configuration in each."""
+    """How much is measured: repeats of the whole behind one that warms up, and in each so many
+    tokens of one sequence, fewer of more."""
 
     batches: tuple[PositiveInt, ...]
     contexts: tuple[PositiveInt, ...]
