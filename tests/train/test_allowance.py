@@ -5,7 +5,7 @@ import torch
 from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch import nn
 
-from repro.observe.memory import begin_peak
+from repro.observe.memory import begin_peak, give_back, resident_bytes
 from repro.train.allowance import keep_to_allowance
 
 _MEBIBYTE = 1 << 20
@@ -54,3 +54,16 @@ def test_a_peak_that_is_over_counts_too() -> None:
     del taken
     with pytest.raises(MemoryError):
         look()
+
+
+def test_what_was_freed_leaves_room_before_the_next_pass() -> None:
+    """Blocks too small to be mapped by themselves, every second of which is in use."""
+    give_back()
+    held = begin_peak()
+    model = _model(1)
+    keep_to_allowance(model, held, 60 * _MEBIBYTE)
+    blocks = [torch.ones(16 * 1024, dtype=torch.uint8) for _ in range(50 * 64)]
+    del blocks[::2]
+    kept = resident_bytes() - held
+    model(torch.zeros(1))
+    assert resident_bytes() - held < 0.8 * kept

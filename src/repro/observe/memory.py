@@ -1,5 +1,6 @@
-"""The most memory that something takes, on a GPU or of a process."""
+"""The memory that something takes, on a GPU or of a process: the most, now, and less again."""
 
+import ctypes
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ def begin_peak() -> int:
         return int(torch.cuda.memory_allocated())
     # proc(5): resets the resident set's high-water mark.
     Path("/proc/self/clear_refs").write_text(_RESET_PEAK)
-    return _status_bytes("VmRSS")
+    return resident_bytes()
 
 
 def peak_bytes() -> int:
@@ -22,6 +23,17 @@ def peak_bytes() -> int:
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_allocated())
     return _status_bytes("VmHWM")
+
+
+def resident_bytes() -> int:
+    """What the process has now, with what it has freed and keeps for later."""
+    return _status_bytes("VmRSS")
+
+
+def give_back() -> None:
+    """Return to the system what the process has freed; where the C library can."""
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
 
 
 def _status_bytes(field: str) -> int:

@@ -6,7 +6,10 @@ from typing import Any
 from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch import nn
 
-from repro.observe.memory import peak_bytes
+from repro.observe.memory import give_back, peak_bytes, resident_bytes
+
+# Of its allowance, what a run has when it begins to give back what it has freed.
+_NEARLY_ALL = 0.75
 
 
 def keep_to_allowance(
@@ -15,7 +18,9 @@ def keep_to_allowance(
     """Look after every layer's and the whole model's forward pass whether memory was enough.
 
     A GPU refuses the allocation that goes beyond its memory; here it succeeds, and what is counted
-    shows it one layer later.
+    shows it one layer later. Before it refuses, a GPU's allocator gives back what was freed and is
+    kept for later, which grows by a fifth and more in a pipeline; so does a run here, before a
+    forward pass, when there is little left.
 
     Parameters
     ----------
@@ -43,6 +48,11 @@ def keep_to_allowance(
                 f"{allowance_bytes / 1e6:.0f} MB for it"
             )
 
+    def make_room(*_: Any) -> None:
+        if resident_bytes() - held_bytes > _NEARLY_ALL * allowance_bytes:
+            give_back()
+
+    model.register_forward_pre_hook(make_room)
     for layer in model.modules():
         if isinstance(layer, TransformerLayer):
             layer.register_forward_hook(look)

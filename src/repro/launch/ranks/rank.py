@@ -1,6 +1,5 @@
 """One rank's process: take its place, then do what it is told until the pipe closes."""
 
-import ctypes
 import gc
 import os
 import signal
@@ -98,6 +97,7 @@ def _obey(place: Place, supervisor: Connection) -> None:
     import torch
 
     from repro.collectives.sweep import sweep
+    from repro.observe.memory import give_back
     from repro.train.megatron.groups import join_groups, leave_groups
     from repro.train.run import device_scope, train
 
@@ -131,7 +131,9 @@ def _obey(place: Place, supervisor: Connection) -> None:
                 else (lambda *_: None)
             )
             turns = Turns(message.turns, partial(_begin_turn, place.rank, supervisor))
-            _give_back_memory()
+            # The last run's memory would count as this one's.
+            gc.collect()
+            give_back()
             if isinstance(message.run, CollectiveSweep):
                 # A namespace's uplink is this rank's alone; the loopback is everybody's.
                 own = partial(own_interface_bytes, UPLINK) if place.namespace else None
@@ -177,11 +179,3 @@ def _passes(cores: float) -> Iterator[tuple[float, float]]:
         for _ in range(products):
             work @ work
         yield pace.end()
-
-
-def _give_back_memory() -> None:
-    """Return the last run's memory to the system, so that it does not count as the next one's."""
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

@@ -79,28 +79,28 @@ def supervise(user: Connection) -> None:
         ranks, speed, starting_s = start(None)
         user.send(Ready())
         lost = False
-        port, previous = _FIRST_PORT, None
+        port, previous, warm = _FIRST_PORT, None, 0
         verified: list[LinkCheck] = []
         while True:
             orders: tuple[Order[Any], ...] = user.recv()
             first = orders[0]
             if lost:
                 ranks, speed, starting_s = start(speed)
-                lost, previous = False, None
+                lost, previous, warm = False, None, 0
             # Ranks that form other groups meet at another port.
             stages, family, *split = groups_of(first.run)
             layout = (first.ranks, stages, family if stages > 1 else None, *split)
-            fresh = previous is None
             if layout != previous:
                 port, previous = _free_port(port, network), layout
             carry_out = partial(_carry_out, ranks, network, verified, scratch, port, user)
             try:
-                if fresh and first.memory_bytes and isinstance(first.run, TrainingRun):
+                if first.ranks > warm and first.memory_bytes and isinstance(first.run, TrainingRun):
                     smallest = replace(
                         first, run=_smallest(first.run), memory_bytes=(), passes_s=()
                     )
                     carry_out((smallest,))
                 found = carry_out(orders)
+                warm = max(warm, first.ranks)
                 found[0].spent_s["starting ranks"] = starting_s
                 starting_s = 0.0
                 user.send([replace(outcome, speed=speed) for outcome in found])
