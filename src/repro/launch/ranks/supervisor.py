@@ -79,7 +79,9 @@ def supervise(user: Connection) -> None:
         ranks, speed, starting_s = start(None)
         user.send(Ready())
         lost = False
-        port, previous, warm = _FIRST_PORT, None, 0
+        # So many ranks, the first ones, have a run behind them.
+        warm = 0
+        port, previous = _FIRST_PORT, None
         verified: list[LinkCheck] = []
         while True:
             orders: tuple[Order[Any], ...] = user.recv()
