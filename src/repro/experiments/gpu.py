@@ -4,6 +4,7 @@ import gc
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -16,17 +17,17 @@ import xarray as xr
 from tqdm import tqdm
 
 from repro.catalog.models.open_models import open_model
-from repro.catalog.models.papers import model
 from repro.catalog.phases import PHASES
 from repro.catalog.reading import Entry
 from repro.catalog.studies.gpu import GpuAttention, GpuDecoder, GpuOperators, read_gpu_study
-from repro.errors import NotRunHere, one_line
+from repro.errors import NotRunHere
+from repro.experiments.gpu_iterations import measure_gpu_iterations, possible
+from repro.experiments.runs import gpu_run
 from repro.observe.environment import accelerator, provenance
 from repro.paths import ENWIKI
 from repro.predict.operators.measured import KINDS, measured_rows
 from repro.train.decoding import Decoder
 from repro.train.gpu_operators import BACKENDS, Kind, Work, eager_s, operator_s, replays_s
-from repro.train.records import TrainingRun
 
 # What is measured of each kind, in which of the variants that were published.
 _VARIANTS: Mapping[Kind, tuple[str, ...]] = {
@@ -41,7 +42,6 @@ _LAUNCHES: Mapping[str, Callable[[Work, int], list[float]]] = {
     "graph": lambda work, repeats: replays_s([work], repeats),
     "host": eager_s,
 }
-_LONGEST_REASON = 120
 
 
 def measure_gpu(split: str) -> Iterator[tuple[str, xr.Dataset]]:
@@ -63,6 +63,7 @@ def measure_gpu(split: str) -> Iterator[tuple[str, xr.Dataset]]:
     yield "gpu_operators", measure_gpu_operators(study.operators)
     yield "gpu_decoding", measure_gpu_decoding(study.decoder)
     yield "gpu_attention", measure_gpu_attention(study.attention, ENWIKI, split)
+    yield "gpu_iterations", measure_gpu_iterations(study.iterations, ENWIKI, split)
 
 
 def measure_gpu_operators(asked: GpuOperators) -> xr.Dataset:
@@ -82,7 +83,7 @@ def measure_gpu_operators(asked: GpuOperators) -> xr.Dataset:
         kind, variant = row["kind"], row["variant"]
         sizes = [int(row[axis]) for axis in _axes(kind)]
         work = partial(operator_s, kind, variant, sizes, asked.repeats)
-        found = _possible(work, f"{kind} {variant} {sizes}", reasons)
+        found = possible(work, f"{kind} {variant} {sizes}", reasons)
         times.append(found or [np.nan] * asked.repeats)
     along = {name: ("row", rows[name].to_numpy()) for name in rows}
     return xr.Dataset(
@@ -143,7 +144,7 @@ def measure_gpu_decoding(asked: GpuDecoder) -> xr.Dataset:
         for launch, batch, tokens in tqdm(grid, desc=name):
             prepared = partial(make, decoder, batch, tokens)
             work = partial(_launched, launch, prepared, asked.repeats)
-            found = _possible(work, f"{name} {launch} {[batch, tokens]}", reasons)
+            found = possible(work, f"{name} {launch} {[batch, tokens]}", reasons)
             times.append(found or [np.nan] * asked.repeats)
         shape = (len(_LAUNCHES), *(len(sizes[dim]) for dim in dims), asked.repeats)
         values = np.array(times).reshape(shape)
@@ -200,32 +201,20 @@ def measure_gpu_attention(asked: GpuAttention, corpus: Path, split: str) -> xr.D
     from repro.train.megatron.groups import alone
     from repro.train.run import train
 
-    entry = model(asked.model)
     cells = list(product(asked.kinds, asked.sequences))
-    shape = len(asked.kinds), len(asked.sequences)
+    counts = len(asked.kinds), len(asked.sequences)
     times = np.full((len(cells), asked.iterations), np.nan)
     phases = np.full((len(cells), len(PHASES), asked.iterations), np.nan)
     peaks = np.full(len(cells), np.nan)
     reasons: dict[str, str] = {}
     with alone(), tempfile.TemporaryDirectory() as scratch:
         for at, (kind, sequence) in enumerate(tqdm(cells, desc="attention")):
-            run = TrainingRun(
-                family=entry.family,
-                shape=entry.full.model_copy(update={"sequence_length": sequence}),
-                precision="bf16",
-                micro_batch_size=asked.tokens // sequence,
-                microbatches=1,
-                warmup=asked.warmup,
-                iterations=asked.iterations,
-                save_every=0,
-                validate_every=0,
-                validation_batches=1,
-                corpus=corpus,
-                split=split,
-                attention=kind,
-            )
+            batch = asked.tokens // sequence
+            run = gpu_run(asked.model, "bf16", batch, asked.warmup, asked.iterations, corpus, split)
+            shape = run.shape.model_copy(update={"sequence_length": sequence})
+            run = replace(run, shape=shape, attention=kind)
             work = partial(train, run, Path(scratch))
-            records = _possible(work, f"{kind} {sequence}", reasons)
+            records = possible(work, f"{kind} {sequence}", reasons)
             if records is not None:
                 times[at] = records[0].iteration_time_s
                 phases[at] = [records[0].phase_time_s[phase] for phase in PHASES]
@@ -237,15 +226,15 @@ def measure_gpu_attention(asked: GpuAttention, corpus: Path, split: str) -> xr.D
         {
             "iteration_time_s": (
                 (*dims, "iteration"),
-                times.reshape(*shape, -1),
+                times.reshape(*counts, -1),
                 _about("iteration time", "s"),
             ),
             "phase_time_s": (
                 (*dims, "phase", "iteration"),
-                phases.reshape(*shape, len(PHASES), -1),
+                phases.reshape(*counts, len(PHASES), -1),
                 _about("phase time", "s"),
             ),
-            "peak_memory_bytes": (dims, peaks.reshape(shape), _about("peak memory", "B")),
+            "peak_memory_bytes": (dims, peaks.reshape(counts), _about("peak memory", "B")),
         },
         {
             "attention": list(asked.kinds),
@@ -256,18 +245,6 @@ def measure_gpu_attention(asked: GpuAttention, corpus: Path, split: str) -> xr.D
             f"{asked.model} by attention, {asked.tokens} tokens a micro batch", asked, reasons
         ),
     )
-
-
-def _possible(work: Callable[[], Any], what: str, reasons: dict[str, str]) -> Any:
-    """What some work gives; None, and among the reasons why, where the GPU has no kernel or no
-    memory for it."""
-    try:
-        return work()
-    except RuntimeError as error:
-        reasons[what] = f"{type(error).__name__}: {one_line(error)[:_LONGEST_REASON]}"
-    gc.collect()
-    torch.cuda.empty_cache()
-    return None
 
 
 def _kernels(work: Work) -> int:

@@ -3,10 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 
+from repro.catalog.models.papers import model
 from repro.catalog.models.trainable import expert_ranks, trainable
 from repro.catalog.studies.experiments import Batch, Profile
 from repro.catalog.studies.selection import Selection
-from repro.catalog.systems.nodes import Nodes
+from repro.catalog.systems.nodes import Nodes, Precision
 from repro.results.schema import Cell
 from repro.train.records import TrainingRun
 
@@ -96,4 +97,31 @@ def on_nodes(run: TrainingRun, name: str, pipeline: bool, nodes: Nodes) -> Train
         most_iterations=None,
         save_every=nodes.iterations if run.save_every else 0,
         validate_every=max(1, nodes.iterations // 2) if run.validate_every else 0,
+    )
+
+
+def gpu_run(
+    name: str,
+    precision: Precision,
+    micro_batch_size: int,
+    warmup: int,
+    iterations: int,
+    corpus: Path,
+    split: str,
+) -> TrainingRun:
+    """A model of the papers at full size on a GPU by itself: nothing but iterations."""
+    entry = model(name)
+    return TrainingRun(
+        family=entry.family,
+        shape=entry.full,
+        precision=precision,
+        micro_batch_size=micro_batch_size,
+        microbatches=1,
+        warmup=warmup,
+        iterations=iterations,
+        save_every=0,
+        validate_every=0,
+        validation_batches=1,
+        corpus=corpus,
+        split=split,
     )

@@ -7,9 +7,9 @@ from pathlib import Path
 from torch.profiler import ProfilerActivity, profile
 
 
-def trace_of(step: Callable[[], object]) -> str:
-    """The trace of one call, as its file would be."""
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+def trace_of(step: Callable[[], object], *also: ProfilerActivity) -> str:
+    """The trace of one call, as its file would be, of other activities beside the CPU's too."""
+    with profile(activities=[ProfilerActivity.CPU, *also], record_shapes=True) as profiler:
         step()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"

@@ -103,7 +103,9 @@ class Dlrm:
                 for one, weight in zip(batch.lookups, self.weights, strict=True)
             ]
             looked_up = (
-                torch.cat(sums, 1) if sums else torch.empty(self._ranks * len(batch.dense), 0)
+                torch.cat(sums, 1)
+                if sums
+                else batch.dense.new_empty(self._ranks * len(batch.dense), 0)
             )
         received = self._to_owners_of_samples(looked_up)
         with self._computing():
@@ -159,7 +161,7 @@ class Dlrm:
     def _exchanged(self, data: torch.Tensor, given: list[int], taken: list[int]) -> torch.Tensor:
         if self._ranks == 1:
             return data.flatten()
-        result = torch.empty(sum(taken))
+        result = data.new_empty(sum(taken))
         with self._meeting():
             dist.all_to_all_single(result, data.flatten(), taken, given)
         return result
@@ -167,7 +169,7 @@ class Dlrm:
     def _assembled(self, received: torch.Tensor) -> torch.Tensor:
         """Features (sample, table, column) of what each rank sent."""
         size = self._shape.batch
-        features = torch.zeros(size, len(self._tables), self._shape.width)
+        features = received.new_zeros(size, len(self._tables), self._shape.width)
         counts = [size * self._columns(rank) for rank in self._by_rank]
         for shards, part in zip(self._by_rank.values(), torch.split(received, counts), strict=True):
             widths = [one.columns[1] - one.columns[0] for one in shards]

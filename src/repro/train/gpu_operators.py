@@ -4,7 +4,8 @@ Calls are captured as a CUDA graph, whose replays are timed by events. Operands 
 bytes than caches hold, as weights and activations of a model do.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import cycle, islice
 from typing import Any, Literal
@@ -12,6 +13,10 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from repro.catalog.studies.operator_calls import Sizes
+from repro.train.megatron.models import DTYPES
+from repro.train.operators import nbytes, prepared
 
 Kind = Literal["gemm", "attention_prefill", "attention_decode", "addition"]
 Work = Callable[[], object]
@@ -41,14 +46,66 @@ def operator_s(kind: Kind, variant: str, sizes: Sequence[int], repeats: int) -> 
         Torch has no such kernel.
     """
     make, call = _prepared(kind, variant, sizes)
-    first = make()
-    set_bytes = sum(one.nbytes for one in first)
-    sets = [first, *(make() for _ in range(min(_MOST_SETS, int(_TURNS_BYTES // set_bytes)) - 1))]
     with sdpa_kernel(BACKENDS[variant]) if variant in BACKENDS else torch.no_grad():
-        once_s = eager_s(lambda: call(*first), 1)[0]
-        calls = min(max(len(sets), int(_SHORTEST_S / once_s)), _MOST_CALLS)
-        works = [partial(call, *operands) for operands in islice(cycle(sets), calls)]
-        return [replay / calls for replay in replays_s(works, repeats)]
+        return _in_turns_s(make, call, _TURNS_BYTES, repeats)
+
+
+@torch.no_grad()
+def call_s(
+    operator: str, precisions: Sequence[str], sizes: Sizes, turns_bytes: float, repeats: int
+) -> list[float]:
+    """Seconds of one call of an operator of `operator_calls` in some precisions, by replays;
+    operands take turns in so many bytes.
+
+    Raises
+    ------
+    RuntimeError
+        The GPU has no memory for it, or it cannot be captured.
+    """
+    with _on_gpu_in(precisions[0]):
+        make, call = prepared(operator, sizes, turns_bytes)
+
+        def typed() -> tuple[Any, ...]:
+            operands = make()
+            if "product" in operator:
+                # A GPU multiplies ones in less time than other numbers.
+                return tuple(one.normal_() for one in operands)
+            given = [
+                one.to(DTYPES[name])
+                for one, name in zip(operands, precisions, strict=False)
+                if isinstance(one, torch.Tensor) and one.is_floating_point()
+            ]
+            return (*given, *operands[len(given) :])
+
+        return _in_turns_s(typed, call, turns_bytes, repeats)
+
+
+@contextmanager
+def _on_gpu_in(precision: str) -> Iterator[None]:
+    """Tensors are on the GPU and in this precision, unless they are asked for otherwise."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(DTYPES[precision])
+    try:
+        with torch.device("cuda"):
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _in_turns_s(
+    make: Callable[[], tuple[Any, ...]],
+    call: Callable[..., object],
+    turns_bytes: float,
+    repeats: int,
+) -> list[float]:
+    """Seconds of one of enough calls, on sets of operands that take turns."""
+    first = make()
+    count = min(_MOST_SETS, int(turns_bytes // max(1, nbytes(first))))
+    sets = [first, *(make() for _ in range(count - 1))]
+    once_s = eager_s(lambda: call(*first), 1)[0]
+    calls = min(max(len(sets), int(_SHORTEST_S / once_s)), _MOST_CALLS)
+    works = [partial(call, *operands) for operands in islice(cycle(sets), calls)]
+    return [replay / calls for replay in replays_s(works, repeats)]
 
 
 def replays_s(works: Sequence[Work], repeats: int) -> list[float]:

@@ -65,7 +65,7 @@ def operator_s(operator: str, sizes: Sizes, turns_bytes: float) -> float:
     else:
         # In place, a result is an operand.
         made = [] if any(result is one for one in sets[0]) else [result]
-        set_bytes, most = _nbytes([*sets[0], *made]), _MOST_SETS
+        set_bytes, most = nbytes([*sets[0], *made]), _MOST_SETS
     sets += [make() for _ in range(min(most, int(turns_bytes // max(1, set_bytes))) - 1)]
     # What is kept of them is not where the next result goes.
     results = deque([result, *(call(*operands) for operands in sets[1:])], maxlen=len(sets))
@@ -100,10 +100,10 @@ def _addition(moved_bytes: float) -> Callable[[], object]:
     return lambda: torch.add(one, other, out=result)
 
 
-def _nbytes(values: Iterable[object]) -> int:
+def nbytes(values: Iterable[object]) -> int:
     """Of tensors, also of those in tuples."""
     return sum(
-        one.nbytes if isinstance(one, torch.Tensor) else _nbytes(one)
+        one.nbytes if isinstance(one, torch.Tensor) else nbytes(one)
         for one in values
         if isinstance(one, torch.Tensor | tuple)
     )
@@ -159,13 +159,16 @@ def _ones(*shape: int) -> torch.Tensor:
 
 
 @cache
-def _drawn() -> torch.Tensor:
-    return torch.randn(_DRAWN)
+def _drawn(precision: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.randn(_DRAWN, dtype=precision, device=device)
 
 
 def _normal(*shape: int) -> torch.Tensor:
     """Numbers as activations are: branches and series depend on them."""
-    return _drawn()[: math.prod(shape)].view(shape).clone()
+    if (count := math.prod(shape)) > _DRAWN:
+        return torch.randn(shape)
+    drawn = _drawn(torch.get_default_dtype(), torch.get_default_device())
+    return drawn[:count].view(shape).clone()
 
 
 def _matrix(layout: str, *shape: int) -> torch.Tensor:
@@ -202,14 +205,15 @@ def _by_rows(operator: str, rows: int, width: int) -> Made:
             ),
         ),
     }
-    norm, moments = 2 * (_ones(width),), 2 * (_ones(rows, 1),)
+    # Moments are in fp32, whatever the rows are in.
+    norm, moments = 2 * (_ones(width),), 2 * (_ones(rows, 1).float(),)
     operands, call = calls[operator]
     return lambda: tuple(_normal(rows, width) for _ in range(operands)), call
 
 
 @cache
-def _ones_to_look_up() -> torch.Tensor:
-    return _ones(_DRAWN)
+def _ones_to_look_up(precision: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.ones(_DRAWN, dtype=precision, device=device)
 
 
 def _tables(tables_bytes: float, width: int, rows: int) -> Iterator[torch.Tensor]:
@@ -217,8 +221,10 @@ def _tables(tables_bytes: float, width: int, rows: int) -> Iterator[torch.Tensor
     count = min(max(int(tables_bytes // (4 * width * rows)), 1), _MOST_TABLES)
     elements = count * rows * width
     # Of one piece of memory, where it is enough: to fill it takes longer than to look things up.
-    ones = _ones_to_look_up()[:elements] if elements <= _DRAWN else _ones(elements)
-    return cycle(ones.view(count, rows, width))
+    if elements > _DRAWN:
+        return cycle(_ones(elements).view(count, rows, width))
+    ones = _ones_to_look_up(torch.get_default_dtype(), torch.get_default_device())
+    return cycle(ones[:elements].view(count, rows, width))
 
 
 def _lookup(tables_bytes: float, operator: str, lookups: int, width: int, rows: int) -> Made:

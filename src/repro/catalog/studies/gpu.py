@@ -1,9 +1,14 @@
 """What is measured of a GPU by itself (`params/gpu.yaml`)."""
 
-from pydantic import PositiveInt
+from collections.abc import Mapping
 
+from pydantic import PositiveFloat, PositiveInt
+
+from repro.catalog.models.dlrm import DlrmShape
 from repro.catalog.reading import Entry, read_yaml
-from repro.catalog.systems.nodes import Attention
+from repro.catalog.studies.operator_calls import BAGS, BY_ROWS, LOOKUPS, Sizes
+from repro.catalog.studies.operators import TOUCHED_ONCE, TableSets
+from repro.catalog.systems.nodes import Attention, Precision
 from repro.paths import PARAMS
 
 
@@ -41,12 +46,86 @@ class GpuAttention(Entry):
     iterations: PositiveInt
 
 
+class GpuIterations(Entry):
+    """Iterations, and operators that they are timed again from.
+
+    Attributes
+    ----------
+    models, precision, micro_batches
+        Of the papers, at full size; the first micro batch tells the host's time, the others are
+        judged.
+    dlrm, tables, table_sets, samples
+        Recommendation models in fp32; samples are their micro batches.
+    warmup, iterations
+        Dropped and recorded.
+    working_bytes, states_bytes
+        That operands of most operators take turns in, and of those that an iteration touches once.
+    sides
+        m, n and k of products, by precision.
+    batches, batched_sides
+        Of batched products, by precision.
+    elements
+        Of element-wise work.
+    rows, widths
+        Of operators that go by rows.
+    lookups, table_rows, embedding_widths, bags, poolings
+        Of lookups.
+    repeats
+        Of each operator.
+    """
+
+    models: tuple[str, ...]
+    precision: Precision
+    micro_batches: tuple[PositiveInt, ...]
+    dlrm: DlrmShape
+    tables: TableSets
+    table_sets: PositiveInt
+    samples: tuple[PositiveInt, ...]
+    warmup: PositiveInt
+    iterations: PositiveInt
+    working_bytes: PositiveFloat
+    states_bytes: PositiveFloat
+    sides: Mapping[str, tuple[PositiveInt, ...]]
+    batches: Mapping[str, tuple[PositiveInt, ...]]
+    batched_sides: Mapping[str, tuple[PositiveInt, ...]]
+    elements: tuple[PositiveInt, ...]
+    rows: tuple[PositiveInt, ...]
+    widths: tuple[PositiveInt, ...]
+    lookups: tuple[PositiveInt, ...]
+    table_rows: tuple[PositiveInt, ...]
+    embedding_widths: tuple[PositiveInt, ...]
+    bags: tuple[PositiveInt, ...]
+    poolings: tuple[PositiveFloat, ...]
+    repeats: PositiveInt
+
+    def grid(self, operator: str, precision: str) -> tuple[Sizes, ...]:
+        """The sizes that an operator of `operator_calls` is measured at, an axis for each."""
+        tables = (self.embedding_widths, self.table_rows)
+        if operator.startswith("product"):
+            return 3 * (self.sides[precision],)
+        if operator.startswith("batched product"):
+            return (self.batches[precision], *3 * (self.batched_sides[precision],))
+        if operator in BY_ROWS:
+            return self.rows, self.widths
+        if operator == BAGS:
+            return (self.bags, self.poolings, *tables)
+        if operator in LOOKUPS:
+            return (self.lookups, *tables)
+        return (self.elements,)
+
+    def turns_bytes(self, operator: str) -> float:
+        """That its operands take turns in; matrices of weights are read once."""
+        once = operator in TOUCHED_ONCE or operator.startswith("product")
+        return self.states_bytes if once else self.working_bytes
+
+
 class GpuStudy(Entry):
     """All of it."""
 
     operators: GpuOperators
     decoder: GpuDecoder
     attention: GpuAttention
+    iterations: GpuIterations
 
 
 def read_gpu_study() -> GpuStudy:

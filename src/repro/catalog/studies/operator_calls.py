@@ -34,6 +34,8 @@ _FETCHED_AT = {CHANGES: 1, BAGS: 2}
 _LINE_BYTES = 64
 # All numbers are in fp32.
 _ELEMENT_BYTES = 4
+# What the profiler calls them.
+_PRECISIONS = {"float": "fp32", "c10::BFloat16": "bf16", "c10::Half": "fp16"}
 # By numbers of operands that have all elements.
 BY_ELEMENTS: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("add", "add_", "sub", "mul", "mul_"), (1, 2)),
@@ -88,6 +90,20 @@ def benchmark_of(name: str, args: Mapping[str, Any]) -> tuple[str, Sizes] | None
     if short in BY_ELEMENTS:
         return _by_elements(short, dims, strides)
     return None
+
+
+def precisions_of(operator: str, args: Mapping[str, Any]) -> tuple[str, ...]:
+    """Precisions of a call's largest operands of floating numbers: of element-wise work and copies
+    of each, of others the first one's; none where the profiler does not say them, as of lists of
+    tensors."""
+    given = [
+        (_elements(shape), _PRECISIONS[kind])
+        for shape, kind in zip(args.get("Input Dims", []), args.get("Input type", []), strict=False)
+        if kind in _PRECISIONS
+    ]
+    largest = max((count for count, _ in given), default=0)
+    found = tuple(kind for count, kind in given if count == largest)
+    return found if "/" in operator or operator == STRIDED_COPY else found[:1]
 
 
 def in_lines(operator: str, sizes: Any) -> Any:

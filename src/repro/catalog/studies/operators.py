@@ -19,7 +19,7 @@ from repro.catalog.studies.operator_calls import (
 )
 from repro.paths import PARAMS
 
-_TOUCHED_ONCE = ("embedding", "_fused_adamw_/1", "linalg_vector_norm/1", "zero_/1")
+TOUCHED_ONCE = ("embedding", "_fused_adamw_/1", "linalg_vector_norm/1", "zero_/1")
 # An iteration on one in so many of the samples tells the host's time.
 FEWER_SAMPLES = 4
 _Range = tuple[PositiveInt, PositiveInt]
@@ -143,7 +143,7 @@ class OperatorStudy(Entry):
             return sizes[:-1], sizes[-1]
         if operator == "index_select":
             return sizes, 0.0
-        return sizes, self.states_bytes if operator in _TOUCHED_ONCE else self.working_set_bytes
+        return sizes, self.states_bytes if operator in TOUCHED_ONCE else self.working_set_bytes
 
     def profile(self, name: str) -> OperatorProfile:
         """One by name."""

@@ -1,0 +1,216 @@
+"""Iterations of a GPU timed again from its operators: a clock of the host, and one of the GPU.
+
+The host launches one call after the other, and goes on; the GPU works on them in that order. A call
+begins when it is launched and the one before it has ended; where the host waits, it goes on when
+the GPU has done all. The longer of the two clocks is the iteration, as in Lin et al., "Towards
+Universal Performance Modeling for Machine Learning Training on Multi-GPU Platforms" (2024). What
+the GPU takes for a call is interpolated between sizes that were measured alone
+(`repro.predict.operators.retimed.Curve`); a call that no microbenchmark stands for takes what the
+shortest of all takes. What the host takes for a launch is the same within the forward pass, the
+backward pass and what is behind them, and comes from another iteration: that of the same model on
+the fewest samples.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from scipy.optimize import brentq
+
+from repro.logs.gpu_trace import PARTS, WAIT
+from repro.predict.operators.retimed import FEWER, JUDGED, Curve, geometric_mean_pct
+from repro.predict.workload import Array
+
+_SIZES = ("size_0", "size_1", "size_2", "size_3")
+# No launch takes longer.
+_LONGEST_LAUNCH_S = 1.0
+
+
+def gpu_curves(measured: xr.Dataset) -> dict[str, Curve]:
+    """Seconds of operators by their name and precisions: medians over repeats.
+
+    Operators of which some size could not be measured have no curve.
+    """
+    sizes = pd.DataFrame(measured["operator_size"].values, columns=list(_SIZES))
+    table = sizes.assign(
+        operator=measured["operator_name"].values,
+        seconds=measured["operator_time_s"].median("repeat").values,
+    )
+    found = {}
+    for operator, rows in table.groupby("operator"):
+        columns = [name for name in _SIZES if rows[name].notna().all()]
+        axes = tuple(np.unique(rows[name]) for name in columns)
+        shape = [len(axis) for axis in axes]
+        if len(rows) == np.prod(shape):
+            log_s = np.log(rows.sort_values(columns).seconds.to_numpy()).reshape(shape)
+            found[str(operator)] = Curve(axes, log_s)
+    return found
+
+
+def gpu_calls(measured: xr.Dataset) -> pd.DataFrame:
+    """Every case's calls in order, timed again.
+
+    Returns
+    -------
+    DataFrame
+        case, part, operator, launches, busy_s (in the trace); `gpu_s`, what microbenchmarks let
+        expect, and whether one stands for the operator (`known`); `waits`, whether the host does.
+    """
+    names = measured["operator"].values
+    table = pd.DataFrame(measured["call_size"].values, columns=list(_SIZES)).assign(
+        case=measured["call_case"].values,
+        part=np.array(PARTS)[measured["call_part"].values],
+        operator=names[measured["call_operator"].values],
+        launches=measured["call_launches"].values.astype(float),
+        busy_s=measured["call_busy_s"].values.astype(float),
+    )
+    curves = gpu_curves(measured)
+    shortest_s = float(measured["operator_time_s"].median("repeat").min())
+    gpu_s, known = shortest_s * table.launches.to_numpy(), np.zeros(len(table), dtype=bool)
+    for operator, at in table.groupby("operator").indices.items():
+        if curve := curves.get(str(operator)):
+            columns = list(_SIZES[: len(curve.axes)])
+            gpu_s[at] = curve.seconds(table.iloc[at][columns].to_numpy(dtype=float))
+            known[at] = True
+    return table.assign(gpu_s=gpu_s, known=known, waits=table.operator == WAIT)
+
+
+def clocks_s(
+    launches: Array, gpu_s: Array, waits: Array, launch_s: Array | float
+) -> tuple[float, float]:
+    """What the host's clock shows when it has launched everything, and the GPU's at its end.
+
+    Parameters
+    ----------
+    launches, gpu_s, waits
+        Of each call in order: how many launches it takes, how long the GPU works on it, and whether
+        the host waits for all before it.
+    launch_s
+        What the host takes for one of its launches.
+    """
+    host = gpu = 0.0
+    for takes_s, work_s, wait in zip(launches * launch_s, gpu_s, waits, strict=True):
+        if wait:
+            host = max(host, gpu)
+        host += takes_s
+        if work_s:
+            gpu = max(gpu, host) + work_s
+    return host, gpu
+
+
+def launch_s(calls: pd.DataFrame, measured_s: float) -> float:
+    """What the host takes for a launch, so that these calls take so long; nothing where the GPU
+    alone takes longer."""
+    launches, gpu_s, waits = (
+        calls[name].to_numpy(dtype=float) for name in ("launches", "gpu_s", "waits")
+    )
+
+    def too_long_s(one_s: float) -> float:
+        return max(clocks_s(launches, gpu_s, waits, one_s)) - measured_s
+
+    if too_long_s(0.0) >= 0:
+        return 0.0
+    return float(brentq(too_long_s, 0.0, _LONGEST_LAUNCH_S, xtol=1e-9))
+
+
+def gpu_iterations(measured: xr.Dataset) -> pd.DataFrame:
+    """Measured iterations and what is predicted of them.
+
+    Parameters
+    ----------
+    measured : Dataset
+        By `repro.experiments.gpu_iterations.measure_gpu_iterations`.
+
+    Returns
+    -------
+    DataFrame
+        A row per case that is judged: model, samples, tables; measured_ms, the median of
+        iterations; predicted_ms, with host_ms and gpu_ms, what the host launches and the GPU works
+        by itself; traced_ms, what the GPU worked in the trace; known_pct, the share of that for
+        which microbenchmarks stand; and error_pct.
+    """
+    calls = gpu_calls(measured)
+    cases = pd.DataFrame(
+        {name: measured[f"case_{name}"].values for name in ("model", "samples", "tables", "role")}
+    ).assign(measured_ms=1e3 * measured["iteration_time_s"].median("iteration").values)
+    hosts = {
+        case["model"]: _launches_s(calls[calls.case == number], measured.isel(case=number))
+        for number, case in cases[cases.role == FEWER].to_dict("index").items()
+    }
+    rows = []
+    for number, case in cases[cases.role == JUDGED].to_dict("index").items():
+        if case["model"] not in hosts:
+            continue
+        own = calls[calls.case == number]
+        each_s = own.part.map(hosts[case["model"]]).to_numpy()
+        arrays = own.launches.to_numpy(), own.gpu_s.to_numpy(), own.waits.to_numpy()
+        rows.append(
+            {
+                **{name: case[name] for name in ("model", "samples", "tables", "measured_ms")},
+                "predicted_ms": 1e3 * max(clocks_s(*arrays, each_s)),
+                "host_ms": 1e3 * float((arrays[0] * each_s).sum()),
+                "gpu_ms": 1e3 * float(own.gpu_s.sum()),
+                "traced_ms": 1e3 * float(own.busy_s.sum()),
+                "known_pct": 100 * float(own.busy_s[own.known].sum() / own.busy_s.sum()),
+            }
+        )
+    found = pd.DataFrame(rows)
+    return found.assign(error_pct=100 * (found.predicted_ms / found.measured_ms - 1))
+
+
+def _launches_s(calls: pd.DataFrame, case: xr.Dataset) -> Mapping[str, float]:
+    """What the host takes for a launch, by part; the same in all where only the whole is known."""
+    parts_s = case["part_time_s"].median("iteration")
+    if parts_s.isnull().any():
+        whole_s = float(case["iteration_time_s"].median("iteration"))
+        return dict.fromkeys(PARTS, launch_s(calls, whole_s))
+    return {
+        part: launch_s(calls[calls.part == part], float(parts_s.sel(part=part))) for part in PARTS
+    }
+
+
+def gpu_operator_errors(measured: xr.Dataset) -> pd.DataFrame:
+    """What the GPU worked on each operator in judged iterations, and what is predicted of it.
+
+    Returns
+    -------
+    DataFrame
+        Indexed by operator with its precisions, the longest first: calls, traced_ms, predicted_ms
+        and known.
+    """
+    calls = gpu_calls(measured)
+    judged = calls[(measured["case_role"].values[calls.case] == JUDGED) & ~calls.waits]
+    found = judged.groupby("operator").agg(
+        calls=("case", "size"),
+        traced_ms=("busy_s", "sum"),
+        predicted_ms=("gpu_s", "sum"),
+        known=("known", "first"),
+    )
+    found[["traced_ms", "predicted_ms"]] *= 1e3
+    table: pd.DataFrame = found.sort_values("traced_ms", ascending=False)
+    return table
+
+
+def gpu_iteration_errors(measured: xr.Dataset) -> pd.DataFrame:
+    """Errors by model, and of all transformers and DLRMs.
+
+    Returns
+    -------
+    DataFrame
+        Indexed by model: iterations, geometric_mean_pct, bias_pct and largest_pct.
+    """
+    found = gpu_iterations(measured)
+    kinds = found.model.where(found.model == "dlrm", "transformers")
+    groups = {**dict(list(found.groupby("model"))), **dict(list(found.groupby(kinds)))}
+    return pd.DataFrame(
+        {
+            name: {
+                "iterations": len(own),
+                "geometric_mean_pct": geometric_mean_pct(own.error_pct),
+                "bias_pct": own.error_pct.mean(),
+                "largest_pct": own.error_pct.abs().max(),
+            }
+            for name, own in groups.items()
+        }
+    ).T
