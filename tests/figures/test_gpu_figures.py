@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from drawing import drawn
 
-from repro.figures.predicted.gpu import by_attention, decoding_times, operator_ratios
+from repro.figures.predicted.gpu import by_attention, clocks, decoding_times, operator_ratios
 from repro.predict.calibration.measured_gpu import decoding_errors, operator_errors
-from repro.results.measured import read_kept
+from repro.predict.operators.two_clocks import gpu_iterations
+from repro.results.measured import by_gpu, read_all_kept, read_kept
 
 
 @pytest.fixture(params=["bokeh", "matplotlib"], autouse=True)
@@ -18,17 +19,18 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 def test_every_operator_is_a_point(backend: str) -> None:
-    errors = operator_errors(read_kept("gpu_operators"))
+    errors = by_gpu(read_all_kept("gpu_operators"), operator_errors)
     figure = operator_ratios(errors)
-    points = [len(one) for one in figure if isinstance(one, hv.Scatter)]
-    assert len(points) == 6 and sum(points) == len(errors)
+    for panel, (_, found) in zip(figure, errors.groupby("gpu"), strict=True):
+        points = [len(one) for one in panel if isinstance(one, hv.Scatter)]
+        assert len(points) == 6 and sum(points) == len(found)
     drawn(figure, backend)
 
 
 def test_lines_are_predicted_and_points_measured(backend: str) -> None:
-    errors = decoding_errors(read_kept("gpu_decoding"))
+    errors = by_gpu(read_all_kept("gpu_decoding"), decoding_errors)
     for panel, (_, rows) in zip(
-        decoding_times(errors), errors.groupby("phase", sort=False), strict=True
+        decoding_times(errors), errors.groupby(["gpu", "phase"], sort=False), strict=True
     ):
         for kind, column in ((hv.Curve, "predicted_ms"), (hv.Scatter, "measured_ms")):
             shown = [one.dimension_values(1) for one in panel if type(one) is kind]
@@ -37,6 +39,17 @@ def test_lines_are_predicted_and_points_measured(backend: str) -> None:
 
 
 def test_what_had_no_memory_is_not_shown() -> None:
-    time, memory = by_attention(read_kept("gpu_attention"))
-    assert [len(one) for one in time if isinstance(one, hv.Curve)] == [4, 5]
-    assert [len(one) for one in memory if isinstance(one, hv.Curve)] == [4, 5]
+    for gpu, fit in (("h200-sxm-141gb", [4, 5]), ("h100-sxm-80gb", [3, 5])):
+        for panel in by_attention(read_kept("gpu_attention", gpu)):
+            assert [len(one) for one in panel if isinstance(one, hv.Curve)] == fit
+
+
+def test_both_clocks_of_an_iteration_are_drawn_over_what_it_took(backend: str) -> None:
+    iterations = gpu_iterations(read_kept("gpu_iterations", "h100-sxm-80gb"))
+    figure = clocks(iterations)
+    host, gpu, both = (one.dimension_values(1) for one in figure if isinstance(one, hv.Scatter))
+    np.testing.assert_allclose(both, 1 + iterations.error_pct / 100)
+    assert len(host) == len(iterations)
+    # Neither clock alone is longer than both together.
+    assert (np.maximum(host, gpu) <= both * (1 + 1e-9)).all()
+    drawn(figure, backend)

@@ -13,6 +13,7 @@ from repro.catalog.models.open_models import DecoderShape
 from repro.catalog.models.papers import model
 from repro.catalog.studies.selection import select
 from repro.catalog.systems.clusters import cluster
+from repro.catalog.systems.gpus import gpu, gpu_of_device
 from repro.experiments.on_nodes import resolve_on_nodes
 from repro.launch.carry_out import carry_out
 from repro.launch.journal import Journal
@@ -20,7 +21,7 @@ from repro.observe.counters import open_counters
 from repro.observe.memory import begin_peak, peak_bytes
 from repro.predict.calibration.one_gpu import check_device
 from repro.train.decoding import Decoder
-from repro.train.gpu_operators import replays_s
+from repro.train.gpu_operators import call_s, replays_s
 from repro.train.records import TrainingRun
 from repro.train.run import train
 
@@ -109,6 +110,14 @@ def test_a_decoder_writes_what_it_does_on_a_cpu() -> None:
             written.append(decoder.step(written[-1]))
         found.append(torch.stack(written).cpu())
     assert torch.equal(*found)
+
+
+def test_operators_move_bytes_no_faster_than_the_memory() -> None:
+    peak = gpu(gpu_of_device(torch.cuda.get_device_name())).memory_gbytes_per_s * 1e9
+    for precisions, element_bytes in ((("fp32", "bf16"), 6), (("bf16", "bf16"), 4)):
+        times = call_s("copy_/2", precisions, (1 << 28,), 3e8, 3)
+        rate = element_bytes * (1 << 28) / np.median(times)
+        assert 0.5 * peak < rate < peak
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from repro.paths import ENWIKI, PARAMS, RESULTS
+from repro.paths import ENWIKI, PARAMS, RESULTS, ROOT
 
 app = typer.Typer()
 PANEL = "Measure"
@@ -67,12 +67,13 @@ def gpu() -> None:
     """Measure this machine's GPU by itself (params/gpu.yaml), and keep it in data/measured/."""
     from repro.corpus.config import read_corpus_config
     from repro.experiments.gpu import measure_gpu
-    from repro.results.measured import MEASURED
+    from repro.results.measured import MEASURED, measured_on
     from repro.results.store import write_dataset
 
     for name, measured in measure_gpu(read_corpus_config(PARAMS / "corpus.yaml").split):
-        write_dataset(measured, MEASURED / f"{name}.nc")
-        typer.echo(f"data/measured/{name}.nc")
+        path = MEASURED / measured_on(measured) / f"{name}.nc"
+        write_dataset(measured, path)
+        typer.echo(path.relative_to(ROOT))
 
 
 @app.command(rich_help_panel=PANEL)

@@ -21,6 +21,7 @@ from repro.catalog.models.dlrm import PLANS, plan_shards
 from repro.catalog.studies.gpu import GpuIterations
 from repro.catalog.studies.operator_calls import Sizes
 from repro.errors import one_line
+from repro.experiments.operators import padded
 from repro.experiments.runs import gpu_run
 from repro.logs.gpu_trace import PARTS, GpuCall, read_gpu_trace
 from repro.observe.environment import accelerator, provenance
@@ -34,7 +35,6 @@ _DEVICE = "cuda"
 _DLRM, _DLRM_PRECISION = "dlrm", "fp32"
 # The set of tables that tells the host's time, and is not judged.
 _OTHER_TABLES = 99
-_MOST_AXES = 4
 _LONGEST_REASON = 120
 # One call: its operator, precisions and sizes.
 _Point = tuple[str, tuple[str, ...], Sizes]
@@ -64,9 +64,9 @@ def measure_gpu_iterations(asked: GpuIterations, corpus: Path, split: str) -> xr
     -------
     Dataset
         `iteration_time_s` (case, iteration) and `part_time_s` (case, iteration, part), NaN of
-        DLRMs; `operator_time_s` (benchmark, repeat) at `operator_size`, of operators by
-        their name and precisions; and every case's `call`s in the order of the host, with the
-        number of their name in `operator`. The attribute `not_run` has what had no memory, or
+        DLRMs; `benchmark_time_s` (benchmark, repeat) of operators at `benchmark_size`; and every
+        case's `call`s in the order of the host. Both have the number of their name, with
+        precisions, in `operator`. The attribute `not_run` has what had no memory, or
         could not be captured, and why.
 
     Raises
@@ -194,7 +194,7 @@ def _points(asked: GpuIterations, cases: Sequence[Case]) -> list[_Point]:
 def _dataset(cases: list[Case], times: dict[tuple[str, Sizes], list[float]]) -> xr.Dataset:
     calls = [(number, one) for number, case in enumerate(cases) for one in case.calls]
     names = [" ".join((one.operator, *one.precisions)) for _, one in calls]
-    operators, numbers = np.unique(names, return_inverse=True)
+    operators, numbers = np.unique([*names, *(name for name, _ in times)], return_inverse=True)
     iterations = max(len(case.times_s) for case in cases)
     unknown = np.full((iterations, len(PARTS)), np.nan)
     parts_s = np.array([case.parts_s or unknown for case in cases])
@@ -209,17 +209,17 @@ def _dataset(cases: list[Case], times: dict[tuple[str, Sizes], list[float]]) -> 
             parts_s,
             {"long_name": "time of a part of an iteration", "units": "s"},
         ),
-        "operator_name": ("benchmark", np.array([name for name, _ in times], dtype=str)),
-        "operator_size": (("benchmark", "axis"), _padded([sizes for _, sizes in times])),
-        "operator_time_s": (
+        "benchmark_operator": ("benchmark", numbers[len(calls) :].astype(np.int16)),
+        "benchmark_size": (("benchmark", "axis"), padded([sizes for _, sizes in times])),
+        "benchmark_time_s": (
             ("benchmark", "repeat"),
             np.array(list(times.values())),
             {"long_name": "time of a call", "units": "s"},
         ),
         "call_case": ("call", np.array([number for number, _ in calls], dtype=np.int16)),
         "call_part": ("call", np.array([PARTS.index(one.part) for _, one in calls], np.int8)),
-        "call_operator": ("call", numbers.astype(np.int16)),
-        "call_size": (("call", "axis"), _padded([one.sizes for _, one in calls])),
+        "call_operator": ("call", numbers[: len(calls)].astype(np.int16)),
+        "call_size": (("call", "axis"), padded([one.sizes for _, one in calls])),
         "call_launches": ("call", np.array([one.launches for _, one in calls], np.int16)),
         "call_busy_s": (
             "call",
@@ -230,11 +230,3 @@ def _dataset(cases: list[Case], times: dict[tuple[str, Sizes], list[float]]) -> 
     for name in ("model", "samples", "tables", "role"):
         variables[f"case_{name}"] = ("case", np.array([getattr(case, name) for case in cases]))
     return xr.Dataset(variables, {"part": list(PARTS), "operator": operators})
-
-
-def _padded(sizes: list[Sizes]) -> np.ndarray:
-    """Sizes of any number of axes, with NaN for those that are not there."""
-    table = np.full((len(sizes), _MOST_AXES), np.nan)
-    for row, given in zip(table, sizes, strict=True):
-        row[: len(given)] = given
-    return table

@@ -351,7 +351,7 @@ def _dataset(found: list[Found]) -> xr.Dataset:
         {
             "operator_ranks": ("benchmark", np.array([ranks for ranks, *_ in points])),
             "operator_name": ("benchmark", np.array([name for _, name, _, _ in points], dtype=str)),
-            "operator_size": (("benchmark", "axis"), _padded([sizes for *_, sizes, _ in points])),
+            "operator_size": (("benchmark", "axis"), padded([sizes for *_, sizes, _ in points])),
             "operator_time_s": (("benchmark", "repeat"), np.array([times for *_, times in points])),
             "iteration_time_s": ("case", np.array([case.time_s for case in cases])),
             "iteration_time_error_s": (
@@ -363,7 +363,7 @@ def _dataset(found: list[Found]) -> xr.Dataset:
                 (*_LAPS[:-1], "collective"),
                 _joined([case.collectives_s for case in cases]),
             ),
-            "call_size": (("call", "axis"), _padded(list(calls.pop("sizes")))),
+            "call_size": (("call", "axis"), padded(list(calls.pop("sizes")))),
             **{f"case_{name}": ("case", _column(described[name])) for name in described},
             **{f"call_{name}": ("call", _column(calls[name])) for name in calls},
         }
@@ -385,7 +385,7 @@ def _joined(arrays: list[FloatArray]) -> FloatArray:
     return joined
 
 
-def _padded(sizes: list[Sizes]) -> FloatArray:
+def padded(sizes: list[Sizes]) -> FloatArray:
     """Sizes of any number of axes, with NaN for those that are not there."""
     table = np.full((len(sizes), _MOST_AXES), np.nan)
     for row, given in zip(table, sizes, strict=True):

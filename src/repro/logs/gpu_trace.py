@@ -88,14 +88,15 @@ def read_gpu_trace(text: str, precision: str, parameters: int) -> list[GpuCall]:
             launched[event["args"].get("External id")].append(event["dur"] * 1e-6)
     if not launched:
         raise ReproError("nothing in it ran on a GPU; profile with torch.profiler's activity CUDA")
-    calls = []
-    for call in _calls(events, launched):
-        if call.operator == _OPTIMIZER_STEP and call.sizes == (1,):
-            call.sizes, call.precisions = (parameters,), ("fp32",)
+    calls = [one for one in _calls(events, launched) if one.launches or one.operator == WAIT]
+    steps = [one for one in calls if one.operator == _OPTIMIZER_STEP and one.sizes == (1,)]
+    for call in steps:
+        # Each launch steps as many.
+        share = call.launches / sum(one.launches for one in steps)
+        call.sizes, call.precisions = (parameters * share,), ("fp32",)
+    for call in calls:
         if call.sizes and not call.precisions:
             call.precisions = (precision,)
-        if call.launches or call.operator == WAIT:
-            calls.append(call)
     return calls
 
 

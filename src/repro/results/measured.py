@@ -1,10 +1,16 @@
-"""Measurements that stay in git, beside the published ones: small datasets with provenance."""
+"""Measurements that stay in git, beside the published ones: small datasets with provenance.
+
+Each GPU has a folder, by its name in `params/gpus.yaml`.
+"""
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import pandas as pd
 import xarray as xr
 
+from repro.catalog.systems.gpus import gpu_of_device, read_gpus
 from repro.errors import ReproError
 from repro.paths import ROOT
 from repro.results.merging import merge
@@ -26,7 +32,7 @@ _NOT_KEPT = ("configuration", "hosts", "adapters")
 
 
 def keep_measured(results: xr.Dataset, name: str, folder: Path = MEASURED) -> Path:
-    """Write what was measured of one GPU into a file for git.
+    """Write what was measured of one GPU into a file for git, in the GPU's folder.
 
     Models that the file has already stay, unless they were measured anew: a long sweep can be made
     model by model.
@@ -46,7 +52,8 @@ def keep_measured(results: xr.Dataset, name: str, folder: Path = MEASURED) -> Pa
     Raises
     ------
     ReproError
-        Nothing was measured on a real node, or the file cannot be written.
+        Nothing was measured on a real node, on a GPU that `params/gpus.yaml` has not, or the file
+        cannot be written.
     """
     if not has_runs(results):
         raise ReproError(f"{name}: nothing was measured to keep ({why_not_run(results)})")
@@ -55,7 +62,7 @@ def keep_measured(results: xr.Dataset, name: str, folder: Path = MEASURED) -> Pa
         raise ReproError(f"{name}: source {', '.join(sources)} is not kept, only {_SOURCE} is")
     parts = [results[[variable for variable in _KEPT if variable in results]]]
     ran_on = json.loads(results.attrs.get("ran_on", "[]"))
-    path = folder / f"{name}.nc"
+    path = folder / measured_on(results) / f"{name}.nc"
     if path.exists():
         before = read_dataset(path)
         stay = [model for model in before["model"].values if model not in results["model"]]
@@ -75,9 +82,38 @@ def keep_measured(results: xr.Dataset, name: str, folder: Path = MEASURED) -> Pa
     return path
 
 
-def read_kept(name: str, folder: Path = MEASURED) -> xr.Dataset:
-    """What `keep_measured` wrote; without variables, and with the reason, if it never did."""
-    path = folder / f"{name}.nc"
+def measured_on(results: xr.Dataset) -> str:
+    """The GPU that something was measured on, by its name in `params/gpus.yaml`.
+
+    Raises
+    ------
+    ReproError
+        The file has none that is called so.
+    """
+    (device,) = {one["device"] for one in json.loads(results.attrs["ran_on"])}
+    return gpu_of_device(device)
+
+
+def read_kept(name: str, gpu: str, folder: Path = MEASURED) -> xr.Dataset:
+    """What was kept of one GPU; without variables, and with the reason, if nothing ever was."""
+    path = folder / gpu / f"{name}.nc"
     if path.exists():
         return read_dataset(path)
-    return not_run({name: f"nothing is measured yet, there is no data/measured/{path.name}"})
+    missing = f"data/measured/{gpu}/{path.name}"
+    return not_run({name: f"nothing is measured of this GPU yet, there is no {missing}"})
+
+
+def read_all_kept(name: str, folder: Path = MEASURED) -> dict[str, xr.Dataset]:
+    """What was kept of each GPU that something was kept of, in the order of `params/gpus.yaml`."""
+    return {
+        gpu: read_dataset(path)
+        for gpu in read_gpus()
+        if (path := folder / gpu / f"{name}.nc").exists()
+    }
+
+
+def by_gpu(
+    kept: Mapping[str, xr.Dataset], table: Callable[[xr.Dataset], pd.DataFrame]
+) -> pd.DataFrame:
+    """A table of what was kept of each GPU, one below the other, with the GPU in its index."""
+    return pd.concat({gpu: table(one) for gpu, one in kept.items()}, names=["gpu"])

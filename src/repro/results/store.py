@@ -31,7 +31,7 @@ def write_dataset(dataset: xr.Dataset, path: Path) -> None:
     encoding = {
         name: {"zlib": True, "complevel": 4}
         for name, variable in dataset.data_vars.items()
-        if variable.dtype.kind == "f"
+        if variable.dtype.kind in "fiu"
     }
     try:
         with replacing(path) as temporary:

@@ -11,6 +11,7 @@ from one_gpu_made_up import CLUSTER, NOISE, TRUTH, made_up_measurements
 
 from repro.catalog.studies.experiments import EXPERIMENTS
 from repro.catalog.studies.selection import select
+from repro.catalog.systems.clusters import cluster
 from repro.errors import ReproError
 from repro.predict.calibration.calibrating import calibrate
 from repro.predict.calibration.one_gpu import (
@@ -20,6 +21,8 @@ from repro.predict.calibration.one_gpu import (
     OUT_OF_MEMORY,
     Comparison,
     calibration_rows,
+    carried_over,
+    carried_summary,
     compare_halves,
     fitted_parameters,
     memory_limits,
@@ -163,7 +166,8 @@ def test_what_is_kept_is_small_and_tells_where_it_comes_from(
 ) -> None:
     path = keep_measured(measured, "one_gpu", tmp_path / "measured")
     assert path.stat().st_size < 200_000
-    kept = read_kept("one_gpu", path.parent)
+    assert path.parent == tmp_path / "measured" / CLUSTER.gpu
+    kept = read_kept("one_gpu", CLUSTER.gpu, tmp_path / "measured")
     assert json.loads(kept.attrs["provenance"]) == [{"commit": "made up"}]
     assert json.loads(kept.attrs["ran_on"]) == [{"device": "NVIDIA H200"}]
     for name in ("phase_time_s", "peak_memory_bytes", "out_of_memory"):
@@ -180,7 +184,7 @@ def test_models_are_kept_one_after_another(measured: xr.Dataset, tmp_path: Path)
     slower = measured.sel(model=["bert-large"])
     slower["phase_time_s"] = 2 * slower["phase_time_s"]
     keep_measured(slower, "one_gpu", tmp_path)
-    kept = read_kept("one_gpu", tmp_path)
+    kept = read_kept("one_gpu", CLUSTER.gpu, tmp_path)
     assert sorted(kept["model"].values) == ["bert-large", "gpt2-large"]
     for name, factor in (("bert-large", 2), ("gpt2-large", 1)):
         at = {"model": name, "micro_batch_size": 8}
@@ -194,12 +198,12 @@ def test_without_a_measurement_nothing_is_kept_and_the_reason_is_told(tmp_path: 
         keep_measured(not_run({"cluster": "no GPU"}), "one_gpu", tmp_path)
     with pytest.raises(ReproError, match="source predicted is not kept"):
         keep_measured(predict_experiment(select("one_gpu", "predicted")), "one_gpu", tmp_path)
-    missing = read_kept("one_gpu", tmp_path)
-    assert not has_runs(missing) and "nothing is measured yet" in why_not_run(missing)
+    missing = read_kept("one_gpu", CLUSTER.gpu, tmp_path)
+    assert not has_runs(missing) and "nothing is measured of this GPU yet" in why_not_run(missing)
 
 
 def test_an_h200_is_met_on_the_half_that_no_fit_has_seen() -> None:
-    compared = compare_halves(read_kept("one_gpu"), CLUSTER)
+    compared = compare_halves(read_kept("one_gpu", CLUSTER.gpu), CLUSTER)
     errors = summary(compared)
     assert errors.loc[("forward + backward", HELD_OUT), "median_pct"] < 5
     assert errors.loc[("peak memory", HELD_OUT), "median_pct"] < 4
@@ -219,3 +223,17 @@ def test_calibrating_takes_two_models(measured: xr.Dataset) -> None:
     rows = calibration_rows(measured.sel(model=["bert-large"], micro_batch_size=[1, 2]), CLUSTER)
     with pytest.raises(ReproError, match="all runs are of one model"):
         calibrate(rows, read_collectives([], "", "")[0], "made up")
+
+
+def test_what_is_fitted_to_one_gpu_carries_over_to_another() -> None:
+    other = cluster("dgx-h100")
+    carried = carried_over(
+        read_kept("one_gpu", CLUSTER.gpu), CLUSTER, read_kept("one_gpu", other.gpu), other
+    )
+    found = carried_summary(carried)
+    assert found.cells.to_dict() == {False: 10, True: 6}
+    assert found.largest_pct[True] < 10
+    # The host is another one.
+    assert found.median_pct[False] > 20
+    with pytest.raises(ReproError, match="which is no H200"):
+        carried_over(*2 * (read_kept("one_gpu", other.gpu), CLUSTER))

@@ -6,8 +6,8 @@ from pydantic import PositiveFloat, PositiveInt
 
 from repro.catalog.models.dlrm import DlrmShape
 from repro.catalog.reading import Entry, read_yaml
-from repro.catalog.studies.operator_calls import BAGS, BY_ROWS, LOOKUPS, Sizes
-from repro.catalog.studies.operators import TOUCHED_ONCE, TableSets
+from repro.catalog.studies.operator_calls import Sizes
+from repro.catalog.studies.operators import TOUCHED_ONCE, Grids, TableSets
 from repro.catalog.systems.nodes import Attention, Precision
 from repro.paths import PARAMS
 
@@ -46,7 +46,7 @@ class GpuAttention(Entry):
     iterations: PositiveInt
 
 
-class GpuIterations(Entry):
+class GpuIterations(Grids):
     """Iterations, and operators that they are timed again from.
 
     Attributes
@@ -64,12 +64,6 @@ class GpuIterations(Entry):
         m, n and k of products, by precision.
     batches, batched_sides
         Of batched products, by precision.
-    elements
-        Of element-wise work.
-    rows, widths
-        Of operators that go by rows.
-    lookups, table_rows, embedding_widths, bags, poolings
-        Of lookups.
     repeats
         Of each operator.
     """
@@ -88,30 +82,15 @@ class GpuIterations(Entry):
     sides: Mapping[str, tuple[PositiveInt, ...]]
     batches: Mapping[str, tuple[PositiveInt, ...]]
     batched_sides: Mapping[str, tuple[PositiveInt, ...]]
-    elements: tuple[PositiveInt, ...]
-    rows: tuple[PositiveInt, ...]
-    widths: tuple[PositiveInt, ...]
-    lookups: tuple[PositiveInt, ...]
-    table_rows: tuple[PositiveInt, ...]
-    embedding_widths: tuple[PositiveInt, ...]
-    bags: tuple[PositiveInt, ...]
-    poolings: tuple[PositiveFloat, ...]
     repeats: PositiveInt
 
     def grid(self, operator: str, precision: str) -> tuple[Sizes, ...]:
         """The sizes that an operator of `operator_calls` is measured at, an axis for each."""
-        tables = (self.embedding_widths, self.table_rows)
         if operator.startswith("product"):
             return 3 * (self.sides[precision],)
         if operator.startswith("batched product"):
             return (self.batches[precision], *3 * (self.batched_sides[precision],))
-        if operator in BY_ROWS:
-            return self.rows, self.widths
-        if operator == BAGS:
-            return (self.bags, self.poolings, *tables)
-        if operator in LOOKUPS:
-            return (self.lookups, *tables)
-        return (self.elements,)
+        return self.by_size(operator)
 
     def turns_bytes(self, operator: str) -> float:
         """That its operands take turns in; matrices of weights are read once."""

@@ -37,8 +37,40 @@ class TableSets(Entry):
         return random_tables(number, self.count, self.rows, self.pooling)
 
 
-class OperatorProfile(Entry):
-    """Sizes that operators are measured at, all combinations of those they have, and how often.
+class Grids(Entry):
+    """Sizes that operators are measured at, all combinations of those they have; not of products.
+
+    Attributes
+    ----------
+    elements
+        Of element-wise work.
+    rows, widths
+        Of operators that go by rows.
+    lookups, table_rows, embedding_widths, bags, poolings
+        Of lookups; poolings are rows that a bag sums up, on average.
+    """
+
+    elements: tuple[PositiveInt, ...]
+    rows: tuple[PositiveInt, ...]
+    widths: tuple[PositiveInt, ...]
+    lookups: tuple[PositiveInt, ...]
+    table_rows: tuple[PositiveInt, ...]
+    embedding_widths: tuple[PositiveInt, ...]
+    bags: tuple[PositiveInt, ...]
+    poolings: tuple[PositiveFloat, ...]
+
+    def by_size(self, operator: str) -> tuple[Sizes, ...]:
+        """Those of an operator of `operator_calls`, an axis for each of its sizes."""
+        tables = (self.embedding_widths, self.table_rows)
+        if operator in BY_ROWS:
+            return self.rows, self.widths
+        if operator == BAGS:
+            return (self.bags, self.poolings, *tables)
+        return (self.lookups, *tables) if operator in LOOKUPS else (self.elements,)
+
+
+class OperatorProfile(Grids):
+    """What is measured of a CPU's operators, and how often.
 
     Attributes
     ----------
@@ -46,12 +78,6 @@ class OperatorProfile(Entry):
         m, n and k of products.
     batches, batched_sides
         Of batched products.
-    elements
-        Of element-wise work.
-    rows, widths
-        Of operators that go by rows.
-    lookups, table_rows, embedding_widths, bags, poolings
-        Of lookups; poolings are rows that a bag sums up, on average.
     changed_behind
         Bytes that a rank goes through from the lookup of rows to their change.
     moved
@@ -71,14 +97,6 @@ class OperatorProfile(Entry):
     sides: tuple[PositiveInt, ...]
     batches: tuple[PositiveInt, ...]
     batched_sides: tuple[PositiveInt, ...]
-    elements: tuple[PositiveInt, ...]
-    rows: tuple[PositiveInt, ...]
-    widths: tuple[PositiveInt, ...]
-    lookups: tuple[PositiveInt, ...]
-    table_rows: tuple[PositiveInt, ...]
-    embedding_widths: tuple[PositiveInt, ...]
-    bags: tuple[PositiveInt, ...]
-    poolings: tuple[PositiveFloat, ...]
     changed_behind: tuple[PositiveInt, ...]
     moved: tuple[PositiveInt, ...]
     bytes: tuple[PositiveInt, ...]
@@ -98,16 +116,12 @@ class OperatorProfile(Entry):
         by_elements = [
             f"{name}/{count}" for name, counts in BY_ELEMENTS.items() for count in counts
         ]
-        tables = (self.embedding_widths, self.table_rows)
-        return {
-            **products,
-            **batched,
-            **dict.fromkeys(BY_ROWS, (self.rows, self.widths)),
-            **dict.fromkeys(LOOKUPS, (self.lookups, *tables)),
-            CHANGES: (self.lookups, *tables, self.changed_behind),
-            BAGS: (self.bags, self.poolings, *tables),
-            **dict.fromkeys((*by_elements, STRIDED_COPY), (self.elements,)),
+        others = {
+            name: self.by_size(name)
+            for name in (*BY_ROWS, *LOOKUPS, BAGS, *by_elements, STRIDED_COPY)
         }
+        changes = (*self.by_size(CHANGES), self.changed_behind)
+        return {**products, **batched, **others, CHANGES: changes}
 
 
 class OperatorStudy(Entry):

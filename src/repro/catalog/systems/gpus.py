@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import PositiveFloat, PositiveInt
 
 from repro.catalog.reading import Entry, choose, read_yaml
+from repro.errors import ReproError
 from repro.paths import PARAMS
 
 Generation = Literal["volta", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"]
@@ -57,6 +58,20 @@ def read_gpus() -> dict[str, Gpu]:
     """All GPUs by name, in the order of the file."""
     gpus: dict[str, Gpu] = read_yaml(PARAMS / "gpus.yaml", dict[str, Gpu])
     return gpus
+
+
+def gpu_of_device(device: str) -> str:
+    """The name of the GPU that a driver calls so.
+
+    Raises
+    ------
+    ReproError
+        The file has none.
+    """
+    for name, known in read_gpus().items():
+        if known.is_called(device):
+            return name
+    raise ReproError(f"measured on {device}, which params/gpus.yaml has not: add it")
 
 
 def gpu_labelled(label: str) -> str:

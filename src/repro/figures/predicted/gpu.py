@@ -17,34 +17,69 @@ _COLOURS = {
     ("attention_decode", "cudnn"): PURPLE,
 }
 _SERIES = (BLUE, VERMILION, GREEN, PURPLE)
+_GREY = "#CCCCCC"
 _PHASES = {"token": "tokens that are cached", "prompt": "tokens of a prompt"}
 
 
-def operator_ratios(errors: pd.DataFrame) -> hv.Overlay:
-    """Predicted over measured time of each operator of `operator_errors`, by how long it takes."""
-    drawn = []
+def operator_ratios(errors: pd.DataFrame) -> hv.Layout:
+    """Predicted over measured time of each operator of `operator_errors`, by how long it takes, a
+    panel a GPU."""
+    return panels([_ratios(found, str(gpu)) for gpu, found in errors.groupby("gpu")])
+
+
+def _ratios(errors: pd.DataFrame, gpu: str) -> hv.Overlay:
+    drawn = [hv.HLine(1.0).opts(color=BLACK)]
     for (kind, variant), colour in _COLOURS.items():
         found = errors[(errors.kind == kind) & (errors.variant == variant)]
         ratio = found.assign(ratio=found.predicted_us / found.measured_us)
         drawn.append(_points(ratio[["measured_us", "ratio"]], f"{kind}, {variant}", colour))
-    return hv.Overlay([hv.HLine(1.0).opts(color=BLACK), *drawn]).opts(
+    return hv.Overlay(drawn).opts(
         logx=True,
         logy=True,
-        xlabel="microseconds (measured)",
+        xlabel=f"microseconds (measured), {gpu}",
         ylabel="predicted / measured",
-        title="Operators of a GPU",
+        legend_position="bottom_left",
+        **panel_size(),
+    )
+
+
+def clocks(iterations: pd.DataFrame) -> hv.Overlay:
+    """What the host launches and what the GPU works by itself, and what both make of an iteration,
+    over what it was measured to take, of each row of `gpu_iterations`."""
+    names = iterations.model + ", " + iterations.samples.astype(str)
+    of_tables = iterations.model.eq("dlrm")
+    names = names.where(~of_tables, names + ", tables " + iterations.tables.astype(str))
+    drawn: list[hv.Element] = [
+        hv.HLine(level).opts(color=colour)
+        for level, colour in ((0.95, _GREY), (1.0, BLACK), (1.05, _GREY))
+    ]
+    for label, column, colour in (
+        ("the host alone", "host_ms", SKY_BLUE),
+        ("the GPU alone", "gpu_ms", GREEN),
+        ("both: predicted", "predicted_ms", VERMILION),
+    ):
+        ratio = pd.DataFrame(
+            {"iteration": names, "ratio": iterations[column] / iterations.measured_ms}
+        )
+        drawn.append(_points(ratio, label, colour))
+    return hv.Overlay(drawn).opts(
+        xrotation=60,
+        ylim=(0, None),
+        xlabel="model and micro batch",
+        ylabel="predicted / measured",
+        title="Iterations of a GPU timed again from its operators",
         legend_position="right",
         **options(
-            matplotlib={"fig_inches": (10, 4), "aspect": 2}, bokeh={"width": 860, "height": 420}
+            matplotlib={"fig_inches": (10, 5), "aspect": 1.8}, bokeh={"width": 860, "height": 480}
         ),
     )
 
 
 def decoding_times(errors: pd.DataFrame) -> hv.Layout:
-    """Passes of `decoding_errors` by tokens, a panel a phase: lines predicted, points measured."""
+    """Passes of `decoding_errors` of some GPUs by tokens, a panel a GPU and phase: lines predicted,
+    points measured."""
     drawn = []
-    for phase, label in _PHASES.items():
-        rows = errors[errors.phase == phase]
+    for (gpu, phase), rows in errors.groupby(["gpu", "phase"], sort=False):
         elements = []
         for (batch, found), colour in zip(rows.groupby("batch"), _SERIES, strict=False):
             name = f"batch {batch}"
@@ -52,6 +87,7 @@ def decoding_times(errors: pd.DataFrame) -> hv.Layout:
             predicted = found[["tokens", "predicted_ms"]].set_axis(axes, axis=1)
             measured = found[["tokens", "measured_ms"]].set_axis(axes, axis=1)
             elements += [_line(predicted, name, colour), _points(measured, name, colour)]
+        label = f"{_PHASES[str(phase)]}, {gpu}"
         drawn.append(_panel(elements, label, "ms (lines predicted, points measured)"))
     return panels(drawn)
 

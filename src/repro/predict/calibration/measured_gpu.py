@@ -8,32 +8,17 @@ import pandas as pd
 import xarray as xr
 
 from repro.catalog.models.open_models import DecoderShape, open_model
-from repro.catalog.systems.gpus import Gpu, read_gpus
-from repro.errors import ReproError
+from repro.catalog.systems.gpus import Gpu, gpu
 from repro.predict.operators.measured import KINDS, on_device_s, product_alone_s
 from repro.predict.serving.forward import Pass, forward
 from repro.predict.serving.latency import pass_s
 from repro.predict.serving.parameters import engine
 from repro.predict.serving.served import Engine, served
 from repro.predict.workload import Array
+from repro.results.measured import measured_on
 
 # Shorter ones are mostly start and end of a kernel.
 _LONG_US = 20.0
-
-
-def device_of(measured: xr.Dataset) -> Gpu:
-    """The GPU of `params/gpus.yaml` that something was measured on.
-
-    Raises
-    ------
-    ReproError
-        It has none with that name.
-    """
-    (ran_on,) = json.loads(measured.attrs["ran_on"])
-    for known in read_gpus().values():
-        if known.is_called(ran_on["device"]):
-            return known
-    raise ReproError(f"measured on {ran_on['device']}, which params/gpus.yaml has not: add it")
 
 
 def operator_errors(measured: xr.Dataset) -> pd.DataFrame:
@@ -50,7 +35,7 @@ def operator_errors(measured: xr.Dataset) -> pd.DataFrame:
         A row per operator with its kind, variant and axes; measured_us, the median of repeats;
         predicted_us; error_pct; and published_us of the other GPU.
     """
-    device, rows = device_of(measured), measured.drop_vars("time_s").to_dataframe()
+    device, rows = gpu(measured_on(measured)), measured.drop_vars("time_s").to_dataframe()
     rows["measured_us"] = 1e6 * measured["time_s"].median("repeat").values
     parts = [
         found.assign(predicted_us=1e6 * _operator_s(str(kind), str(variant), found, device))
@@ -69,14 +54,19 @@ def _operator_s(kind: str, variant: str, rows: pd.DataFrame, device: Gpu) -> Arr
 def operator_summary(errors: pd.DataFrame) -> pd.DataFrame:
     """Mean absolute error, and that of operators longer than 20 microseconds.
 
+    Parameters
+    ----------
+    errors : DataFrame
+        `operator_errors` of some GPUs (`repro.results.measured.by_gpu`).
+
     Returns
     -------
     DataFrame
-        Indexed by kind and variant: operators, mape_pct; long_operators, long_mape_pct and
+        Indexed by gpu, kind and variant: operators, mape_pct; long_operators, long_mape_pct and
         long_median_pct, which has a sign.
     """
     rows = {}
-    for name, found in errors.groupby(["kind", "variant"]):
+    for name, found in errors.groupby(["gpu", "kind", "variant"]):
         long = found[found.measured_us > _LONG_US].error_pct
         rows[name] = {
             "operators": len(found),
@@ -86,7 +76,7 @@ def operator_summary(errors: pd.DataFrame) -> pd.DataFrame:
             "long_median_pct": long.median(),
         }
     table = pd.DataFrame.from_dict(rows, orient="index")
-    return table.rename_axis(["kind", "variant"])
+    return table.rename_axis(["gpu", "kind", "variant"])
 
 
 def memory_rates(measured: xr.Dataset) -> pd.DataFrame:
@@ -122,9 +112,23 @@ def decoding_errors(measured: xr.Dataset) -> pd.DataFrame:
     """
     (entry,) = json.loads(measured.attrs["provenance"])
     shape = open_model(entry["parameters"]["model"]).shape
-    on = engine(device_of(measured), "bf16", stack="pytorch")
+    on = engine(gpu(measured_on(measured)), "bf16", stack="pytorch")
     table = pd.concat(_passes(measured, shape, on), ignore_index=True).dropna(subset="measured_ms")
     return table.assign(error_pct=100 * (table.predicted_ms / table.measured_ms - 1))
+
+
+def decoding_summary(errors: pd.DataFrame) -> pd.DataFrame:
+    """Mean and largest absolute error of `decoding_errors` of some GPUs.
+
+    Returns
+    -------
+    DataFrame
+        Indexed by gpu and phase: passes, mean_pct and largest_pct.
+    """
+    absolute = errors.error_pct.abs().groupby([errors.index.get_level_values("gpu"), errors.phase])
+    return pd.DataFrame(
+        {"passes": absolute.size(), "mean_pct": absolute.mean(), "largest_pct": absolute.max()}
+    )
 
 
 def _passes(measured: xr.Dataset, shape: DecoderShape, on: Engine) -> Iterator[pd.DataFrame]:

@@ -39,6 +39,7 @@ ONE_GPU = (
     "host_unfused_softmax_s",
     "host_optimizer_layer_s",
 )
+_GPU_BOUND = 1.5
 FITTED, HELD_OUT, OUT_OF_MEMORY = "fitted", "held out", "out of memory"
 
 
@@ -112,6 +113,63 @@ def compare_halves(measured: xr.Dataset, cluster: Cluster) -> Comparison:
     return Comparison(predicted, found, before)
 
 
+def carried_over(
+    fitted_to: xr.Dataset, fitted_on: Cluster, judged: xr.Dataset, judged_on: Cluster
+) -> pd.DataFrame:
+    """Fit the model to all measurements of one GPU, and predict another's by its data sheet.
+
+    What the host takes for launches is fitted too, but is the machine's and not the GPU's. Where an
+    iteration takes more than `_GPU_BOUND` times that of the smallest micro batch, the GPU is what
+    takes long.
+
+    Returns
+    -------
+    DataFrame
+        A row per model and micro batch that ran: model, micro_batch_size, measured_s, predicted_s,
+        error_pct and gpu_bound.
+
+    Raises
+    ------
+    ReproError
+        As `compare_halves`.
+    """
+    check_device(fitted_to, fitted_on.device)
+    check_device(judged, judged_on.device)
+    known, cells = (_ran(_measured_cells(measured)) for measured in (fitted_to, judged))
+    before = calibration(fitted_on.calibration).parameters
+    found = fit(_calibration_rows(known, fitted_on), before, ONE_GPU)
+    rows = _calibration_rows(cells, judged_on)
+    times = _by_row(rows, lambda part: predicted_times_s(part, found.parameters))
+    table = cells.assign(predicted_s=np.split(times, 2)[0])
+    least_s = table.groupby("model").measured_s.transform("first")
+    return table.assign(
+        error_pct=100 * (table.predicted_s / table.measured_s - 1),
+        gpu_bound=table.measured_s > _GPU_BOUND * least_s,
+    )[["model", "micro_batch_size", "measured_s", "predicted_s", "error_pct", "gpu_bound"]]
+
+
+def carried_summary(carried: pd.DataFrame) -> pd.DataFrame:
+    """Median and largest absolute error of `carried_over`.
+
+    Returns
+    -------
+    DataFrame
+        Indexed by gpu_bound: cells, median_pct and largest_pct.
+    """
+    absolute = carried.error_pct.abs().groupby(carried.gpu_bound)
+    return pd.DataFrame(
+        {
+            "cells": absolute.size(),
+            "median_pct": absolute.median(),
+            "largest_pct": absolute.max(),
+        }
+    )
+
+
+def _ran(cells: pd.DataFrame) -> pd.DataFrame:
+    return cells[cells.half != OUT_OF_MEMORY].reset_index(drop=True)
+
+
 def calibration_rows(measured: xr.Dataset, cluster: Cluster) -> pd.DataFrame:
     """All measurements of one GPU as rows of training (`repro.predict.calibration.rows`).
 
@@ -119,8 +177,7 @@ def calibration_rows(measured: xr.Dataset, cluster: Cluster) -> pd.DataFrame:
     are what `repro calibrate --training` takes.
     """
     check_device(measured, cluster.device)
-    cells = _measured_cells(measured)
-    return _calibration_rows(cells[cells.half != OUT_OF_MEMORY], cluster).drop(columns="half")
+    return _calibration_rows(_ran(_measured_cells(measured)), cluster).drop(columns="half")
 
 
 def check_device(measured: xr.Dataset, gpu: Gpu) -> None:

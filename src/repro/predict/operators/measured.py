@@ -253,7 +253,7 @@ def product_alone_s(rows: pd.DataFrame, dtype: str, device: Gpu) -> Array:
     What was published below half precision finds the scale of (m, k) and casts it first, which may
     take longer than the product. Alone it is half precision's, at the other's peak and bytes: on an
     H200 125 products in fp8 took what that lets expect within 11 % on average
-    (`data/measured/gpu_operators.nc`).
+    (`data/measured/h200-sxm-141gb/gpu_operators.nc`).
     """
     if dtype == "bf16":
         return on_device_s("gemm", rows, (dtype,), device)

@@ -277,6 +277,17 @@ def geometric_mean_pct(errors_pct: pd.Series) -> float:
     return float(np.exp(np.log(errors_pct.abs()).mean()))
 
 
+def errors_pct(errors: pd.Series) -> dict[str, float]:
+    """Of some errors: geometric_mean_pct and mean_pct of them without their signs, bias_pct and
+    largest_pct."""
+    return {
+        "geometric_mean_pct": geometric_mean_pct(errors),
+        "mean_pct": errors.abs().mean(),
+        "bias_pct": errors.mean(),
+        "largest_pct": errors.abs().max(),
+    }
+
+
 def errors_by_model(results: xr.Dataset) -> pd.DataFrame:
     """Errors of re-timed iterations, a row per model, and one of all."""
     if not has_runs(results):
@@ -285,13 +296,7 @@ def errors_by_model(results: xr.Dataset) -> pd.DataFrame:
     groups = {**dict(list(found.groupby("model"))), "all": found}
     return pd.DataFrame(
         {
-            name: {
-                "iterations": len(own),
-                "geometric_mean_pct": geometric_mean_pct(own.error_pct),
-                "mean_pct": own.error_pct.abs().mean(),
-                "bias_pct": own.error_pct.mean(),
-                "largest_pct": own.error_pct.abs().max(),
-            }
+            name: {"iterations": len(own), **errors_pct(own.error_pct)}
             for name, own in groups.items()
         }
     ).T.round(1)

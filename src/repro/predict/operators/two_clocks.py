@@ -19,7 +19,7 @@ import xarray as xr
 from scipy.optimize import brentq
 
 from repro.logs.gpu_trace import PARTS, WAIT
-from repro.predict.operators.retimed import FEWER, JUDGED, Curve, geometric_mean_pct
+from repro.predict.operators.retimed import FEWER, JUDGED, Curve, errors_pct
 from repro.predict.workload import Array
 
 _SIZES = ("size_0", "size_1", "size_2", "size_3")
@@ -32,10 +32,10 @@ def gpu_curves(measured: xr.Dataset) -> dict[str, Curve]:
 
     Operators of which some size could not be measured have no curve.
     """
-    sizes = pd.DataFrame(measured["operator_size"].values, columns=list(_SIZES))
+    sizes = pd.DataFrame(measured["benchmark_size"].values, columns=list(_SIZES))
     table = sizes.assign(
-        operator=measured["operator_name"].values,
-        seconds=measured["operator_time_s"].median("repeat").values,
+        operator=measured["operator"].values[measured["benchmark_operator"].values],
+        seconds=measured["benchmark_time_s"].median("repeat").values,
     )
     found = {}
     for operator, rows in table.groupby("operator"):
@@ -66,7 +66,7 @@ def gpu_calls(measured: xr.Dataset) -> pd.DataFrame:
         busy_s=measured["call_busy_s"].values.astype(float),
     )
     curves = gpu_curves(measured)
-    shortest_s = float(measured["operator_time_s"].median("repeat").min())
+    shortest_s = float(measured["benchmark_time_s"].median("repeat").min())
     gpu_s, known = shortest_s * table.launches.to_numpy(), np.zeros(len(table), dtype=bool)
     for operator, at in table.groupby("operator").indices.items():
         if curve := curves.get(str(operator)):
@@ -127,8 +127,8 @@ def gpu_iterations(measured: xr.Dataset) -> pd.DataFrame:
     DataFrame
         A row per case that is judged: model, samples, tables; measured_ms, the median of
         iterations; predicted_ms, with host_ms and gpu_ms, what the host launches and the GPU works
-        by itself; traced_ms, what the GPU worked in the trace; known_pct, the share of that for
-        which microbenchmarks stand; and error_pct.
+        by itself; `longer`, which of these is; traced_ms, what the GPU worked in the trace;
+        known_pct, the share of that for which microbenchmarks stand; and error_pct.
     """
     calls = gpu_calls(measured)
     cases = pd.DataFrame(
@@ -156,6 +156,7 @@ def gpu_iterations(measured: xr.Dataset) -> pd.DataFrame:
             }
         )
     found = pd.DataFrame(rows)
+    found["longer"] = np.where(found.gpu_ms > found.host_ms, "gpu", "host")
     return found.assign(error_pct=100 * (found.predicted_ms / found.measured_ms - 1))
 
 
@@ -193,24 +194,19 @@ def gpu_operator_errors(measured: xr.Dataset) -> pd.DataFrame:
 
 
 def gpu_iteration_errors(measured: xr.Dataset) -> pd.DataFrame:
-    """Errors by model, and of all transformers and DLRMs.
+    """Errors of transformers and of DLRMs, by which of host and GPU is predicted to take longer.
 
     Returns
     -------
     DataFrame
-        Indexed by model: iterations, geometric_mean_pct, bias_pct and largest_pct.
+        Indexed by kind and `longer`: iterations, geometric_mean_pct, mean_pct, bias_pct and
+        largest_pct.
     """
     found = gpu_iterations(measured)
-    kinds = found.model.where(found.model == "dlrm", "transformers")
-    groups = {**dict(list(found.groupby("model"))), **dict(list(found.groupby(kinds)))}
+    kinds = found.model.where(found.model == "dlrm", "transformer").rename("kind")
     return pd.DataFrame(
         {
-            name: {
-                "iterations": len(own),
-                "geometric_mean_pct": geometric_mean_pct(own.error_pct),
-                "bias_pct": own.error_pct.mean(),
-                "largest_pct": own.error_pct.abs().max(),
-            }
-            for name, own in groups.items()
+            key: {"iterations": len(own), **errors_pct(own.error_pct)}
+            for key, own in found.groupby([kinds, "longer"])
         }
-    ).T
+    ).T.rename_axis(["kind", "longer"])

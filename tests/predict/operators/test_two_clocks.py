@@ -1,0 +1,91 @@
+"""Two clocks against what they must show, and iterations of a GPU that were timed again by them."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+from repro.predict.operators.two_clocks import (
+    clocks_s,
+    gpu_calls,
+    gpu_curves,
+    gpu_iteration_errors,
+    gpu_iterations,
+    gpu_operator_errors,
+    launch_s,
+)
+from repro.results.measured import read_kept
+
+_CALLS = 50
+_ONES, _NO_WAIT = np.ones(_CALLS), np.zeros(_CALLS, dtype=bool)
+
+
+@pytest.fixture(scope="module")
+def measured() -> xr.Dataset:
+    return read_kept("gpu_iterations", "h100-sxm-80gb")
+
+
+def test_a_slow_host_is_what_takes_long() -> None:
+    host, gpu = clocks_s(_ONES, 0.3 * _ONES, _NO_WAIT, _ONES)
+    # All but the last call are done while the host launches the next one.
+    assert (host, gpu) == (_CALLS, _CALLS + 0.3)
+
+
+def test_a_slow_gpu_is_what_takes_long() -> None:
+    host, gpu = clocks_s(_ONES, 7 * _ONES, _NO_WAIT, _ONES)
+    # It waits for the first launch alone.
+    assert (host, gpu) == (_CALLS, 1 + 7 * _CALLS)
+
+
+def test_a_host_that_waits_for_each_call_takes_both() -> None:
+    waits = np.tile([False, True], _CALLS)
+    works = np.tile([1.0, 0.0], _CALLS)
+    host, gpu = clocks_s(works, 7 * works, waits, np.ones(2 * _CALLS))
+    assert host == gpu == 8 * _CALLS
+
+
+def test_parts_of_an_iteration_may_be_bound_differently() -> None:
+    works = np.r_[0.1 * _ONES, 7 * _ONES]
+    host, gpu = clocks_s(
+        np.ones(2 * _CALLS), works, np.zeros(2 * _CALLS, dtype=bool), np.ones(2 * _CALLS)
+    )
+    assert host == 2 * _CALLS and gpu == pytest.approx(_CALLS + 1 + 7 * _CALLS)
+
+
+def test_the_hosts_time_is_what_makes_up_the_measured_one() -> None:
+    calls = pd.DataFrame({"launches": 2 * _ONES, "gpu_s": 1e-5 * _ONES, "waits": _NO_WAIT})
+    assert launch_s(calls, 0.02 + 1e-5) == pytest.approx(0.02 / (2 * _CALLS), rel=1e-5)
+    # The GPU alone takes that long.
+    assert launch_s(calls, 1e-5 * _CALLS) == 0.0
+
+
+def test_an_operator_with_a_size_that_could_not_be_measured_has_no_curve(
+    measured: xr.Dataset,
+) -> None:
+    names = measured["operator"].values[measured["benchmark_operator"].values]
+    at = np.flatnonzero(names == "product nn bf16")
+    short = measured.drop_isel(benchmark=at[:1])
+    assert gpu_curves(measured).keys() - gpu_curves(short).keys() == {"product nn bf16"}
+    calls, fewer = gpu_calls(measured), gpu_calls(short)
+    lost = calls.known & ~fewer.known
+    assert set(calls.operator[lost]) == {"product nn bf16"}
+    # It takes what the shortest call of all does.
+    shortest_s = measured["benchmark_time_s"].median("repeat").min().item()
+    np.testing.assert_allclose(fewer.gpu_s[lost], shortest_s * fewer.launches[lost])
+
+
+def test_iterations_that_the_gpu_decides_are_met(measured: xr.Dataset) -> None:
+    errors = gpu_iteration_errors(measured)
+    assert errors.loc[("transformer", "gpu"), "largest_pct"] < 5
+    assert errors.loc[("dlrm", "gpu"), "mean_pct"] < 10
+    found = gpu_iterations(measured)
+    assert (found.known_pct > 97).all()
+    # Kernels, with nothing of the host: of all iterations alike.
+    assert (np.abs(found.gpu_ms / found.traced_ms - 1) < 0.25).all()
+    assert found.gpu_ms.sum() / found.traced_ms.sum() == pytest.approx(1, abs=0.1)
+
+
+def test_operators_add_up_to_iterations(measured: xr.Dataset) -> None:
+    operators, found = gpu_operator_errors(measured), gpu_iterations(measured)
+    for name, column in (("traced_ms", "traced_ms"), ("predicted_ms", "gpu_ms")):
+        assert operators[name].sum() == pytest.approx(found[column].sum())

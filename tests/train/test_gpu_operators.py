@@ -1,0 +1,77 @@
+"""Operators that a GPU is measured with, here on the CPU: their operands' precisions and places."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from repro.catalog.studies.operator_calls import BAGS, BY_ELEMENTS, BY_ROWS, LOOKUPS, STRIDED_COPY
+from repro.train import gpu_operators
+from repro.train.megatron.models import DTYPES
+
+_Made = tuple[Callable[[], tuple[Any, ...]], Callable[..., object]]
+
+
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> list[_Made]:
+    """What would be measured, instead of its seconds."""
+    found: list[_Made] = []
+
+    @contextmanager
+    def here(precision: str) -> Iterator[None]:
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(DTYPES[precision])
+        yield
+        torch.set_default_dtype(before)
+
+    def in_turns_s(make: Callable[[], Any], call: Callable[..., object], *_: object) -> list[float]:
+        found.append((make, call))
+        operands = make()
+        call(*operands)
+        return [operands]
+
+    monkeypatch.setattr(gpu_operators, "_on_gpu_in", here)
+    monkeypatch.setattr(gpu_operators, "_in_turns_s", in_turns_s)
+    return found
+
+
+def _operands(operator: str, precisions: tuple[str, ...], sizes: tuple[int, ...]) -> list[Any]:
+    (operands,) = gpu_operators.call_s(operator, precisions, sizes, 0.0, 1)  # type: ignore[misc]
+    return list(operands)  # type: ignore[call-overload]
+
+
+def test_copies_have_two_precisions(prepared: list[_Made]) -> None:
+    for operator in ("copy_/2", STRIDED_COPY):
+        to, given = _operands(operator, ("fp32", "bf16"), (640,))
+        assert (to.dtype, given.dtype) == (torch.float32, torch.bfloat16)
+        assert to.numel() == given.numel() == 640
+
+
+@pytest.mark.parametrize("operator", ["product tn", "batched product NT"])
+def test_products_are_of_other_numbers_than_ones(prepared: list[_Made], operator: str) -> None:
+    sizes = (20, 24, 28) if operator.startswith("product") else (3, 20, 24, 28)
+    left, right = _operands(operator, ("bf16",), sizes)
+    assert left.dtype == right.dtype == torch.bfloat16
+    assert left.float().std() > 0.5 and right.float().std() > 0.5
+    assert (left.shape[-2:], right.shape[-2:]) == ((20, 28), (28, 24))
+
+
+def test_moments_of_a_normalisation_stay_in_fp32(prepared: list[_Made]) -> None:
+    rows, _ = _operands("native_layer_norm_backward", ("fp32",), (5, 16))
+    assert rows.shape == (5, 16)
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_all_operators_can_be_called_in_half_precision(prepared: list[_Made]) -> None:
+    by_elements = [f"{name}/{count}" for name, counts in BY_ELEMENTS.items() for count in counts]
+    for operator in by_elements:
+        _operands(operator, ("bf16",), (2560,))
+    # The CPU has no kernel for moments in fp32 beside weights in bf16, which a GPU has.
+    for operator in {*BY_ROWS} - {"native_layer_norm_backward", "_softmax_backward_data"}:
+        _operands(operator, ("bf16",), (8, 64))
+    for operator in LOOKUPS:
+        _operands(operator, ("bf16",), (8, 16, 30))
+    _operands(BAGS, ("bf16",), (4, 2, 16, 30))
+    assert len(prepared) == len(by_elements) + 2 + len(LOOKUPS) + 1
