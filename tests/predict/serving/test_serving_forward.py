@@ -95,6 +95,17 @@ def test_tensor_parallel_ranks_share_products_and_reduce_twice_a_layer() -> None
     assert bound(reduced, on()) == "launch"
 
 
+def test_messages_between_nodes_wait_for_the_port() -> None:
+    for stages, carried_by in ((2, "link_bytes"), (4, "nic_bytes")):
+        rows = rows_of("llama3.1-70b", tp=4, pp=stages, input_tokens=2048)
+        parts = forward(rows, on(), prompt_pass(rows, _ONCE))
+        (message,) = (one for one in parts if one.kind == "message")
+        # Hidden states of 8 prompts in half precision; each rank has a part.
+        sent = {"link_bytes": 0.0, "nic_bytes": 0.0, carried_by: 8 * 2048 * 8192 * 2 / 4}
+        assert {name: getattr(message, name).item() for name in sent} == sent
+        assert bound(message, on()) == "network"
+
+
 def test_prefill_computes_and_decode_reads() -> None:
     rows = rows_of(batch=4, input_tokens=2048)
     found = {

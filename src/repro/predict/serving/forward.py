@@ -47,8 +47,8 @@ class Part:
     time_s, fixed_s, read_s
         Of one: what scales with a software's efficiency, what does not, and what an attention of
         its own reads at the memory's full rate.
-    flops, memory_bytes, link_bytes
-        Of one, on one GPU; what it puts on the GPU's links.
+    flops, memory_bytes, link_bytes, nic_bytes
+        Of one, on one GPU; what it puts on the GPU's links to others nearby, and on its port.
     launches
         Kernels of one.
     doublings, hops
@@ -64,6 +64,7 @@ class Part:
     flops: Array
     memory_bytes: Array
     link_bytes: Array
+    nic_bytes: Array
     launches: Array
     doublings: Array
     hops: Array
@@ -108,7 +109,8 @@ def forward(rows: Served, engine: Engine, one: Pass) -> list[Part]:
 
 def _part(name: str, kind: Kind, count: Array, time_s: Array, **others: Array | float) -> Part:
     zero = np.zeros_like(count)
-    names = ("fixed_s", "read_s", "flops", "memory_bytes", "link_bytes", "doublings", "hops")
+    work = ("flops", "memory_bytes", "link_bytes", "nic_bytes")
+    names = ("fixed_s", "read_s", *work, "doublings", "hops")
     usual: dict[str, Array | float] = {"launches": 1.0, **dict.fromkeys(names, 0.0), **others}
     given = {key: zero + value for key, value in usual.items()}
     return Part(name, kind, count, time_s + zero, **given)
@@ -300,7 +302,8 @@ def _collectives(rows: Served, engine: Engine, one: Pass) -> Iterator[Part]:
             "message",
             rows.pp - 1,
             sent / rate,
-            link_bytes=sent,
+            link_bytes=sent * inside,
+            nic_bytes=sent * ~inside,
             hops=1.0,
         )
 
@@ -324,14 +327,15 @@ def _among(
     nic = device.nic_gbps * 1e9 / 8 * read_fused().parameters.fabric_efficiency
     # What is exchanged leaves each rank as it is; of a sum or a gather a rank carries a part on.
     carried = size_bytes if collective == "alltoall" else size_bytes / inside
-    time_s = time_s + factor * (domains - 1) / domains * carried / nic
+    between = factor * (domains - 1) / domains * carried
     called = collective.replace("alltoall", "all_to_all")
     return _part(
         name,
         "collective",
         count,
-        time_s,
+        time_s + between / nic,
         link_bytes=bus_factor(called, inside) * size_bytes,
+        nic_bytes=between,
         doublings=np.log2(np.maximum(ranks, 2.0)),
         hops=2 * np.log2(domains),
     )
@@ -350,7 +354,8 @@ def bound(part: Part, engine: Engine) -> Array:
         [
             part.flops / peak_flops(device, precision),
             part.memory_bytes / (device.memory_gbytes_per_s * 1e9),
-            part.link_bytes / (device.link_gbytes_per_s * 1e9),
+            part.link_bytes / (device.link_gbytes_per_s * 1e9)
+            + part.nic_bytes / (device.nic_gbps * 1e9 / 8),
         ]
     )
     whole = part.time_s + part.fixed_s + part.read_s
