@@ -83,7 +83,8 @@ def test_collectives_of_several_ranks_divide_an_iteration() -> None:
         ),
         ("_softmax", [[2, 3, 5]], [[15, 5, 1]], ("_softmax", (6, 5))),
         ("add", [[6, 4], [6, 4]], [[4, 1], [4, 1]], ("add/2", (24,))),
-        ("add", [[6, 4], [4]], [[4, 1], [1]], ("add/1", (24,))),
+        ("add", [[6, 4], [4]], [[4, 1], [1]], ("add row", (6, 4))),
+        ("add", [[6, 4], [6, 1]], [[4, 1], [1, 1]], ("add/1", (24,))),
         ("copy_", [[6, 4], [6, 4]], [[4, 1], [1, 6]], ("copy_ strided", (24,))),
         ("_fused_adam_", [[[6, 4], [4]], [[6, 4], [4]]], [], ("_fused_adamw_/1", (28,))),
         ("index_select", [[9, 4], [], [7]], [[4, 1], [], [1]], ("index_select", (7, 4, 9))),
@@ -100,6 +101,17 @@ def test_sizes_of_calls(
 ) -> None:
     args = {"Input Dims": dims, "Input Strides": strides}
     assert benchmark_of(f"aten::{name}", args) == expected
+
+
+def test_sums_of_all_rows_are_told_from_others() -> None:
+    args = {"Input Dims": [[3, 6, 4], [], []], "Input Strides": [[24, 4, 1], [], []]}
+    for summed, expected in (
+        ("[0, 1]", ("sum rows", (18, 4))),
+        ("[0]", ("sum/1", (72,))),
+        ("[-1]", ("sum/1", (72,))),
+    ):
+        found = benchmark_of("aten::sum", {**args, "Concrete Inputs": ["", summed, "True"]})
+        assert found == expected
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ batch on one rank.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,8 +99,8 @@ def read_gpu_trace(text: str, precision: str, parameters: int) -> list[GpuCall]:
     return calls
 
 
-def _calls(events: list[dict[str, Any]], launched: dict[Any, list[float]]) -> Iterator[GpuCall]:
-    """Calls in order, each when it is known what lies within it."""
+def _calls(events: list[dict[str, Any]], launched: dict[Any, list[float]]) -> list[GpuCall]:
+    """Calls in order, with what lies within them, whether they launch something or not."""
     backward = [one for one in events if str(one["name"]).startswith(_BACKWARD)]
     begins = min((one["ts"] for one in backward), default=float("inf"))
     ends = max((one["ts"] + one["dur"] for one in backward), default=float("inf"))
@@ -128,4 +127,4 @@ def _calls(events: list[dict[str, Any]], launched: dict[Any, list[float]]) -> It
         if own:
             thread.call.launches += len(own)
             thread.call.busy_s += sum(own)
-    yield from found
+    return found

@@ -16,10 +16,12 @@ import torch
 import torch.distributed as dist
 
 from repro.catalog.studies.operator_calls import (
+    ADDED_ROW,
     BAGS,
     CHANGES,
     LOOKUPS,
     STRIDED_COPY,
+    SUM_OF_ROWS,
     Sizes,
 )
 from repro.collectives.operations import prepare
@@ -33,7 +35,7 @@ _SHORTEST_S, _MOST_SETS, _MOST_TABLES = 1e-3, 12, 48
 _LAUNCHES, _NARROW = 200, 16
 # Rows of two-dimensional operands, and what lies together of a copy that is not.
 _WIDTHS = {
-    **{"sum": 160, "cat": 80, "max": 1280, "sub_": 1280, "div_": 1280},
+    **{"sum": 1280, "cat": 80, "max": 1280, "sub_": 1280, "div_": 1280},
     **{"masked_fill": 1280, "masked_fill_": 1280},
 }
 # A causal mask of so many rows and columns; tensors of an optimizer's step; numbers that are drawn
@@ -204,6 +206,8 @@ def _by_rows(operator: str, rows: int, width: int) -> Made:
                 g, x, [width], *moments, *norm, [True, True, True]
             ),
         ),
+        SUM_OF_ROWS: (1, lambda x: torch.sum(x, 0)),
+        ADDED_ROW: (1, lambda x: torch.add(x, norm[0])),
     }
     # Moments are in fp32, whatever the rows are in.
     norm, moments = 2 * (_ones(width),), 2 * (_ones(rows, 1).float(),)
@@ -274,7 +278,7 @@ def _by_elements(name: str, operands: int, elements: int) -> Made:
     shape = (elements // width, width) if name in _WIDTHS else (elements,)
     mask = torch.ones(_MASK, dtype=torch.bool).triu(1).flatten()[:width]
     special: dict[str, Callable[..., object]] = {
-        "sum": lambda x: torch.sum(x, 0),
+        "sum": lambda x: torch.sum(x, -1),
         "max": lambda x: torch.max(x, -1),
         "linalg_vector_norm": torch.linalg.vector_norm,
         "masked_fill": lambda x: x.masked_fill(mask, -1.0),

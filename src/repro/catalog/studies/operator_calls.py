@@ -4,7 +4,8 @@ Names are those of torch's profiler without `aten::` or `c10d::`. What a size is
 
 - `product`, `batched product`: (batch,) m, n, k, apart by how operands lie: `n` as they are, `t`
   transposed, in capitals where a row is followed by that of the next of the batch, as heads are;
-- `_softmax`, `native_layer_norm` and the like: rows, width;
+- `_softmax`, `native_layer_norm` and the like: rows, width; so are sums of all rows, and additions
+  of one row to all;
 - lookups: how many, width, rows of the table; of bags first their number, then rows of one; of
   rows that are changed also the bytes gone through since they were looked up, which no call shows;
 - all others: elements of the largest tensor, apart by how many operands have as many.
@@ -20,11 +21,14 @@ Sizes = tuple[float, ...]
 
 PRODUCTS = ("nn", "nt", "tn")
 BATCHED_PRODUCTS = (*PRODUCTS, "NT", "Tn", "tN", "nN")
+SUM_OF_ROWS, ADDED_ROW = "sum rows", "add row"
 BY_ROWS = (
     "_softmax",
     "_softmax_backward_data",
     "native_layer_norm",
     "native_layer_norm_backward",
+    SUM_OF_ROWS,
+    ADDED_ROW,
 )
 CHANGES, BAGS = "index_add_", "_embedding_bag"
 LOOKUPS = ("index_select", CHANGES, "embedding", "embedding_dense_backward")
@@ -79,6 +83,7 @@ def benchmark_of(name: str, args: Mapping[str, Any]) -> tuple[str, Sizes] | None
     dims, strides = args.get("Input Dims", []), args.get("Input Strides", [])
     if short in _PRODUCTS_AT:
         return _product(dims, strides, _PRODUCTS_AT[short])
+    short = _with_rows(short, dims, args.get("Concrete Inputs", []))
     if short in BY_ROWS:
         width = int(dims[0][-1])
         return short, (_elements(dims[0]) // width, width)
@@ -151,7 +156,8 @@ def _operands_and_results(operator: str, sizes: Any) -> tuple[Any, Any]:
         return math.prod(batch) * (m * k + k * n), math.prod(batch) * m * n
     if operator in BY_ROWS:
         elements = columns[0] * columns[1]
-        return (2 if "backward" in operator else 1) * elements, elements
+        results = columns[1] if operator == SUM_OF_ROWS else elements
+        return (2 if "backward" in operator else 1) * elements, results
     if operator == BAGS:
         bags, pooling, width, _ = columns
         return bags * pooling * width, bags * width
@@ -182,6 +188,15 @@ def _layout(strides: Sequence[int]) -> str:
     *batch, down, across = strides
     letter = "t" if down == 1 and across > 1 else "n"
     return letter.upper() if batch and batch[0] < max(down, across) else letter
+
+
+def _with_rows(name: str, dims: Sequence[Any], given: Sequence[str]) -> str:
+    """Sums of all rows and additions of one have names of their own: biases and their gradients."""
+    if len(dims) < 2 or len(dims[0]) < 2:
+        return name
+    if name == "sum" and given[1:2] == [str(list(range(len(dims[0]) - 1)))]:
+        return SUM_OF_ROWS
+    return ADDED_ROW if name == "add" and dims[1] == dims[0][-1:] else name
 
 
 def _lookup(name: str, dims: Sequence[Any], given: Sequence[str]) -> Sizes:

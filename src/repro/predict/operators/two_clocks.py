@@ -140,8 +140,6 @@ def gpu_iterations(measured: xr.Dataset) -> pd.DataFrame:
     }
     rows = []
     for number, case in cases[cases.role == JUDGED].to_dict("index").items():
-        if case["model"] not in hosts:
-            continue
         own = calls[calls.case == number]
         each_s = own.part.map(hosts[case["model"]]).to_numpy()
         arrays = own.launches.to_numpy(), own.gpu_s.to_numpy(), own.waits.to_numpy()
