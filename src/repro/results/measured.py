@@ -27,6 +27,7 @@ _KEPT = (
     "parameters",
 )
 _SOURCE = "cluster"
+NO_GPU = "nothing is measured of any GPU yet: there is nothing in data/measured/"
 # Of what a configuration ran on.
 _NOT_KEPT = ("configuration", "hosts", "adapters")
 
