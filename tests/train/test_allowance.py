@@ -67,3 +67,20 @@ def test_what_was_freed_leaves_room_before_the_next_pass() -> None:
     kept = resident_bytes() - held
     model(torch.zeros(1))
     assert resident_bytes() - held < 0.8 * kept
+
+
+def test_what_a_forward_pass_has_freed_leaves_room_before_the_backward_pass() -> None:
+    give_back()
+    held = begin_peak()
+    blocks = [torch.ones(16 * 1024, dtype=torch.uint8) for _ in range(50 * 64)]
+
+    class Freeing(nn.Module):
+        def forward(self, given: torch.Tensor) -> torch.Tensor:
+            del blocks[::2]
+            return given
+
+    model = nn.Sequential(_Layer(1), Freeing())
+    keep_to_allowance(model, held, 56 * _MEBIBYTE)
+    kept = resident_bytes() - held
+    model(torch.zeros(1))
+    assert resident_bytes() - held < 0.8 * kept

@@ -22,7 +22,7 @@ def keep_to_allowance(
     A GPU refuses the allocation that goes beyond its memory; here it succeeds, and what is counted
     shows it one layer later. Before it refuses, a GPU's allocator gives back what was freed and is
     kept for later, which grows by a fifth and more in a pipeline; so does a run here, before a
-    layer's forward pass, when there is little left.
+    layer's forward pass and before the backward pass, when there is little left.
 
     Parameters
     ----------
@@ -59,4 +59,5 @@ def keep_to_allowance(
             layer.register_forward_pre_hook(make_room)
             layer.register_forward_hook(look)
     model.register_forward_hook(look)
+    model.register_forward_hook(make_room)
     return look
