@@ -1,12 +1,13 @@
 """Iterations of a GPU, with this machine's CPU in its place: what is measured, and kept of it."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from made_up import small_run
 
 from repro.catalog.studies.gpu import GpuIterations, read_gpu_study
@@ -14,6 +15,10 @@ from repro.experiments import gpu_iterations
 from repro.logs.gpu_trace import PARTS
 from repro.observe.operator_trace import trace_of
 from repro.predict.operators.two_clocks import gpu_iterations as timed_again
+from repro.train import run as training
+from repro.train.megatron.steps import Batch
+from repro.train.records import TrainingRun
+from repro.train.training import Training
 
 _KERNEL_US = 5.0
 
@@ -55,13 +60,13 @@ def asked() -> GpuIterations:
     )
 
 
-def test_iterations_are_kept_with_their_calls_and_operators(
-    asked: GpuIterations,
-    cuda_means_cpu: None,
-    enwiki: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def run(name: str, precision: str, samples: int, warmup: int, iterations: int, *_: object):
+@pytest.fixture(autouse=True)
+def _on_this_cpu(enwiki: Path, cuda_means_cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small models, and operators that take a microsecond or cannot be captured."""
+
+    def run(
+        name: str, precision: str, samples: int, warmup: int, iterations: int, *_: object
+    ) -> TrainingRun:
         small = small_run("t5" if name == "t5-large" else "gpt", enwiki)
         return replace(small, micro_batch_size=samples, warmup=warmup, iterations=iterations)
 
@@ -74,6 +79,11 @@ def test_iterations_are_kept_with_their_calls_and_operators(
     monkeypatch.setattr(gpu_iterations, "gpu_run", run)
     monkeypatch.setattr(gpu_iterations, "call_s", call_s)
     monkeypatch.setattr(gpu_iterations, "trace_of", _with_kernels)
+
+
+def test_iterations_are_kept_with_their_calls_and_operators(
+    asked: GpuIterations, enwiki: Path
+) -> None:
     found = gpu_iterations.measure_gpu_iterations(asked, enwiki, "95,5")
     assert found["case_model"].values.tolist() == [
         *2 * ["gpt2-medium"],
@@ -96,3 +106,19 @@ def test_iterations_are_kept_with_their_calls_and_operators(
     # Backward passes are behind the forward ones, what steps is behind both.
     for _, part in found["call_part"].groupby(found["call_case"]):
         assert (np.diff(part) >= 0).all() and set(part.values) == set(range(len(PARTS)))
+
+
+def test_what_has_no_memory_leaves_the_others(
+    asked: GpuIterations, enwiki: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def iterate(state: Training, batches: Sequence[Batch]) -> float:
+        if state.run.micro_batch_size == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate all of it")
+        return within(state, batches)
+
+    within = training.iterate
+    monkeypatch.setattr(training, "iterate", iterate)
+    fewer = asked.model_copy(update={"models": ("gpt2-medium",), "micro_batches": (1, 2, 3)})
+    found = gpu_iterations.measure_gpu_iterations(fewer, enwiki, "95,5")
+    assert found["case_samples"].values.tolist() == [1, 3, 4, 8, 8]
+    assert "CUDA out of memory" in json.loads(found.attrs["not_run"])["gpt2-medium 2"]

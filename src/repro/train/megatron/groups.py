@@ -82,8 +82,10 @@ def alone() -> Iterator[None]:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
     join_groups(0, 1, "127.0.0.1", port)
-    yield
-    leave_groups()
+    try:
+        yield
+    finally:
+        leave_groups()
 
 
 def leave_groups() -> None:
