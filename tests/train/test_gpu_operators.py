@@ -11,13 +11,13 @@ from repro.catalog.studies.operator_calls import BAGS, BY_ELEMENTS, BY_ROWS, LOO
 from repro.train import gpu_operators
 from repro.train.megatron.models import DTYPES
 
-_Made = tuple[Callable[[], tuple[Any, ...]], Callable[..., object]]
+_Operands = tuple[Any, ...]
 
 
 @pytest.fixture
-def prepared(monkeypatch: pytest.MonkeyPatch) -> list[_Made]:
-    """What would be measured, instead of its seconds."""
-    found: list[_Made] = []
+def prepared(monkeypatch: pytest.MonkeyPatch) -> list[_Operands]:
+    """Operands of each call, which is made once instead of being timed."""
+    found: list[_Operands] = []
 
     @contextmanager
     def here(precision: str) -> Iterator[None]:
@@ -26,53 +26,56 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> list[_Made]:
         yield
         torch.set_default_dtype(before)
 
-    def in_turns_s(make: Callable[[], Any], call: Callable[..., object], *_: object) -> list[float]:
-        found.append((make, call))
-        operands = make()
-        call(*operands)
-        return [operands]
+    def in_turns_s(
+        make: Callable[[], _Operands], call: Callable[..., object], *_: object
+    ) -> list[float]:
+        found.append(make())
+        call(*found[-1])
+        return []
 
     monkeypatch.setattr(gpu_operators, "_on_gpu_in", here)
     monkeypatch.setattr(gpu_operators, "_in_turns_s", in_turns_s)
     return found
 
 
-def _operands(operator: str, precisions: tuple[str, ...], sizes: tuple[int, ...]) -> list[Any]:
-    (operands,) = gpu_operators.call_s(operator, precisions, sizes, 0.0, 1)  # type: ignore[misc]
-    return list(operands)  # type: ignore[call-overload]
+def _call(operator: str, precisions: tuple[str, ...], sizes: tuple[int, ...]) -> None:
+    gpu_operators.call_s(operator, precisions, sizes, turns_bytes=0.0, repeats=1)
 
 
-def test_copies_have_two_precisions(prepared: list[_Made]) -> None:
+def test_copies_have_two_precisions(prepared: list[_Operands]) -> None:
     for operator in ("copy_/2", STRIDED_COPY):
-        to, given = _operands(operator, ("fp32", "bf16"), (640,))
+        _call(operator, ("fp32", "bf16"), (640,))
+        to, given = prepared[-1]
         assert (to.dtype, given.dtype) == (torch.float32, torch.bfloat16)
         assert to.numel() == given.numel() == 640
 
 
 @pytest.mark.parametrize("operator", ["product tn", "batched product NT"])
-def test_products_are_of_other_numbers_than_ones(prepared: list[_Made], operator: str) -> None:
+def test_products_are_of_other_numbers_than_ones(prepared: list[_Operands], operator: str) -> None:
     sizes = (20, 24, 28) if operator.startswith("product") else (3, 20, 24, 28)
-    left, right = _operands(operator, ("bf16",), sizes)
+    _call(operator, ("bf16",), sizes)
+    left, right = prepared[-1]
     assert left.dtype == right.dtype == torch.bfloat16
     assert left.float().std() > 0.5 and right.float().std() > 0.5
     assert (left.shape[-2:], right.shape[-2:]) == ((20, 28), (28, 24))
 
 
-def test_moments_of_a_normalisation_stay_in_fp32(prepared: list[_Made]) -> None:
-    rows, _ = _operands("native_layer_norm_backward", ("fp32",), (5, 16))
+def test_moments_of_a_normalisation_stay_in_fp32(prepared: list[_Operands]) -> None:
+    _call("native_layer_norm_backward", ("fp32",), (5, 16))
+    rows, _ = prepared[-1]
     assert rows.shape == (5, 16)
     assert torch.get_default_dtype() == torch.float32
 
 
-def test_all_operators_can_be_called_in_half_precision(prepared: list[_Made]) -> None:
+def test_all_operators_can_be_called_in_half_precision(prepared: list[_Operands]) -> None:
     by_elements = [f"{name}/{count}" for name, counts in BY_ELEMENTS.items() for count in counts]
     for operator in by_elements:
-        _operands(operator, ("bf16",), (2560,))
+        _call(operator, ("bf16",), (2560,))
     # The CPU has no kernel for moments in fp32 beside weights in bf16, which a GPU has.
     by_rows = {*BY_ROWS} - {"native_layer_norm_backward", "_softmax_backward_data"}
     for operator in by_rows:
-        _operands(operator, ("bf16",), (8, 64))
+        _call(operator, ("bf16",), (8, 64))
     for operator in LOOKUPS:
-        _operands(operator, ("bf16",), (8, 16, 30))
-    _operands(BAGS, ("bf16",), (4, 2, 16, 30))
+        _call(operator, ("bf16",), (8, 16, 30))
+    _call(BAGS, ("bf16",), (4, 2, 16, 30))
     assert len(prepared) == len(by_elements) + len(by_rows) + len(LOOKUPS) + 1

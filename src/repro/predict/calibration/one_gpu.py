@@ -39,6 +39,7 @@ ONE_GPU = (
     "host_unfused_softmax_s",
     "host_optimizer_layer_s",
 )
+# Of the time of the smallest micro batch, which the host's launches set.
 _GPU_BOUND = 1.5
 FITTED, HELD_OUT, OUT_OF_MEMORY = "fitted", "held out", "out of memory"
 

@@ -73,7 +73,7 @@ class Curve:
 def curves(results: xr.Dataset, ranks: int = 1) -> dict[str, Curve]:
     """What was measured of each operator among so many ranks, or else among the fewest that it was
     measured among, collectives left out: means over repeats, by sizes `in_lines`."""
-    table = _sizes(results, "operator").assign(
+    table = sizes_of(results, "operator").assign(
         operator=results["operator_name"].values,
         ranks=results["operator_ranks"].values,
         seconds=results["operator_time_s"].mean("repeat").values,
@@ -86,11 +86,15 @@ def curves(results: xr.Dataset, ranks: int = 1) -> dict[str, Curve]:
         rows = measured[measured.ranks == among]
         columns = [name for name in _SIZES if rows[name].notna().all()]
         sizes = pd.DataFrame(in_lines(str(operator), rows[columns]), columns=columns)
-        seconds = sizes.assign(seconds=rows.seconds.to_numpy()).groupby(columns).seconds.mean()
-        axes = tuple(np.unique(sizes[name].to_numpy()) for name in columns)
-        log_s = np.log(seconds.to_numpy()).reshape([len(axis) for axis in axes])
-        found[str(operator)] = Curve(axes, log_s)
+        found[str(operator)] = curve_of(sizes, rows.seconds.to_numpy())
     return found
+
+
+def curve_of(sizes: pd.DataFrame, seconds: Array) -> Curve:
+    """Means of what was measured at all combinations of sizes, a column an axis."""
+    means = sizes.assign(seconds=seconds).groupby(list(sizes.columns)).seconds.mean()
+    axes = tuple(np.unique(sizes[name].to_numpy()) for name in sizes)
+    return Curve(axes, np.log(means.to_numpy()).reshape([len(axis) for axis in axes]))
 
 
 def calls(results: xr.Dataset) -> pd.DataFrame:
@@ -103,7 +107,7 @@ def calls(results: xr.Dataset) -> pd.DataFrame:
         microbenchmark stands for the operator; others and the host have 0 seconds here. `launches`
         are the host's, and what operators add to them by moving bytes.
     """
-    table = _sizes(results, "call").assign(
+    table = sizes_of(results, "call").assign(
         **{
             name: results[f"call_{name}"].values
             for name in ("case", "rank", "segment", "operator", "calls", "traced_s")
@@ -120,7 +124,7 @@ def with_seconds(table: pd.DataFrame, measured: Mapping[str, Curve]) -> pd.DataF
     one case and rank are an iteration."""
     table = _behind(table, measured)
     seconds, launches = np.zeros(len(table)), np.where(table.operator == HOST, table.calls, 0.0)
-    for operator, at, sizes in _asked(table, measured):
+    for operator, at, sizes in calls_with_curves(table, measured):
         times = table.calls.to_numpy()[at]
         seconds[at] = measured[operator].seconds(in_lines(operator, sizes)) * times
         if operator not in COLLECTIVES.values():
@@ -132,14 +136,14 @@ def with_seconds(table: pd.DataFrame, measured: Mapping[str, Curve]) -> pd.DataF
 def _behind(table: pd.DataFrame, measured: Mapping[str, Curve]) -> pd.DataFrame:
     """Calls, those that change rows behind what their rank goes through in its iteration."""
     made = pd.Series(0.0, table.index)
-    for operator, at, sizes in _asked(table, measured):
+    for operator, at, sizes in calls_with_curves(table, measured):
         if operator not in COLLECTIVES.values():
             made.iloc[at] = made_bytes(operator, sizes)
     behind = (made * table.calls).groupby([table.case, table["rank"]]).transform("sum")
     return table.assign(size_3=table.size_3.where(table.operator != CHANGES, behind))
 
 
-def _asked(
+def calls_with_curves(
     table: pd.DataFrame, measured: Mapping[str, Curve]
 ) -> Iterator[tuple[str, Array, Array]]:
     """Every operator for which a microbenchmark stands, where its calls are, and their sizes."""
@@ -330,7 +334,7 @@ def coverage(results: xr.Dataset) -> pd.DataFrame:
     if not has_runs(results):
         return _not_run(results)
     sizes = ["operator", *_SIZES]
-    points = _sizes(results, "operator").assign(operator=results["operator_name"].values)
+    points = sizes_of(results, "operator").assign(operator=results["operator_name"].values)
     points = points[sizes].drop_duplicates().assign(same=True)
     every = calls(results).merge(points, on=sizes, how="left")
     every["model"] = results["case_model"].values[every.case]
@@ -352,5 +356,6 @@ def _not_run(results: xr.Dataset) -> pd.DataFrame:
     return pd.DataFrame({"not run": [why_not_run(results)]})
 
 
-def _sizes(results: xr.Dataset, kind: str) -> pd.DataFrame:
+def sizes_of(results: xr.Dataset, kind: str) -> pd.DataFrame:
+    """The sizes of a dataset's operators or calls, a column an axis."""
     return pd.DataFrame(results[f"{kind}_size"].values, columns=list(_SIZES))

@@ -19,10 +19,17 @@ import xarray as xr
 from scipy.optimize import brentq
 
 from repro.logs.gpu_trace import PARTS, WAIT
-from repro.predict.operators.retimed import FEWER, JUDGED, Curve, errors_pct
+from repro.predict.operators.retimed import (
+    FEWER,
+    JUDGED,
+    Curve,
+    calls_with_curves,
+    curve_of,
+    errors_pct,
+    sizes_of,
+)
 from repro.predict.workload import Array
 
-_SIZES = ("size_0", "size_1", "size_2", "size_3")
 # No launch takes longer.
 _LONGEST_LAUNCH_S = 1.0
 
@@ -32,19 +39,16 @@ def gpu_curves(measured: xr.Dataset) -> dict[str, Curve]:
 
     Operators of which some size could not be measured have no curve.
     """
-    sizes = pd.DataFrame(measured["benchmark_size"].values, columns=list(_SIZES))
+    sizes = sizes_of(measured, "benchmark")
     table = sizes.assign(
         operator=measured["operator"].values[measured["benchmark_operator"].values],
         seconds=measured["benchmark_time_s"].median("repeat").values,
     )
     found = {}
     for operator, rows in table.groupby("operator"):
-        columns = [name for name in _SIZES if rows[name].notna().all()]
-        axes = tuple(np.unique(rows[name]) for name in columns)
-        shape = [len(axis) for axis in axes]
-        if len(rows) == np.prod(shape):
-            log_s = np.log(rows.sort_values(columns).seconds.to_numpy()).reshape(shape)
-            found[str(operator)] = Curve(axes, log_s)
+        own = rows[sizes.columns].dropna(axis="columns", how="all")
+        if len(own) == own.nunique().prod():
+            found[str(operator)] = curve_of(own, rows.seconds.to_numpy())
     return found
 
 
@@ -58,7 +62,7 @@ def gpu_calls(measured: xr.Dataset) -> pd.DataFrame:
         expect, and whether one stands for the operator (`known`); `waits`, whether the host does.
     """
     names = measured["operator"].values
-    table = pd.DataFrame(measured["call_size"].values, columns=list(_SIZES)).assign(
+    table = sizes_of(measured, "call").assign(
         case=measured["call_case"].values,
         part=np.array(PARTS)[measured["call_part"].values],
         operator=names[measured["call_operator"].values],
@@ -67,12 +71,10 @@ def gpu_calls(measured: xr.Dataset) -> pd.DataFrame:
     )
     curves = gpu_curves(measured)
     shortest_s = float(measured["benchmark_time_s"].median("repeat").min())
-    gpu_s, known = shortest_s * table.launches.to_numpy(), np.zeros(len(table), dtype=bool)
-    for operator, at in table.groupby("operator").indices.items():
-        if curve := curves.get(str(operator)):
-            columns = list(_SIZES[: len(curve.axes)])
-            gpu_s[at] = curve.seconds(table.iloc[at][columns].to_numpy(dtype=float))
-            known[at] = True
+    gpu_s = shortest_s * table.launches.to_numpy()
+    for operator, at, sizes in calls_with_curves(table, curves):
+        gpu_s[at] = curves[operator].seconds(sizes)
+    known = table.operator.isin(list(curves))
     return table.assign(gpu_s=gpu_s, known=known, waits=table.operator == WAIT)
 
 
@@ -191,8 +193,13 @@ def gpu_operator_errors(measured: xr.Dataset) -> pd.DataFrame:
     return table
 
 
-def gpu_iteration_errors(measured: xr.Dataset) -> pd.DataFrame:
+def gpu_iteration_errors(found: pd.DataFrame) -> pd.DataFrame:
     """Errors of transformers and of DLRMs, by which of host and GPU is predicted to take longer.
+
+    Parameters
+    ----------
+    found : DataFrame
+        By `gpu_iterations`.
 
     Returns
     -------
@@ -200,7 +207,6 @@ def gpu_iteration_errors(measured: xr.Dataset) -> pd.DataFrame:
         Indexed by kind and `longer`: iterations, geometric_mean_pct, mean_pct, bias_pct and
         largest_pct.
     """
-    found = gpu_iterations(measured)
     kinds = found.model.where(found.model == "dlrm", "transformer").rename("kind")
     return pd.DataFrame(
         {
