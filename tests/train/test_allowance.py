@@ -9,6 +9,8 @@ from repro.observe.memory import begin_peak, give_back, resident_bytes
 from repro.train.allowance import keep_to_allowance
 
 _MEBIBYTE = 1 << 20
+# Of blocks of 50 mebibytes nearly all, with or without what an earlier test has left in the heap.
+_LITTLE_MORE = 53 * _MEBIBYTE
 
 
 class _Layer(TransformerLayer):  # type: ignore[misc]
@@ -61,7 +63,7 @@ def test_what_was_freed_leaves_room_before_the_next_pass() -> None:
     give_back()
     held = begin_peak()
     model = _model(1)
-    keep_to_allowance(model, held, 56 * _MEBIBYTE)
+    keep_to_allowance(model, held, _LITTLE_MORE)
     blocks = [torch.ones(16 * 1024, dtype=torch.uint8) for _ in range(50 * 64)]
     del blocks[::2]
     kept = resident_bytes() - held
@@ -80,7 +82,7 @@ def test_what_a_forward_pass_has_freed_leaves_room_before_the_backward_pass() ->
             return given
 
     model = nn.Sequential(_Layer(1), Freeing())
-    keep_to_allowance(model, held, 56 * _MEBIBYTE)
+    keep_to_allowance(model, held, _LITTLE_MORE)
     kept = resident_bytes() - held
     model(torch.zeros(1))
     assert resident_bytes() - held < 0.8 * kept
