@@ -38,6 +38,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(pipeline, "ROOT", tmp_path)
     monkeypatch.setattr(pipeline, "_PROFILE", profile)
     monkeypatch.setattr(pipeline, "_TIMES", tmp_path / "stage_times.json")
+    monkeypatch.setattr(pipeline, "_KEPT_TIMES", tmp_path / "kept_times.json")
     monkeypatch.setattr(pipeline, "_SHORTEST_SHOWN_S", 0.05)
     monkeypatch.setattr(pipeline, "_stages", lambda: _STAGES)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
@@ -71,6 +72,31 @@ def test_it_says_what_runs_how_long_and_what_to_look_at(
     assert times["default"]["first_look"] < 100.0
     # The first look goes first, whatever the file's order.
     assert (project / "called").read_text().splitlines() == ["repro first_look", "repro"] * 2
+
+
+def test_a_first_run_is_told_from_the_reference_run_how_long_it_will_take(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _install(project)
+    kept = {"default": {"dump": 60.0, "first_look": 120.0, "site": 240.0}}
+    (project / "kept_times.json").write_text(json.dumps(kept))
+    # A machine that took 180 seconds for what took that run 60.
+    (project / "stage_times.json").write_text(json.dumps({"default": {"dump": 180.0}}))
+    assert pipeline.run_pipeline(None) == 0
+    said = capsys.readouterr().out
+    slower = (60 + 180) / (60 + 60)
+    assert f"about {slower * (120 + 240) / 60:.1f} min left, from what the reference run" in said
+    # The first look was over at once, and is a stage of both now.
+    last = (60 + 180) / (60 + 60 + 120) * 240
+    assert f"site: 0 s gone, about {last / 60:.1f} min left, from" in said
+
+
+def test_what_stages_took_is_kept_with_a_reference_run(project: Path) -> None:
+    with pytest.raises(ReproError, match="no stage has run here"):
+        pipeline.keep_times()
+    _install(project)
+    assert pipeline.run_pipeline(None) == 0
+    assert json.loads(pipeline.keep_times().read_text())["default"].keys() == {"first_look", "site"}
 
 
 def test_a_profile_is_chosen_by_one_word_and_a_failure_is_passed_on(project: Path) -> None:

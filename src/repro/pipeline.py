@@ -17,14 +17,18 @@ from repro.catalog.reading import choose
 from repro.catalog.studies.experiments import EXPERIMENTS, experiment
 from repro.errors import ReproError
 from repro.paths import PARAMS, RESULTS, ROOT
+from repro.results.reference import REFERENCE
 
-_TIMES = RESULTS / "stage_times.json"
+# By profile and stage.
+_TIMES, _KEPT_TIMES = (folder / "stage_times.json" for folder in (RESULTS, REFERENCE))
 _PROFILE = PARAMS / "pipeline.yaml"
 _RUNNING = re.compile(r"Running stage '(.+)':")
 _UNCHANGED = re.compile(r"Stage '(.+)' didn't change")
 # What a reader would open, of what a stage leaves; without a suffix it is a folder.
 _SHOWN = ("", ".ipynb", ".png", ".html", ".nc")
 _SHORTEST_SHOWN_S = 2.0
+# Beforehand this machine is taken to have been as fast as the reference run's in so many seconds.
+_AS_FAST_S = 60.0
 _FIRST = "first_look"
 
 
@@ -46,8 +50,8 @@ def run_pipeline(profile: str | None) -> int:
         text = _PROFILE.read_text(encoding="utf-8")
         replace_text(_PROFILE, re.sub(r"(?m)^profile: .*$", f"profile: {profile}", text))
     chosen = yaml.safe_load(_PROFILE.read_text(encoding="utf-8"))["profile"]
-    known = json.loads(_TIMES.read_text(encoding="utf-8")) if _TIMES.exists() else {}
-    course = _Course(_stages(), known.get(chosen, {}))
+    known = _read(_TIMES)
+    course = _Course(_stages(), known.get(chosen, {}), _read(_KEPT_TIMES).get(chosen, {}))
     try:
         # What needs little else goes first, so that there is something to look at.
         return _follow(course, [_FIRST]) or _follow(course, [])
@@ -55,12 +59,35 @@ def run_pipeline(profile: str | None) -> int:
         replace_text(_TIMES, json.dumps({**known, chosen: course.times_s}, indent=1) + "\n")
 
 
+def keep_times() -> Path:
+    """Keep what stages took here beside the reference run, for machines that have run none.
+
+    Raises
+    ------
+    ReproError
+        None has run here.
+    """
+    if not _TIMES.exists():
+        raise ReproError(f"{_TIMES}: no stage has run here; run `make repro`")
+    replace_text(_KEPT_TIMES, _TIMES.read_text(encoding="utf-8"))
+    return _KEPT_TIMES
+
+
+def _read(path: Path) -> dict[str, dict[str, float]]:
+    if not path.exists():
+        return {}
+    times: dict[str, dict[str, float]] = json.loads(path.read_text(encoding="utf-8"))
+    return times
+
+
 @dataclass
 class _Course:
-    """How far the stages are; `times_s` is what each took, the last time it ran."""
+    """How far the stages are; `times_s` is what each took, the last time it ran, and `reference_s`
+    what it took the reference run."""
 
     outputs: dict[str, list[str]]
     times_s: dict[str, float]
+    reference_s: dict[str, float]
     left: set[str] = field(init=False)
     began: float = field(default_factory=time.monotonic)
     stage: str = ""
@@ -74,12 +101,25 @@ class _Course:
         self.stage, self.stage_began = stage, time.monotonic()
         done = len(self.outputs) - len(self.left) + 1
         gone = f"{_duration(time.monotonic() - self.began)} gone"
-        if unknown := self.left - set(self.times_s):
-            rest = f"no earlier run tells how long {len(unknown)} of the rest take"
-        else:
-            rest = f"about {_duration(sum(self.times_s[name] for name in self.left))} left"
+        rest = self._rest()
         self.left.discard(stage)
         return f"[{done}/{len(self.outputs)}] {stage}: {gone}, {rest}"
+
+    def _rest(self) -> str:
+        """How long what is left will take: as the last time, else as the reference run, times what
+        stages took here over what they took that run."""
+        if not (new := self.left - set(self.times_s)):
+            return f"about {_duration(sum(self.times_s[name] for name in self.left))} left"
+        if unknown := new - set(self.reference_s):
+            return f"no earlier run tells how long {len(unknown)} of the rest take"
+        both = self.times_s.keys() & self.reference_s.keys()
+        here_s, there_s = (
+            _AS_FAST_S + sum(times[name] for name in both)
+            for times in (self.times_s, self.reference_s)
+        )
+        left_s = sum(self.times_s[name] for name in self.left - new)
+        left_s += here_s / there_s * sum(self.reference_s[name] for name in new)
+        return f"about {_duration(left_s)} left, from what the reference run took"
 
     def end(self) -> str:
         """The stage that runs has ended; what to say of it."""

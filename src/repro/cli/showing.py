@@ -102,9 +102,10 @@ def site(
 def reference() -> None:
     """Keep the run in results/ as the reference run: small files in data/reference, for git."""
     from repro.claims.reference import keep_run
+    from repro.pipeline import keep_times
     from repro.results.store import read_evidence
 
-    for path in keep_run(read_evidence()):
+    for path in (keep_times(), *keep_run(read_evidence())):
         typer.echo(path)
 
 
