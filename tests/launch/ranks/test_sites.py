@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 
 import nbformat
 import numpy as np
@@ -261,19 +261,22 @@ def test_links_are_as_slow_as_ranks_turn_out_to_be(paced: Session, enwiki: Path)
     record = found.records[0]
     assert first.records[0].slower == 1.0
     # How long passes take a warm rank varies, and whether these take three times as long as asked;
-    # held they take what they took then.
+    # held they take what they took then, and longer where other work kept the rank from its cores.
     assert record.slower > 1
-    held_s = sum(median(record.phase_time_s[name]) for name in COMPUTING)
-    assert record.slower == pytest.approx(held_s / (sum(took_s) / 3), rel=0.05)
+    held_s = record.slower * sum(took_s) / 3
+    for number, lacked in enumerate(record.lacked_share):
+        computing_s = sum(record.phase_time_s[name][number] for name in COMPUTING)
+        late_s = lacked * record.iteration_time_s[number]
+        assert 0.95 * held_s < computing_s < 1.05 * held_s + late_s
     assert {one.slower for one in found.records} == {record.slower}
     assert found.fabric_latency_s == pytest.approx(record.slower * first.fabric_latency_s)
     assert [one.set_gbps for one in found.links] == pytest.approx(
         [0.5 / record.slower, rate / record.slower]
     )
     expected_s = 8e-9 * ring_all_reduce_bytes(record.gradient_bytes, 4) / rate
-    sync_s = record.phase_time_s["gradient sync"]
-    assert min(sync_s) > 0.93 * record.slower * expected_s
-    assert median(sync_s) < 1.5 * record.slower * expected_s
+    # Other work can only lengthen it.
+    sync_s = min(record.phase_time_s["gradient sync"])
+    assert 0.93 * record.slower * expected_s < sync_s < 1.5 * record.slower * expected_s
 
 
 def test_one_rank_out_of_memory_is_an_answer_and_the_session_goes_on(
