@@ -83,11 +83,12 @@ def test_a_late_pass_lacked_what_it_was_late() -> None:
     timers = PacedTimers(0.5)
     backward = timers("backward-compute", log_level=2)
     hold_passes(timers, [0.0, 0.02, 0.0])
+    began_s = time.monotonic()
     backward.start()
     # Whatever keeps the rank from its core: here it sleeps.
     time.sleep(0.1)
     backward.stop()
-    assert lacked_so_far_s(timers) == pytest.approx(backward.elapsed() - 0.02, abs=0.01)
+    assert 0.1 - 0.02 <= lacked_so_far_s(timers) <= time.monotonic() - began_s - 0.02
 
 
 def test_what_interrupts_a_pass_is_none_of_it() -> None:
@@ -103,15 +104,17 @@ def test_what_interrupts_a_pass_is_none_of_it() -> None:
     _compute(0.01)
     forward.stop()
     all_s, taken_s, timed_s = time.monotonic() - began_s, pass_times_s(timers)[0], forward.elapsed()
-    assert 0.99 * 0.02 / 0.5 <= taken_s <= all_s - 0.08
-    assert timed_s == pytest.approx(taken_s, abs=0.02)
+    for pass_s in (taken_s, timed_s):
+        assert 0.99 * 0.02 / 0.5 <= pass_s <= all_s - 0.08
     hold_passes(timers, [0.04, 0.0, 0.0])
+    began_s = time.monotonic()
     forward.start()
     pause(forward)
     time.sleep(0.1)
     resume(forward)
     forward.stop()
-    assert lacked_so_far_s(timers) < 0.05, "an interruption counts as being late"
+    late_s = max(0.0, time.monotonic() - began_s - 0.1 - 0.04)
+    assert lacked_so_far_s(timers) <= late_s, "an interruption counts as being late"
 
 
 def test_messages_are_encoded_at_the_pace_and_out_of_what_they_interrupt() -> None:
