@@ -108,8 +108,8 @@ class _PacedTimer(TimerBase):  # type: ignore[misc]
         self._timer, self._pace = timer, pace
 
     def start(self, barrier: bool = False) -> None:
-        self._pace.begin()
         self._timer.start(barrier)
+        self._pace.begin()
 
     def stop(self, barrier: bool = False) -> None:
         self._pace.end()
