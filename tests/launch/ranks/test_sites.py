@@ -261,13 +261,12 @@ def test_links_are_as_slow_as_ranks_turn_out_to_be(paced: Session, enwiki: Path)
     record = found.records[0]
     assert first.records[0].slower == 1.0
     # How long passes take a warm rank varies, and whether these take three times as long as asked;
-    # held they take what they took then, and longer where other work kept the rank from its cores.
+    # held they take what they took then, and longer where other work keeps the rank from its cores.
     assert record.slower > 1
     held_s = record.slower * sum(took_s) / 3
-    for number, lacked in enumerate(record.lacked_share):
-        computing_s = sum(record.phase_time_s[name][number] for name in COMPUTING)
-        late_s = lacked * record.iteration_time_s[number]
-        assert 0.95 * held_s < computing_s < 1.05 * held_s + late_s
+    times_s = np.array([record.phase_time_s[name] for name in COMPUTING])
+    assert times_s.sum(axis=0).min() > 0.95 * held_s
+    assert times_s.min(axis=1).sum() < 1.25 * held_s
     assert {one.slower for one in found.records} == {record.slower}
     assert found.fabric_latency_s == pytest.approx(record.slower * first.fabric_latency_s)
     assert [one.set_gbps for one in found.links] == pytest.approx(
