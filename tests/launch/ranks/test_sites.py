@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 
 import nbformat
 import numpy as np
@@ -261,21 +261,19 @@ def test_links_are_as_slow_as_ranks_turn_out_to_be(paced: Session, enwiki: Path)
     record = found.records[0]
     assert first.records[0].slower == 1.0
     # How long passes take a warm rank varies, and whether these take three times as long as asked;
-    # held they take what they took then, and longer where other work keeps the rank from its cores.
+    # held they take what they took then, but for other work: the quietest iteration of each counts.
     assert record.slower > 1
-    held_s = record.slower * sum(took_s) / 3
-    times_s = np.array([record.phase_time_s[name] for name in COMPUTING])
-    assert times_s.sum(axis=0).min() > 0.95 * held_s
-    assert times_s.min(axis=1).sum() < 1.25 * held_s
+    held_s = sum(min(record.phase_time_s[name]) for name in COMPUTING)
+    assert record.slower == pytest.approx(held_s / (sum(took_s) / 3), rel=0.05)
     assert {one.slower for one in found.records} == {record.slower}
     assert found.fabric_latency_s == pytest.approx(record.slower * first.fabric_latency_s)
     assert [one.set_gbps for one in found.links] == pytest.approx(
         [0.5 / record.slower, rate / record.slower]
     )
     expected_s = 8e-9 * ring_all_reduce_bytes(record.gradient_bytes, 4) / rate
-    # Other work can only lengthen it.
-    sync_s = min(record.phase_time_s["gradient sync"])
-    assert 0.93 * record.slower * expected_s < sync_s < 1.5 * record.slower * expected_s
+    sync_s = record.phase_time_s["gradient sync"]
+    assert min(sync_s) > 0.93 * record.slower * expected_s
+    assert median(sync_s) < 1.5 * record.slower * expected_s
 
 
 def test_one_rank_out_of_memory_is_an_answer_and_the_session_goes_on(
