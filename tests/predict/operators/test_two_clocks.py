@@ -14,7 +14,7 @@ from repro.predict.operators.two_clocks import (
     gpu_operator_errors,
     launch_s,
 )
-from repro.results.measured import read_kept
+from repro.results.measured import by_gpu, read_all_kept, read_kept
 
 _CALLS = 50
 _ONES, _NO_WAIT = np.ones(_CALLS), np.zeros(_CALLS, dtype=bool)
@@ -74,15 +74,18 @@ def test_an_operator_with_a_size_that_could_not_be_measured_has_no_curve(
     np.testing.assert_allclose(fewer.gpu_s[lost], shortest_s * fewer.launches[lost])
 
 
-def test_iterations_that_the_gpu_decides_are_met(measured: xr.Dataset) -> None:
-    found = gpu_iterations(measured)
-    errors = gpu_iteration_errors(found)
-    assert errors.loc[("transformer", "gpu"), "largest_pct"] < 5
-    assert errors.loc[("dlrm", "gpu"), "mean_pct"] < 10
+def test_iterations_that_a_gpu_decides_are_met() -> None:
+    found = by_gpu(read_all_kept("gpu_iterations"), gpu_iterations)
+    largest_pct = gpu_iteration_errors(found).largest_pct.xs("gpu", level="longer")
+    assert len(largest_pct) == 4
+    assert (largest_pct.xs("transformer", level="kind") < 2).all() and (largest_pct < 5).all()
     assert (found.known_pct > 97).all()
-    # Kernels, with nothing of the host: of all iterations alike.
-    assert (np.abs(found.gpu_ms / found.traced_ms - 1) < 0.25).all()
-    assert found.gpu_ms.sum() / found.traced_ms.sum() == pytest.approx(1, abs=0.1)
+    # Kernels, with nothing of the host. Short ones of small iterations begin sooner in a stream.
+    ratios = found.gpu_ms / found.traced_ms
+    assert (np.abs(ratios[found.longer == "gpu"] - 1) < 0.17).all()
+    assert (np.abs(ratios - 1) < 0.3).all()
+    totals = found.groupby("gpu")[["gpu_ms", "traced_ms"]].sum()
+    assert (np.abs(totals.gpu_ms / totals.traced_ms - 1) < 0.08).all()
 
 
 def test_operators_add_up_to_iterations(measured: xr.Dataset) -> None:

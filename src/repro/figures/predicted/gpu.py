@@ -43,9 +43,14 @@ def _ratios(errors: pd.DataFrame, gpu: str) -> hv.Overlay:
     )
 
 
-def clocks(iterations: pd.DataFrame) -> hv.Overlay:
+def clocks(iterations: pd.DataFrame) -> hv.Layout:
     """What the host launches and what the GPU works by itself, and what both make of an iteration,
-    over what it was measured to take, of each row of `gpu_iterations`."""
+    over what it was measured to take, of each row of `gpu_iterations`, a panel a GPU."""
+    drawn = [_clocks(found, str(gpu)) for gpu, found in iterations.groupby("gpu")]
+    return panels(drawn).cols(1)
+
+
+def _clocks(iterations: pd.DataFrame, gpu: str) -> hv.Overlay:
     names = iterations.model + ", " + iterations.samples.astype(str)
     of_tables = iterations.model.eq("dlrm")
     names = names.where(~of_tables, names + ", tables " + iterations.tables.astype(str))
@@ -67,7 +72,7 @@ def clocks(iterations: pd.DataFrame) -> hv.Overlay:
         ylim=(0, None),
         xlabel="model and micro batch",
         ylabel="predicted / measured",
-        title="Iterations of a GPU timed again from its operators",
+        title=f"Iterations of a GPU timed again from its operators, {gpu}",
         legend_position="right",
         **options(
             matplotlib={"fig_inches": (10, 5), "aspect": 1.8}, bokeh={"width": 860, "height": 480}

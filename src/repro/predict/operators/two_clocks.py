@@ -199,18 +199,18 @@ def gpu_iteration_errors(found: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     found : DataFrame
-        By `gpu_iterations`.
+        `gpu_iterations` of some GPUs (`repro.results.measured.by_gpu`).
 
     Returns
     -------
     DataFrame
-        Indexed by kind and `longer`: iterations, geometric_mean_pct, mean_pct, bias_pct and
+        Indexed by gpu, kind and `longer`: iterations, geometric_mean_pct, mean_pct, bias_pct and
         largest_pct.
     """
     kinds = found.model.where(found.model == "dlrm", "transformer").rename("kind")
     return pd.DataFrame(
         {
             key: {"iterations": len(own), **errors_pct(own.error_pct)}
-            for key, own in found.groupby([kinds, "longer"])
+            for key, own in found.groupby(["gpu", kinds, "longer"])
         }
-    ).T.rename_axis(["kind", "longer"])
+    ).T.rename_axis(["gpu", "kind", "longer"])
