@@ -47,7 +47,8 @@ def clocks(iterations: pd.DataFrame) -> hv.Layout:
     """What the host launches and what the GPU works by itself, and what both make of an iteration,
     over what it was measured to take, of each row of `gpu_iterations`, a panel a GPU."""
     drawn = [_clocks(found, str(gpu)) for gpu, found in iterations.groupby("gpu")]
-    return panels(drawn).cols(1)
+    # Names below a panel are long.
+    return panels(drawn).cols(1).opts(**options(matplotlib={"vspace": 0.75}, bokeh={}))
 
 
 def _clocks(iterations: pd.DataFrame, gpu: str) -> hv.Overlay:
