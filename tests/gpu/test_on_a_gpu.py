@@ -18,7 +18,7 @@ from repro.launch.carry_out import carry_out
 from repro.launch.journal import Journal
 from repro.observe.counters import open_counters
 from repro.observe.memory import begin_peak, peak_bytes
-from repro.predict.calibration.one_gpu import check_device
+from repro.predict.calibration.one_gpu_rows import check_device
 from repro.train.decoding import Decoder
 from repro.train.gpu_operators import call_s, replays_s
 from repro.train.records import TrainingRun

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import xarray as xr
 
-from repro.experiments.decoding import _MEASURED
+from repro.experiments.machine.decoding import _MEASURED
 from repro.results import store
 
 

@@ -40,7 +40,7 @@ def decoding(
     profile: Annotated[str, typer.Option(help="Of params/decoding.yaml.")] = "default",
 ) -> None:
     """Measure the time per output token of a decoder on this machine's CPU."""
-    from repro.experiments.decoding import decoding_table, measure_decoding
+    from repro.experiments.machine.decoding import decoding_table, measure_decoding
     from repro.results.store import write_dataset
 
     measured = measure_decoding(profile)
@@ -53,7 +53,7 @@ def operators(
     profile: Annotated[str, typer.Option(help="Of params/operator_study.yaml.")] = "default",
 ) -> None:
     """Measure operators of this machine's CPU, and iterations to be timed again from them."""
-    from repro.experiments.operators import measure_operators
+    from repro.experiments.machine.operators import measure_operators
     from repro.predict.operators.retimed import iterations
     from repro.results.store import write_dataset
 
@@ -66,7 +66,7 @@ def operators(
 def gpu() -> None:
     """Measure this machine's GPU by itself (params/gpu.yaml), and keep it in data/measured/."""
     from repro.corpus.config import read_corpus_config
-    from repro.experiments.gpu import measure_gpu
+    from repro.experiments.machine.gpu import measure_gpu
     from repro.results.measured import MEASURED, measured_on
     from repro.results.store import write_dataset
 

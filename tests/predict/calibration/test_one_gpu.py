@@ -13,21 +13,18 @@ from repro.catalog.studies.experiments import EXPERIMENTS
 from repro.catalog.studies.selection import select
 from repro.catalog.systems.clusters import cluster
 from repro.errors import ReproError
+from repro.predict.calibration.another_gpu import carried_over, carried_summary
 from repro.predict.calibration.calibrating import calibrate
 from repro.predict.calibration.one_gpu import (
     FITTED,
     HELD_OUT,
-    ONE_GPU,
-    OUT_OF_MEMORY,
     Comparison,
-    calibration_rows,
-    carried_over,
-    carried_summary,
     compare_halves,
     fitted_parameters,
     memory_limits,
     summary,
 )
+from repro.predict.calibration.one_gpu_rows import ONE_GPU, OUT_OF_MEMORY, calibration_rows
 from repro.predict.calibration.rows import read_collectives, read_rows
 from repro.predict.explore.experiments.predicted import predict_experiment
 from repro.results.measured import keep_measured, read_kept

@@ -27,7 +27,7 @@ def operator_errors(measured: xr.Dataset) -> pd.DataFrame:
     Parameters
     ----------
     measured : Dataset
-        By `repro.experiments.gpu.measure_gpu_operators`.
+        By `repro.experiments.machine.gpu.measure_gpu_operators`.
 
     Returns
     -------
@@ -101,7 +101,7 @@ def decoding_errors(measured: xr.Dataset) -> pd.DataFrame:
     Parameters
     ----------
     measured : Dataset
-        By `repro.experiments.gpu.measure_gpu_decoding`.
+        By `repro.experiments.machine.gpu.measure_gpu_decoding`.
 
     Returns
     -------

@@ -5,8 +5,6 @@ What is fitted are the parameters that one GPU shows (`ONE_GPU`), by the fitter 
 no parameters: the memory model is compared as it is.
 """
 
-import json
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,34 +12,24 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.models.papers import model
 from repro.catalog.systems.clusters import Cluster
 from repro.catalog.systems.gpus import Gpu
 from repro.errors import ReproError
 from repro.predict.calibration.fitting import Fit, fit, predicted_times_s
-from repro.predict.calibration.rows import TrainingRows, training_rows
+from repro.predict.calibration.one_gpu_rows import (
+    ONE_GPU,
+    OUT_OF_MEMORY,
+    by_row,
+    check_device,
+    measured_cells,
+    rows_of_cells,
+)
 from repro.predict.parameters import Parameters, calibration
 from repro.predict.step.layers import TORCH_SOFTMAX
 from repro.predict.step.memory import FRAMEWORK_BYTES, memory
 from repro.predict.workload import Array, Workload
-from repro.results.metrics import draw_sample, estimate, phase_time_s
 
-# Parameters that decide how long one GPU computes and steps the optimizer.
-ONE_GPU = (
-    "gemm_efficiency",
-    "wave_loss",
-    "attention_gemm_efficiency",
-    "logits_gemm_efficiency_alone",
-    "memory_efficiency",
-    "attention_passes",
-    "kernel_s",
-    "host_layer_s",
-    "host_unfused_softmax_s",
-    "host_optimizer_layer_s",
-)
-# Of the time of the smallest micro batch, which the host's launches set.
-_GPU_BOUND = 1.5
-FITTED, HELD_OUT, OUT_OF_MEMORY = "fitted", "held out", "out of memory"
+FITTED, HELD_OUT = "fitted", "held out"
 
 
 @dataclass(frozen=True)
@@ -106,95 +94,12 @@ def compare_halves(measured: xr.Dataset, cluster: Cluster) -> Comparison:
         Nothing ran on one GPU, it was another GPU, or a model ran with less than two micro batches.
     """
     check_device(measured, cluster.device)
-    cells = _with_halves(_measured_cells(measured))
+    cells = _with_halves(measured_cells(measured))
     before = calibration(cluster.calibration).parameters
-    rows = _calibration_rows(cells, cluster)
+    rows = rows_of_cells(cells, cluster)
     found = fit(rows[rows.half == FITTED], before, ONE_GPU)
     predicted = _with_predictions(cells, rows, found.parameters, before, cluster.device)
     return Comparison(predicted, found, before)
-
-
-def carried_over(
-    fitted_to: xr.Dataset, fitted_on: Cluster, judged: xr.Dataset, judged_on: Cluster
-) -> pd.DataFrame:
-    """Fit the model to all measurements of one GPU, and predict another's by its data sheet.
-
-    What the host takes for launches is fitted too, but is the machine's and not the GPU's. Where an
-    iteration takes more than `_GPU_BOUND` times that of the smallest micro batch, the GPU is what
-    takes long.
-
-    Returns
-    -------
-    DataFrame
-        A row per model and micro batch that ran: model, micro_batch_size, measured_s, predicted_s,
-        error_pct and gpu_bound.
-
-    Raises
-    ------
-    ReproError
-        As `compare_halves`.
-    """
-    check_device(fitted_to, fitted_on.device)
-    check_device(judged, judged_on.device)
-    known, cells = (_ran(_measured_cells(measured)) for measured in (fitted_to, judged))
-    before = calibration(fitted_on.calibration).parameters
-    found = fit(_calibration_rows(known, fitted_on), before, ONE_GPU)
-    rows = _calibration_rows(cells, judged_on)
-    times = _by_row(rows, lambda part: predicted_times_s(part, found.parameters))
-    table = cells.assign(predicted_s=np.split(times, 2)[0])
-    least_s = table.groupby("model").measured_s.transform("first")
-    return table.assign(
-        error_pct=100 * (table.predicted_s / table.measured_s - 1),
-        gpu_bound=table.measured_s > _GPU_BOUND * least_s,
-    )[["model", "micro_batch_size", "measured_s", "predicted_s", "error_pct", "gpu_bound"]]
-
-
-def carried_summary(carried: pd.DataFrame) -> pd.DataFrame:
-    """Median and largest absolute error of `carried_over`.
-
-    Returns
-    -------
-    DataFrame
-        Indexed by gpu_bound: cells, median_pct and largest_pct.
-    """
-    absolute = carried.error_pct.abs().groupby(carried.gpu_bound)
-    return pd.DataFrame(
-        {
-            "cells": absolute.size(),
-            "median_pct": absolute.median(),
-            "largest_pct": absolute.max(),
-        }
-    )
-
-
-def _ran(cells: pd.DataFrame) -> pd.DataFrame:
-    return cells[cells.half != OUT_OF_MEMORY].reset_index(drop=True)
-
-
-def calibration_rows(measured: xr.Dataset, cluster: Cluster) -> pd.DataFrame:
-    """All measurements of one GPU as rows of training (`repro.predict.calibration.rows`).
-
-    Two rows per configuration that ran: its computing and its optimizer's step. Written as CSV they
-    are what `repro calibrate --training` takes.
-    """
-    check_device(measured, cluster.device)
-    return _calibration_rows(_ran(_measured_cells(measured)), cluster).drop(columns="half")
-
-
-def check_device(measured: xr.Dataset, gpu: Gpu) -> None:
-    """Refuse measurements of another GPU than the catalog's.
-
-    Raises
-    ------
-    ReproError
-        What the ranks ran on does not have the model name that the GPU's label begins with.
-    """
-    for entry in json.loads(measured.attrs.get("ran_on", "[]")):
-        if not gpu.is_called(str(entry["device"])):
-            raise ReproError(
-                f"measured on {entry['device']}, which is no {gpu.label}; name a cluster with "
-                "that GPU as the experiment's (params/one_gpu.yaml)"
-            )
 
 
 def summary(compared: Comparison) -> pd.DataFrame:
@@ -266,39 +171,6 @@ def fitted_parameters(compared: Comparison) -> pd.DataFrame:
     )
 
 
-def _measured_cells(measured: xr.Dataset) -> pd.DataFrame:
-    """A row per configuration of one GPU that was tried; an empty `half` where it ran."""
-    if "iteration_time_s" not in measured or 1 not in measured["gpus"]:
-        raise ReproError("no measurements of one GPU: run source `cluster` where there is one")
-    one = measured.sel(gpus=1).isel(source=0, protocol=0).transpose("model", ...)
-    return pd.DataFrame([row for name in one["model"].values for row in _of_model(one, str(name))])
-
-
-def _of_model(one: xr.Dataset, name: str) -> Iterator[dict[str, object]]:
-    for size in sorted(one["micro_batch_size"].values.tolist()):
-        cell = one.sel(model=name, micro_batch_size=size)
-        full = float(cell["out_of_memory"])
-        if np.isnan(full):
-            continue
-        row = {"model": name, "micro_batch_size": size, "half": OUT_OF_MEMORY if full else ""}
-        if full:
-            yield row
-            continue
-        # Other configurations may have had more iterations.
-        cell = cell.dropna("iteration", how="all", subset=["iteration_time_s"])
-        computing = estimate(
-            draw_sample(cell), lambda r: phase_time_s(r, "forward compute", "backward compute")
-        )
-        yield {
-            **row,
-            "measured_s": computing.value,
-            "low_s": computing.low,
-            "high_s": computing.high,
-            "optimizer_s": float(phase_time_s(cell, "optimizer")),
-            "measured_peak_bytes": float(cell["peak_memory_bytes"].max()),
-        }
-
-
 def _with_halves(cells: pd.DataFrame) -> pd.DataFrame:
     """Deal the micro batches of each model to the two halves in turns."""
     halves = cells.half.copy()
@@ -315,65 +187,19 @@ def _with_halves(cells: pd.DataFrame) -> pd.DataFrame:
     return cells.assign(half=halves)
 
 
-def _calibration_rows(cells: pd.DataFrame, cluster: Cluster) -> pd.DataFrame:
-    """Computing of all cells, then the optimizer's steps; without times where memory was full."""
-    plain = [
-        _row(str(name), int(size), cluster)
-        for name, size in zip(cells.model, cells.micro_batch_size, strict=True)
-    ]
-    parts = [
-        pd.DataFrame(plain).assign(
-            # Sets weigh alike, however many micro batches a model ran with.
-            set=[f"{name}, {timed}" for name in cells.model],
-            timed=timed,
-            iteration_time_s=cells[column].to_numpy(),
-            half=cells.half.to_numpy(),
-        )
-        for timed, column in (("computing", "measured_s"), ("optimizer", "optimizer_s"))
-    ]
-    return pd.concat(parts, ignore_index=True)
-
-
-def _row(name: str, size: int, cluster: Cluster) -> dict[str, object]:
-    trained = model(name)
-    shape = trained.full
-    return {
-        "id": f"{name}-{size}",
-        "gpu": cluster.device.label,
-        "gpus": 1,
-        "gpus_per_node": cluster.topology.gpus_per_node,
-        "inter_node_gbps_per_node": cluster.topology.levels[-1].link_gbps,
-        "family": trained.family,
-        "layers": shape.layers,
-        "hidden": shape.hidden_size,
-        "heads": shape.attention_heads,
-        "seq": shape.sequence_length,
-        "decoder_seq": shape.decoder_sequence_length or 0,
-        "vocab": shape.vocabulary_size,
-        "tp": 1,
-        "pp": 1,
-        "dp": 1,
-        "vpp": 1,
-        "micro_batch": size,
-        "global_batch": size,
-        "recompute": "none",
-        "sequence_parallel": "no",
-    }
-
-
 def _with_predictions(
     cells: pd.DataFrame, rows: pd.DataFrame, fitted: Parameters, before: Parameters, gpu: Gpu
 ) -> pd.DataFrame:
     ran = (cells.half != OUT_OF_MEMORY).to_numpy()
-    times = _by_row(rows, lambda part: predicted_times_s(part, fitted))
+    times = by_row(rows, lambda part: predicted_times_s(part, fitted))
     computing, optimizer = np.split(times, 2)
     passes = before.attention_passes * TORCH_SOFTMAX
     counting = before.model_copy(update={"attention_passes": passes})
     transferred, counted = (
-        _by_row(rows, partial(predicted_times_s, parameters=one))[: len(cells)]
+        by_row(rows, partial(predicted_times_s, parameters=one))[: len(cells)]
         for one in (before, counting)
     )
-    peak = _by_row(rows, lambda part: as_run_bytes(part.workload))[: len(cells)]
+    peak = by_row(rows, lambda part: as_run_bytes(part.workload))[: len(cells)]
     predicted = cells.assign(
         # A configuration that does not run has no time.
         predicted_s=np.where(ran, computing, np.nan),
@@ -394,14 +220,6 @@ def _with_predictions(
 def as_run_bytes(workload: Workload) -> Array:
     """Bytes of tensors of a run here: without dropout, and with torch's softmax."""
     return memory(workload, dropout=False, torch_softmax=True).total
-
-
-def _by_row(rows: pd.DataFrame, predict: Callable[[TrainingRows], Array]) -> Array:
-    """What is predicted of rows of training, in their order."""
-    values = np.empty(len(rows))
-    for part in training_rows(rows):
-        values[part.index] = predict(part)
-    return values
 
 
 def tensor_bytes(gpu: Gpu) -> float:

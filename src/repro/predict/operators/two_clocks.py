@@ -122,7 +122,7 @@ def gpu_iterations(measured: xr.Dataset) -> pd.DataFrame:
     Parameters
     ----------
     measured : Dataset
-        By `repro.experiments.gpu_iterations.measure_gpu_iterations`.
+        By `repro.experiments.machine.gpu_iterations.measure_gpu_iterations`.
 
     Returns
     -------

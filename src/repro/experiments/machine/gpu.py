@@ -21,7 +21,7 @@ from repro.catalog.phases import PHASES
 from repro.catalog.reading import Entry
 from repro.catalog.studies.gpu import GpuAttention, GpuDecoder, GpuOperators, read_gpu_study
 from repro.errors import NotRunHere
-from repro.experiments.gpu_iterations import measure_gpu_iterations, possible
+from repro.experiments.machine.gpu_iterations import measure_gpu_iterations, possible
 from repro.experiments.runs import gpu_run
 from repro.observe.environment import accelerator, provenance
 from repro.paths import ENWIKI

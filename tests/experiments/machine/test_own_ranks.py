@@ -3,7 +3,7 @@
 import pytest
 
 from repro.errors import ReproError
-from repro.experiments.own_ranks import run_ranks
+from repro.experiments.machine.own_ranks import run_ranks
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ import torch
 from repro.catalog.models.open_models import DecoderShape, OpenModel, open_model
 from repro.catalog.studies.gpu import GpuDecoder, read_gpu_study
 from repro.errors import NotRunHere
-from repro.experiments import gpu
+from repro.experiments.machine import gpu
 from repro.predict.operators.measured import KINDS, measured_rows
 from repro.train.decoding import Decoder
 from repro.train.gpu_operators import Work

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from repro.catalog.studies.operators import read_operator_study
-from repro.experiments.operators import Case, Sharded, together
+from repro.experiments.machine.operators import Case, Sharded, together
 from repro.logs.operator_trace import TracedOperator
 
 

@@ -11,7 +11,7 @@ import torch
 from made_up import small_run
 
 from repro.catalog.studies.gpu import GpuIterations, read_gpu_study
-from repro.experiments import gpu_iterations
+from repro.experiments.machine import gpu_iterations
 from repro.logs.gpu_trace import PARTS
 from repro.observe.operator_trace import trace_of
 from repro.predict.operators.two_clocks import gpu_iterations as timed_again

@@ -21,7 +21,7 @@ from repro.catalog.models.dlrm import PLANS, plan_shards
 from repro.catalog.studies.gpu import GpuIterations
 from repro.catalog.studies.operator_calls import Sizes
 from repro.errors import one_line
-from repro.experiments.operators import padded
+from repro.experiments.machine.operator_cases import padded
 from repro.experiments.runs import gpu_run
 from repro.logs.gpu_trace import PARTS, GpuCall, read_gpu_trace
 from repro.observe.environment import accelerator, provenance

@@ -9,14 +9,12 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import xarray as xr
-from pandas.api.types import is_numeric_dtype
 from tqdm import tqdm
 
 from repro.catalog.models.dlrm import PLANS, plan_shards
 from repro.catalog.studies.experiments import Profile
-from repro.catalog.studies.operator_calls import BAGS, CHANGES, COLLECTIVES, LAUNCH, Sizes
+from repro.catalog.studies.operator_calls import BAGS, CHANGES, COLLECTIVES, LAUNCH
 from repro.catalog.studies.operators import (
     FEWER_SAMPLES,
     OperatorProfile,
@@ -24,93 +22,30 @@ from repro.catalog.studies.operators import (
     read_operator_study,
 )
 from repro.corpus.config import read_corpus_config
-from repro.experiments.own_ranks import Turn, run_ranks, take_turns
+from repro.experiments.machine.operator_cases import (
+    UNDISTURBED,
+    Case,
+    Found,
+    Point,
+    operator_dataset,
+)
+from repro.experiments.machine.own_ranks import Turn, run_ranks, take_turns
 from repro.experiments.runs import testbed_run
 from repro.logs.operator_trace import TracedOperator, read_operator_trace
 from repro.observe.environment import provenance
-from repro.observe.nic import FloatArray
 from repro.paths import ENWIKI, PARAMS
 from repro.predict.operators.retimed import FEWER, JUDGED
 
 # Loads a batch, and returns the iteration on it, which returns its seconds.
 _Load = Callable[[], Callable[[], float]]
-_Point = tuple[str, Sizes]
 # Role, set of tables and plan.
 _Key = tuple[str, int, str]
 _MODEL = "dlrm"
-_MOST_AXES = 4
-_DESCRIBED = ("model", "role", "tables", "plan", "ranks")
-_LAPS = ("case", "iteration", "rank", "pass")
 # Of a collective of one size in a repeat, and iterations of a turn.
 _CALLS, _IN_A_ROW = 7, 4
-# Of a collective's calls, as of ranks with cores of their own: threads that share cores wait for
-# one another in up to half of them, for a slice of the scheduler, ten times what others take.
-_UNDISTURBED = 0.25
-_RESAMPLES = 200
 _OF_TABLES = {BAGS, CHANGES, "index_select"}
 # The set of tables that no plan is judged on.
 _OTHER_TABLES = 99
-_UNITS = {
-    "operator_time_s": ("CPU time of a call, of collectives time", "s"),
-    "iteration_time_s": ("iteration time", "s"),
-    "iteration_time_error_s": ("standard error of the iteration time", "s"),
-    "pass_time_s": ("CPU time of what is computed between collectives", "s"),
-    "collective_time_s": ("time of a collective, with the waiting for other ranks", "s"),
-    "call_traced_s": ("time of all calls in the trace, with the profiler's own", "s"),
-}
-
-
-@dataclass(frozen=True)
-class Case:
-    """One iteration, measured while so many `ranks` worked.
-
-    `role` is whether it is judged or on fewer samples; `tables` the number of a random
-    set. `passes_s` (iteration, rank, pass) is CPU time, `collectives_s` (iteration, rank,
-    collective) time; `operators` has an entry a rank that takes part.
-    """
-
-    model: str
-    role: str
-    ranks: int
-    passes_s: FloatArray
-    collectives_s: FloatArray
-    operators: list[list[TracedOperator]]
-    tables: int = 0
-    plan: str = ""
-
-    @property
-    def time_s(self) -> float:
-        """Seconds of an iteration, as if each rank had a core of its own.
-
-        A pass takes what it takes the slowest rank, by medians, as the host of a virtual machine
-        disturbs some. A collective begins when the last rank comes, for which it is shortest, and
-        takes what it takes when nothing delays it.
-        """
-        return _time_s(self.passes_s, self.collectives_s)
-
-    @property
-    def standard_error_s(self) -> float:
-        """Of `time_s`, which as many iterations drawn again from these give."""
-        count = len(self.passes_s)
-        drawn = np.random.default_rng(0).integers(count, size=(_RESAMPLES, count))
-        return float(
-            np.std([_time_s(self.passes_s[again], self.collectives_s[again]) for again in drawn])
-        )
-
-
-def _time_s(passes_s: FloatArray, collectives_s: FloatArray) -> float:
-    slowest = np.median(passes_s, axis=0).max(axis=0)
-    undisturbed = np.quantile(collectives_s.min(axis=1), _UNDISTURBED, axis=0)
-    return float(slowest.sum() + undisturbed.sum())
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a set of ranks measured: operators' times by repeat, and iterations."""
-
-    ranks: int
-    operators: dict[_Point, list[float]]
-    cases: list[Case]
 
 
 @dataclass(frozen=True)
@@ -122,8 +57,8 @@ class Sharded:
     case's operators.
     """
 
-    operators: dict[_Point, list[float]] = field(default_factory=dict)
-    collectives: dict[_Point, list[list[float]]] = field(default_factory=dict)
+    operators: dict[Point, list[float]] = field(default_factory=dict)
+    collectives: dict[Point, list[list[float]]] = field(default_factory=dict)
     laps: dict[_Key, list[list[list[float]]]] = field(default_factory=dict)
     traces: dict[_Key, list[TracedOperator]] = field(default_factory=dict)
 
@@ -149,7 +84,7 @@ def measure_operators(profile_name: str) -> xr.Dataset:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     found = run_ranks("operators", 1, _alone, profile_name)
     found.append(together(run_ranks("sharded tables", profile.ranks, _sharded, profile_name)))
-    return _dataset(found).assign_attrs(
+    return operator_dataset(found).assign_attrs(
         title="Operators of this machine, and iterations timed again from them",
         source="testbed",
         profile=profile_name,
@@ -166,7 +101,7 @@ def _alone(rank: int, ranks: int, port: int, profile_name: str) -> Found:
 
     study = read_operator_study()
     profile = study.profile(profile_name)
-    operators: dict[_Point, list[float]] = {}
+    operators: dict[Point, list[float]] = {}
     # Rows are summed up and changed in turns with the iterations that do so, below.
     single = _single(study, profile, operators, profile.grids().keys() - _OF_TABLES)
     for moved in profile.moved:
@@ -196,7 +131,7 @@ def _alone(rank: int, ranks: int, port: int, profile_name: str) -> Found:
 def _single(
     study: OperatorStudy,
     profile: OperatorProfile,
-    into: dict[_Point, list[float]],
+    into: dict[Point, list[float]],
     names: Container[str],
 ) -> list[Turn]:
     """Every operator of these names at each of its sizes, alone on this rank."""
@@ -312,7 +247,7 @@ def together(answers: list[list[Sharded]]) -> Found:
     from repro.train.dlrm import PASSES
 
     ranks, first = len(answers), answers[0]
-    operators: dict[_Point, list[float]] = {}
+    operators: dict[Point, list[float]] = {}
     # Repeats have sets of tables of their own, and some have operators that others lack.
     for one in set.intersection(*(set(repeat.operators) for own in answers for repeat in own)):
         times = np.array([[repeat.operators[one] for repeat in own] for own in answers])
@@ -320,7 +255,7 @@ def together(answers: list[list[Sharded]]) -> Found:
     for one in first[0].collectives:
         # Of each rank, repeat, turn and call.
         times = np.array([[repeat.collectives[one] for repeat in own] for own in answers])
-        operators[one] = np.quantile(times.min(axis=0), _UNDISTURBED, axis=(1, 2)).tolist()
+        operators[one] = np.quantile(times.min(axis=0), UNDISTURBED, axis=(1, 2)).tolist()
     cases = []
     for key in dict.fromkeys(key for repeat in first for key in repeat.laps):
         role, tables, plan = key
@@ -333,61 +268,3 @@ def together(answers: list[list[Sharded]]) -> Found:
         passes_s, collectives_s = laps[..., :PASSES], laps[..., PASSES:]
         cases.append(Case(_MODEL, role, ranks, passes_s, collectives_s, traces, tables, plan))
     return Found(ranks, operators, cases)
-
-
-def _dataset(found: list[Found]) -> xr.Dataset:
-    points = [(one.ranks, *point, times) for one in found for point, times in one.operators.items()]
-    cases = [case for one in found for case in one.cases]
-    calls = pd.DataFrame(
-        [
-            {"case": number, "rank": rank, **vars(row)}
-            for number, case in enumerate(cases)
-            for rank, rows in enumerate(case.operators)
-            for row in rows
-        ]
-    )
-    described = pd.DataFrame({name: [getattr(case, name) for case in cases] for name in _DESCRIBED})
-    dataset = xr.Dataset(
-        {
-            "operator_ranks": ("benchmark", np.array([ranks for ranks, *_ in points])),
-            "operator_name": ("benchmark", np.array([name for _, name, _, _ in points], dtype=str)),
-            "operator_size": (("benchmark", "axis"), padded([sizes for *_, sizes, _ in points])),
-            "operator_time_s": (("benchmark", "repeat"), np.array([times for *_, times in points])),
-            "iteration_time_s": ("case", np.array([case.time_s for case in cases])),
-            "iteration_time_error_s": (
-                "case",
-                np.array([case.standard_error_s for case in cases]),
-            ),
-            "pass_time_s": (_LAPS, _joined([case.passes_s for case in cases])),
-            "collective_time_s": (
-                (*_LAPS[:-1], "collective"),
-                _joined([case.collectives_s for case in cases]),
-            ),
-            "call_size": (("call", "axis"), padded(list(calls.pop("sizes")))),
-            **{f"case_{name}": ("case", _column(described[name])) for name in described},
-            **{f"call_{name}": ("call", _column(calls[name])) for name in calls},
-        }
-    )
-    for name, (long_name, units) in _UNITS.items():
-        dataset[name].attrs = {"long_name": long_name, "units": units}
-    return dataset
-
-
-def _column(values: pd.Series) -> np.ndarray:
-    return values.to_numpy(dtype=None if is_numeric_dtype(values) else str)
-
-
-def _joined(arrays: list[FloatArray]) -> FloatArray:
-    """Arrays of different lengths as one, with NaN for what is not there."""
-    joined = np.full((len(arrays), *np.max([one.shape for one in arrays], axis=0)), np.nan)
-    for whole, one in zip(joined, arrays, strict=True):
-        whole[tuple(map(slice, one.shape))] = one
-    return joined
-
-
-def padded(sizes: list[Sizes]) -> FloatArray:
-    """Sizes of any number of axes, with NaN for those that are not there."""
-    table = np.full((len(sizes), _MOST_AXES), np.nan)
-    for row, given in zip(table, sizes, strict=True):
-        row[: len(given)] = given
-    return table
