@@ -36,18 +36,19 @@ PRIORS: Mapping[str, Prior] = {
 
 
 @dataclass(frozen=True)
-class _Known:
+class KnownRows:
     """Rows with their operators, which no cost changes."""
 
     part: ServingRows
     of: Passes
 
 
-def _known(table: pd.DataFrame) -> list[_Known]:
-    return [_Known(part, passes(part.rows, part.engine)) for part in serving_rows(table)]
+def known_rows(table: pd.DataFrame) -> list[KnownRows]:
+    """A table's rows by engine (`repro.predict.serving.reading.serving_rows`)."""
+    return [KnownRows(part, passes(part.rows, part.engine)) for part in serving_rows(table)]
 
 
-def _log_errors(known: list[_Known], costs: ServingCosts) -> pd.Series:
+def log_errors(known: list[KnownRows], costs: ServingCosts) -> pd.Series:
     """ln(predicted / measured), by the table's index."""
     return pd.concat(
         [
@@ -61,10 +62,10 @@ def _log_errors(known: list[_Known], costs: ServingCosts) -> pd.Series:
     ).sort_index()
 
 
-def fit(known: list[_Known], index: pd.Index, weights: Array) -> ServingCosts:
+def fit(known: list[KnownRows], index: pd.Index, weights: Array) -> ServingCosts:
     """The most probable costs of the rows of an index."""
     found = most_probable(
-        lambda values: _log_errors(known, ServingCosts(**values)).loc[index].to_numpy(),
+        lambda values: log_errors(known, ServingCosts(**values)).loc[index].to_numpy(),
         weights,
         PRIORS,
         diff_step=1e-3,
@@ -82,13 +83,13 @@ def model_weights(by: pd.Series) -> Array:
 
 def cross_validate(table: pd.DataFrame, by: pd.Series) -> Array:
     """ln(predicted / measured) of every row, by fits that have seen no row of its group."""
-    known, models = _known(table), model_names(table)
+    known, models = known_rows(table), model_names(table)
     errors = pd.Series(np.nan, index=table.index)
     for group in by.unique():
         held = by == group
         seen = table.index[~held]
         costs = fit(known, seen, model_weights(models.loc[seen]))
-        errors[held] = _log_errors(known, costs).loc[table.index[held]]
+        errors[held] = log_errors(known, costs).loc[table.index[held]]
     return errors.to_numpy()
 
 
@@ -110,7 +111,7 @@ def calibrate_serving(table: pd.DataFrame, source: str) -> dict[str, ServingFit]
         found[name] = ServingFit(
             source=source,
             date=date.today().isoformat(),
-            costs=fit(_known(rows), rows.index, model_weights(models)),
+            costs=fit(known_rows(rows), rows.index, model_weights(models)),
             residuals=residuals_of(cross_validate(rows, models)),
         )
     return found

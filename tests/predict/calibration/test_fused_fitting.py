@@ -1,0 +1,67 @@
+"""Fused steps: what ships is what was published, and no fit has seen what it is judged on."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from repro.paths import PUBLISHED
+from repro.predict.calibration.fused_fitting import (
+    PRIORS,
+    cross_validate,
+    fit,
+    model_weights,
+    parameters_of,
+)
+from repro.predict.calibration.rows import read_rows
+from repro.predict.fused.iteration import iteration_times_s
+from repro.predict.fused.parameters import read_fused
+from repro.predict.fused.reading import read_runs
+
+
+@pytest.fixture(scope="module")
+def published() -> pd.DataFrame:
+    return read_rows(PUBLISHED / "training_modern.csv")
+
+
+def test_parameters_in_the_repository_are_those_of_the_published_runs(
+    published: pd.DataFrame,
+) -> None:
+    measured_s = published.iteration_time_s.to_numpy(dtype=float)
+    found = fit(read_runs(published), measured_s, model_weights(published)).model_dump()
+    for name, value in read_fused().parameters.model_dump().items():
+        # Four digits are written.
+        assert value == pytest.approx(found[name], rel=1e-3), name
+
+
+def test_a_fit_finds_the_parameters_that_made_the_iterations(published: pd.DataFrame) -> None:
+    run = read_runs(published)
+    medians = {name: prior.median for name, prior in PRIORS.items()}
+    truth = {**medians, "memory_efficiency": 0.78, "launch_s": 7e-6, "sustained hopper bf16": 0.75}
+    measured_s = iteration_times_s(run, parameters_of(truth))
+    before, after = (
+        np.abs(np.log(iteration_times_s(run, parameters) / measured_s)).mean()
+        for parameters in (
+            parameters_of(medians),
+            fit(run, measured_s, model_weights(published)),
+        )
+    )
+    # Priors pull a little still.
+    assert before > 0.02 and after < before / 10
+
+
+def test_a_held_out_model_is_seen_by_no_fit_of_its_own(published: pd.DataFrame) -> None:
+    few = published.groupby("model").head(2).reset_index(drop=True)
+    alone = (few.model == few.model.iloc[0]).rename("of the first model")
+    twice = few.iteration_time_s.where(~alone, 2 * few.iteration_time_s)
+    before, after = (
+        cross_validate(table, alone) for table in (few, few.assign(iteration_time_s=twice))
+    )
+    np.testing.assert_allclose(after[alone] - before[alone], -np.log(2), rtol=1e-6)
+    assert np.abs(after[~alone] - before[~alone]).max() > 0.005
+
+
+def test_measurements_of_one_configuration_weigh_as_one() -> None:
+    table = pd.DataFrame({"model": ["a"] * 3 + ["b"] * 2, "dup_group": [1, 1, 2, 3, 4], "gpus": 8})
+    weights = model_weights(table)
+    # Two configurations of either model.
+    assert weights[:2].sum() == pytest.approx(weights[2]) == pytest.approx(weights[3])
