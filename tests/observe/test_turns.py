@@ -38,7 +38,8 @@ def test_no_byte_is_lost_or_counted_twice() -> None:
     own = [np.array(cut.tx_bytes[-1]) - np.array(cut.tx_bytes[0]) for cut in cuts.values()]
     np.testing.assert_allclose(np.sum(own, axis=0), whole[:, 0], atol=8)
     for turn, cut in cuts.items():
-        assert cut.time_s == sorted(cut.time_s)
+        # No time twice, between which there would be no rate.
+        assert (np.diff(cut.time_s) > 0).all()
         length = sum(end - start for start, end in clocks[turn].windows_s)
         assert cut.time_s[-1] - cut.time_s[0] == pytest.approx(length)
         assert (np.diff(np.array(cut.rx_bytes), axis=0) >= 0).all()

@@ -71,8 +71,13 @@ class OwnClock:
             kept.append(at)
             rx.append(series.at("received", at))
             tx.append(series.at("sent", at))
+        # A turn goes on where the one before it ended, and that is one sample.
         return NicSeries(
-            time_s=[self(time_s) for window in kept for time_s in window.tolist()],
+            time_s=[
+                self(time_s)
+                for number, window in enumerate(kept)
+                for time_s in window[number > 0 :].tolist()
+            ],
             rx_bytes=_joined(rx),
             tx_bytes=_joined(tx),
         )
@@ -88,10 +93,11 @@ def own_clocks(begun: Sequence[tuple[int, float]], end_s: float) -> dict[int, Ow
 
 
 def _joined(windows: list[np.ndarray]) -> list[tuple[float, ...]]:
-    """Cumulative counters of windows, the next one going on where the last one ended."""
+    """Cumulative counters of windows, the next one going on where the last one ended, without its
+    first sample, which is the last one's end."""
     total = np.zeros((windows[0].shape[0], 1))
     parts = []
-    for counted in windows:
-        parts.append(counted - counted[:, :1] + total)
+    for number, counted in enumerate(windows):
+        parts.append((counted - counted[:, :1] + total)[:, number > 0 :])
         total = parts[-1][:, -1:]
     return [tuple(row) for row in np.rint(np.concatenate(parts, axis=1)).astype(int).T.tolist()]
