@@ -64,22 +64,17 @@ class OwnClock:
     def cut(self, series: NicSeries) -> NicSeries:
         """The counters in these turns, without what others' turns counted."""
         times = np.array(series.time_s)
-        kept, rx, tx = [], [], []
+        windows = []
         for start, end in self.windows_s:
             inside = times[(times > start) & (times < end)]
             at = np.concatenate([[start], inside, [end]])
-            kept.append(at)
-            rx.append(series.at("received", at))
-            tx.append(series.at("sent", at))
-        # A turn goes on where the one before it ended, and that is one sample.
+            windows.append(np.vstack([at, series.at("received", at), series.at("sent", at)]))
+        joined = _joined(windows)
+        rx, tx = np.split(np.rint(joined[1:]).astype(int), 2)
         return NicSeries(
-            time_s=[
-                self(time_s)
-                for number, window in enumerate(kept)
-                for time_s in window[number > 0 :].tolist()
-            ],
-            rx_bytes=_joined(rx),
-            tx_bytes=_joined(tx),
+            time_s=(self.windows_s[0][0] + joined[0]).tolist(),
+            rx_bytes=[tuple(row) for row in rx.T.tolist()],
+            tx_bytes=[tuple(row) for row in tx.T.tolist()],
         )
 
 
@@ -92,12 +87,12 @@ def own_clocks(begun: Sequence[tuple[int, float]], end_s: float) -> dict[int, Ow
     return {turn: OwnClock(tuple(found)) for turn, found in windows.items()}
 
 
-def _joined(windows: list[np.ndarray]) -> list[tuple[float, ...]]:
-    """Cumulative counters of windows, the next one going on where the last one ended, without its
-    first sample, which is the last one's end."""
+def _joined(windows: list[np.ndarray]) -> np.ndarray:
+    """Time and counters (row, sample) of windows from 0, the next one going on where the last one
+    ended: that is one sample, not two."""
     total = np.zeros((windows[0].shape[0], 1))
-    parts = []
-    for number, counted in enumerate(windows):
-        parts.append((counted - counted[:, :1] + total)[:, number > 0 :])
+    parts = [total]
+    for window in windows:
+        parts.append(window[:, 1:] - window[:, :1] + total)
         total = parts[-1][:, -1:]
-    return [tuple(row) for row in np.rint(np.concatenate(parts, axis=1)).astype(int).T.tolist()]
+    return np.concatenate(parts, axis=1)
