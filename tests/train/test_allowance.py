@@ -1,5 +1,7 @@
 """An emulated GPU's memory ends where the run's own account goes over it, wherever that is."""
 
+import gc
+
 import pytest
 import torch
 from megatron.core.transformer.transformer_layer import TransformerLayer
@@ -9,8 +11,6 @@ from repro.observe.memory import begin_peak, give_back, resident_bytes
 from repro.train.allowance import keep_to_allowance
 
 _MEBIBYTE = 1 << 20
-# Of blocks of 50 mebibytes nearly all, with or without what an earlier test has left in the heap.
-_LITTLE_MORE = 53 * _MEBIBYTE
 
 
 class _Layer(TransformerLayer):  # type: ignore[misc]
@@ -58,31 +58,38 @@ def test_a_peak_that_is_over_counts_too() -> None:
         look()
 
 
-def test_what_was_freed_leaves_room_before_the_next_pass() -> None:
-    """Blocks too small to be mapped by themselves, every second of which is in use."""
+def _tidy() -> int:
+    """What the process holds when the heap has nothing freed, nor garbage that will be."""
+    gc.collect()
     give_back()
-    held = begin_peak()
-    model = _model(1)
-    keep_to_allowance(model, held, _LITTLE_MORE)
-    blocks = [torch.ones(16 * 1024, dtype=torch.uint8) for _ in range(50 * 64)]
+    return resident_bytes()
+
+
+def _blocks() -> list[torch.Tensor]:
+    """Of 50 mebibytes, each too small to be mapped by itself."""
+    return [torch.ones(16 * 1024, dtype=torch.uint8) for _ in range(50 * 64)]
+
+
+def test_what_was_freed_leaves_room_before_the_next_pass() -> None:
+    held, blocks = _tidy(), _blocks()
     del blocks[::2]
-    kept = resident_bytes() - held
+    begin_peak()
+    model, kept = _model(1), resident_bytes() - held
+    keep_to_allowance(model, held, kept)
     model(torch.zeros(1))
     assert resident_bytes() - held < 0.8 * kept
 
 
 def test_what_a_forward_pass_has_freed_leaves_room_before_the_backward_pass() -> None:
-    give_back()
-    held = begin_peak()
-    blocks = [torch.ones(16 * 1024, dtype=torch.uint8) for _ in range(50 * 64)]
+    held, blocks = _tidy(), _blocks()
 
     class Freeing(nn.Module):
         def forward(self, given: torch.Tensor) -> torch.Tensor:
             del blocks[::2]
             return given
 
-    model = nn.Sequential(_Layer(1), Freeing())
-    keep_to_allowance(model, held, _LITTLE_MORE)
-    kept = resident_bytes() - held
+    begin_peak()
+    model, kept = nn.Sequential(_Layer(1), Freeing()), resident_bytes() - held
+    keep_to_allowance(model, held, kept)
     model(torch.zeros(1))
     assert resident_bytes() - held < 0.8 * kept
