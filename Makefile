@@ -1,7 +1,7 @@
 # make repro   the whole pipeline: install, measure, site (PYTHON=python3.11 chooses the interpreter,
 #              PROFILE=thorough measures more, PROFILE=ci hardly anything)
-# make test    the same environment, then the tests: what measures runs alone
-# make -j3 repro test     both at once, where tests can give way to what measures
+# make test    the same environment, then the tests: those that measure one by one, the others beside
+#              them, in the time that they leave
 PYTHON ?= python3
 BIN := .venv/bin
 # Two of them at once install, and measure, one after the other, where there is flock (util-linux).
@@ -9,12 +9,10 @@ FLOCK := $(shell command -v flock)
 LOCK := $(if $(FLOCK),flock Makefile)
 WAITING := what measures in this folder is waited for
 MEASURE := $(if $(FLOCK),flock --nonblock dvc.yaml true || echo "$(WAITING)"; exec flock --no-fork dvc.yaml,exec)
-# Tests that measure nothing give way to all that runs; not where there is no chrt (util-linux), or
-# where a kernel shares its cores among sessions, whatever runs in them.
-AUTOGROUP := $(shell cat /proc/sys/kernel/sched_autogroup_enabled 2> /dev/null)
-GIVE_WAY := $(if $(filter 1,$(AUTOGROUP)),,$(shell command -v chrt > /dev/null && echo chrt --idle 0))
-ifeq ($(and $(FLOCK),$(GIVE_WAY)),)
+ifeq ($(FLOCK),)
 .NOTPARALLEL:
+else
+MAKEFLAGS += --jobs=2
 endif
 
 .PHONY: repro test test-unmeasured test-measured
@@ -28,7 +26,7 @@ repro: .venv/installed
 test: test-unmeasured test-measured
 
 test-unmeasured: .venv/installed
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(GIVE_WAY) $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile -m "not (testbed or alone)"
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile -m "not (testbed or alone)"
 
 test-measured: .venv/installed
 	PATH="$(CURDIR)/$(BIN):$$PATH"; export PATH; $(MEASURE) $(BIN)/python -m pytest -m "testbed or alone"

@@ -5,6 +5,7 @@ Ranks are answers prepared beforehand, as GPUs with NCCL would leave them.
 
 import json
 import pickle
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -93,9 +94,13 @@ def _carry_out(
     for rank, answer in found.items():
         answer_path(prepared, 0, rank).write_bytes(pickle.dumps(answer))
     nccl_log_path(prepared, 1).write_text(nccl_log)
-    with started(
-        lambda ranks, where: ["cp", "-rp", f"{prepared}/.", str(where)], 4, folder / "step"
-    ) as ranks:
+
+    def start(ranks: int, where: Path) -> list[str]:
+        """Whole, as ranks write them: an answer that is there is read at once."""
+        shutil.copytree(prepared, where, dirs_exist_ok=True)
+        return ["true"]
+
+    with started(start, 4, folder / "step") as ranks:
         return ranks.carry_out(_case(), (), print)
 
 
