@@ -122,9 +122,9 @@ def test_messages_are_encoded_at_the_pace_and_out_of_what_they_interrupt() -> No
     # As a warm-up leaves them.
     hold_passes(timers, [0.1, 0.0, 0.0])
     sync, forward = timers("gradient-sync"), timers("forward-compute", log_level=2)
+    begun_s = time.monotonic()
     sync.start()
     forward.start()
-    begun_s = time.monotonic()
     with encoding(timers):
         used = _compute(0.02)
     coded_s = time.monotonic() - begun_s

@@ -91,10 +91,8 @@ class RankProcesses:
         """
         try:
             return self._collect(ranks, user, set_links)
-        except ReproError:
-            if found := self._out_of_memory():
-                raise RankOutOfMemory(found) from None
-            raise
+        except ReproError as error:
+            raise (self._cause() or error) from None
 
     def _collect(
         self, ranks: int, user: Connection, set_links: Callable[[int, float], None]
@@ -135,20 +133,26 @@ class RankProcesses:
             raise ReproError(f"{self._name(rank)} failed: {answer.message}")
         return answer
 
-    def _out_of_memory(self) -> OutOfMemory | None:
-        """The rank that ran out of memory, if that is why the first rank to complain failed.
+    def _cause(self) -> RankOutOfMemory | ReproError | None:
+        """Why the first rank to complain failed, if that is another's end.
 
-        Neighbours lose their connection to it, and may say so before it does.
+        Neighbours lose their connection to a rank that ran out of memory or was killed, and may say
+        so before that is known.
         """
+        killed = None
         for pipe in wait(self.pipes, _LAST_WORDS_S):
             assert isinstance(pipe, Connection)
             try:
                 answer = pipe.recv()
             except (EOFError, ConnectionResetError):
+                rank = self.pipes.index(pipe)
+                self.processes[rank].join(1)
+                if (self.processes[rank].exitcode or 0) < 0:
+                    killed = killed or ReproError(self._obituary(rank))
                 continue
             if isinstance(answer, OutOfMemory):
-                return answer
-        return None
+                return RankOutOfMemory(answer)
+        return killed
 
     def _name(self, rank: int) -> str:
         return f"rank {rank} on node {self._topology.node_of(rank) if self._topology else 0}"
