@@ -13,6 +13,13 @@ from repro.train.allowance import keep_to_allowance
 _MEBIBYTE = 1 << 20
 
 
+@pytest.fixture(autouse=True)
+def _tidy() -> None:
+    """What earlier tests left would be given back, or collected, while memory is looked at."""
+    gc.collect()
+    give_back()
+
+
 class _Layer(TransformerLayer):  # type: ignore[misc]
     """Takes so much memory, and keeps it."""
 
@@ -58,20 +65,13 @@ def test_a_peak_that_is_over_counts_too() -> None:
         look()
 
 
-def _tidy() -> int:
-    """What the process holds when the heap has nothing freed, nor garbage that will be."""
-    gc.collect()
-    give_back()
-    return resident_bytes()
-
-
 def _blocks() -> list[torch.Tensor]:
     """Of 50 mebibytes, each too small to be mapped by itself."""
     return [torch.ones(16 * 1024, dtype=torch.uint8) for _ in range(50 * 64)]
 
 
 def test_what_was_freed_leaves_room_before_the_next_pass() -> None:
-    held, blocks = _tidy(), _blocks()
+    held, blocks = resident_bytes(), _blocks()
     del blocks[::2]
     begin_peak()
     model, kept = _model(1), resident_bytes() - held
@@ -81,7 +81,7 @@ def test_what_was_freed_leaves_room_before_the_next_pass() -> None:
 
 
 def test_what_a_forward_pass_has_freed_leaves_room_before_the_backward_pass() -> None:
-    held, blocks = _tidy(), _blocks()
+    held, blocks = resident_bytes(), _blocks()
 
     class Freeing(nn.Module):
         def forward(self, given: torch.Tensor) -> torch.Tensor:

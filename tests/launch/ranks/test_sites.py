@@ -64,6 +64,15 @@ def _unpaced() -> Site:
     return Site(_TOPOLOGY, 4, cores=None)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _own_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Temporary files of these tests' ranks, by which they are told from those of other tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("ranks")))
+        patch.setattr(tempfile, "tempdir", None)
+        yield
+
+
 @pytest.fixture(scope="module")
 def paced() -> Iterator[Session]:
     """Ranks for all tests that neither break them nor want new ones."""
@@ -355,12 +364,14 @@ def _read(path: Path) -> str:
 
 def _left_behind() -> set[str]:
     """Everything a set of ranks creates that can outlive it: processes and folders."""
+    temporary = tempfile.gettempdir()
     commands = {
-        f"{process.parent.name} {_read(process)[:200]}"
-        for process in Path("/proc").glob("[0-9]*/cmdline")
+        f"{process.name} {_read(process / 'cmdline')[:200]}"
+        for process in Path("/proc").glob("[0-9]*")
+        if f"TMPDIR={temporary} " in _read(process / "environ")
     }
     found = {c for c in commands if "repro.launch.ranks.supervisor" in c or "repro.train.run" in c}
-    return found | {str(path) for path in Path(tempfile.gettempdir()).glob(GLOB)}
+    return found | {str(path) for path in Path(temporary).glob(GLOB)}
 
 
 def _wait_until_clean(before: set[str]) -> None:
