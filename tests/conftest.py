@@ -6,7 +6,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -47,11 +46,12 @@ def _give_way() -> None:
     autogroup = Path("/proc/self/autogroup")
     if autogroup.exists():
         os.setsid()
-        # One process in a tenth of a second may.
-        while autogroup.read_text().split()[-1] != "19":
-            with suppress(BlockingIOError):
+        while True:
+            try:
                 autogroup.write_text("19")
-            time.sleep(0.1)
+                return
+            except BlockingIOError:  # one process in a tenth of a second may
+                time.sleep(0.1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
