@@ -133,25 +133,26 @@ class RankProcesses:
             raise ReproError(f"{self._name(rank)} failed: {answer.message}")
         return answer
 
-    def _cause(self) -> RankOutOfMemory | ReproError | None:
-        """Why the first rank to complain failed, if that is another's end.
+    def _cause(self) -> ReproError | None:
+        """The end of another rank, if that is why the first rank to complain failed.
 
         Neighbours lose their connection to a rank that ran out of memory or was killed, and may say
         so before that is known.
+
+        Raises
+        ------
+        RankOutOfMemory
+            That is the reason.
         """
         killed = None
         for pipe in wait(self.pipes, _LAST_WORDS_S):
             assert isinstance(pipe, Connection)
+            rank = self.pipes.index(pipe)
             try:
-                answer = pipe.recv()
-            except (EOFError, ConnectionResetError):
-                rank = self.pipes.index(pipe)
-                self.processes[rank].join(1)
+                self._take(rank)
+            except ReproError as error:
                 if (self.processes[rank].exitcode or 0) < 0:
-                    killed = killed or ReproError(self._obituary(rank))
-                continue
-            if isinstance(answer, OutOfMemory):
-                return RankOutOfMemory(answer)
+                    killed = killed or error
         return killed
 
     def _name(self, rank: int) -> str:
