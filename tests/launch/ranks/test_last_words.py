@@ -5,8 +5,10 @@ import signal
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Timer
 
 import pytest
+from waiting import PATIENCE_S
 
 from repro.errors import ReproError
 from repro.launch.messages import Failure, Site
@@ -16,25 +18,32 @@ from repro.launch.ranks.rank import Place
 
 
 def _killed_or_complaining(place: Place, supervisor: Connection) -> None:
-    """Rank 1 is killed, and its neighbour says that the connection to it was lost."""
+    """Rank 1 is killed, and its neighbours say that the connection to it was lost."""
     place.log.touch()
     if place.rank == 1:
+        supervisor.recv()
         os.kill(os.getpid(), signal.SIGKILL)
     supervisor.send(Failure("connection reset by peer"))
     supervisor.recv()
 
 
-def test_a_killed_rank_is_named_though_its_neighbour_complains_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("first", ["killed", "complaining"])
+def test_a_killed_rank_is_named_though_its_neighbours_complain_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     monkeypatch.setattr(processes, "PRELOADED", [])
     monkeypatch.setattr(processes, "serve", _killed_or_complaining)
-    ranks = RankProcesses(Site(None, 2, None), None, tmp_path)
+    monkeypatch.setattr(processes, "_LAST_WORDS_S", PATIENCE_S)
+    ranks = RankProcesses(Site(None, 3, None), None, tmp_path)
     user, _kept = Pipe()
+    kill = Timer(0.0 if first == "killed" else 0.5, ranks.pipes[1].send, [None])
     try:
-        ranks.processes[1].join()
-        ranks.pipes[0].poll(None)
+        for rank in (0, 2):
+            ranks.pipes[rank].poll(None)
+        kill.start()
+        if first == "killed":
+            ranks.processes[1].join()
         with pytest.raises(ReproError, match="rank 1 on node 0 was killed by SIGKILL"):
-            ranks.collect(2, user)
+            ranks.collect(3, user)
     finally:
         ranks.bury()

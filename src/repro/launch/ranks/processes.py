@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
@@ -144,16 +145,19 @@ class RankProcesses:
         RankOutOfMemory
             That is the reason.
         """
-        killed = None
-        for pipe in wait(self.pipes, _LAST_WORDS_S):
-            assert isinstance(pipe, Connection)
-            rank = self.pipes.index(pipe)
-            try:
-                self._take(rank)
-            except ReproError as error:
-                if (self.processes[rank].exitcode or 0) < 0:
-                    killed = killed or error
-        return killed
+        speaking: list[Connection] = list(self.pipes)
+        until = time.monotonic() + _LAST_WORDS_S
+        while speaking and (left := until - time.monotonic()) > 0:
+            for pipe in wait(speaking, left):
+                assert isinstance(pipe, Connection)
+                rank = self.pipes.index(pipe)
+                try:
+                    self._take(rank)
+                except ReproError as error:
+                    if (self.processes[rank].exitcode or 0) < 0:
+                        return error
+                    speaking.remove(pipe)
+        return None
 
     def _name(self, rank: int) -> str:
         return f"rank {rank} on node {self._topology.node_of(rank) if self._topology else 0}"
