@@ -1,5 +1,6 @@
 """What several rooms' tests share."""
 
+import gc
 import os
 import signal
 import sys
@@ -52,6 +53,12 @@ def _give_way() -> None:
                 return
             except BlockingIOError:  # one process in a tenth of a second may
                 time.sleep(0.1)
+
+
+def pytest_collection_finish() -> None:
+    # What is imported is looked through by no later search for garbage, of which runs ask for many.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -26,6 +26,8 @@ from repro.predict.explore.jobs.plans import best_plans, choose_job
 from repro.results.metrics import iteration_time_s
 from repro.results.store import write_dataset
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _served() -> None:

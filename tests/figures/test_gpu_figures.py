@@ -11,6 +11,8 @@ from repro.predict.calibration.measured_gpu import decoding_errors, operator_err
 from repro.predict.operators.two_clocks import gpu_iterations
 from repro.results.measured import by_gpu, read_all_kept, read_kept
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=["bokeh", "matplotlib"], autouse=True)
 def backend(request: pytest.FixtureRequest) -> str:

@@ -25,6 +25,8 @@ from repro.results.metrics import iteration_time_s
 from repro.results.schema import Cell
 from repro.results.store import not_run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=["bokeh", "matplotlib"])
 def backend(request: pytest.FixtureRequest) -> str:

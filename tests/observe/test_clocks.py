@@ -66,6 +66,7 @@ def test_ranks_of_one_machine_have_one_clock(pool: RankPool) -> None:
     assert all(offset.uncertainty_s > 0 for _, offset, _ in answers[1:])
 
 
+@pytest.mark.slow
 def test_a_shifted_clock_is_found_in_either_direction(pool: RankPool) -> None:
     shifts_s = (100.0, 105.0, 97.0)
     offsets = pool.run(_measure_shifted, shifts_s, ranks=3)
@@ -73,11 +74,13 @@ def test_a_shifted_clock_is_found_in_either_direction(pool: RankPool) -> None:
         assert abs(offset.offset_s - (shift_s - 100.0)) <= offset.uncertainty_s + _ROUNDING_S
 
 
+@pytest.mark.slow
 def test_a_rank_alone_is_its_own_reference(pool: RankPool) -> None:
     (offset,) = pool.run(_measure_shifted, (5.0,), ranks=1)
     assert (offset.offset_s, offset.uncertainty_s) == (0.0, 0.0)
 
 
+@pytest.mark.slow
 def test_times_of_a_drifting_clock_are_right_all_along(pool: RankPool) -> None:
     """Clocks that differ by a tenth, some 30 ms from one measurement to the other."""
     for answers in pool.run(_measure_while_drifting, 0.1, 6, ranks=2):

@@ -20,6 +20,8 @@ from repro.train.megatron.steps import Batch
 from repro.train.records import TrainingRun
 from repro.train.training import Training
 
+pytestmark = pytest.mark.slow
+
 _KERNEL_US = 5.0
 
 

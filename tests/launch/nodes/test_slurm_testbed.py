@@ -12,7 +12,7 @@ from waiting import wait_until
 
 from repro.testbed.links import read_uplink_bytes
 
-pytestmark = [pytest.mark.testbed, pytest.mark.root, needs_slurm]
+pytestmark = [pytest.mark.slow, pytest.mark.testbed, pytest.mark.root, needs_slurm]
 
 _LINK_GBPS = 0.2
 _SENT_BYTES = 20_000_000

@@ -16,6 +16,8 @@ from repro.launch.ranks import processes
 from repro.launch.ranks.processes import RankProcesses
 from repro.launch.ranks.rank import Place
 
+pytestmark = pytest.mark.slow
+
 
 def _killed_or_complaining(place: Place, supervisor: Connection) -> None:
     """Rank 1 is killed, and its neighbours say that the connection to it was lost."""

@@ -17,6 +17,8 @@ from repro.predict.fused.iteration import iteration_times_s
 from repro.predict.fused.parameters import read_fused
 from repro.predict.fused.reading import read_runs
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def published() -> pd.DataFrame:

@@ -13,6 +13,8 @@ from repro.predict.calibration.validation import validate
 from repro.predict.fused.parameters import read_fused
 from repro.predict.parameters import calibration
 
+pytestmark = pytest.mark.slow
+
 # Mean absolute errors in percent, by file and what groups its rows.
 _PINNED: dict[tuple[str, tuple[str, ...]], dict[str, float]] = {
     ("training_a100_vtrain.csv", ()): {

@@ -19,6 +19,8 @@ from repro.predict.calibration.serving_fitting import (
 )
 from repro.predict.serving.parameters import read_fits
 
+pytestmark = pytest.mark.slow
+
 # What unlike software would have; not far beyond what is held possible beforehand.
 _TRUTH = ServingCosts(
     gap_s=5e-6,
