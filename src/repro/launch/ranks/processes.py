@@ -145,7 +145,7 @@ class RankProcesses:
         RankOutOfMemory
             That is the reason.
         """
-        speaking: list[Connection] = list(self.pipes)
+        speaking = list(self.pipes)
         until = time.monotonic() + _LAST_WORDS_S
         while speaking and (left := until - time.monotonic()) > 0:
             for pipe in wait(speaking, left):
