@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,8 @@ import xarray as xr
 from hypothesis import settings
 from hypothesis.configuration import set_hypothesis_home_dir
 from made_up import made_up_experiment
+
+from repro.giving_way import give_way
 
 pytest_plugins = ["browsing"]
 
@@ -34,25 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--gpu"):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if hasattr(config, "workerinput"):
-        _give_way()
-
-
-def _give_way() -> None:
-    """Have all else go first: what runs on pytest-xdist's workers measures nothing.
-
-    A kernel may share cores among sessions before it looks at who gives way within one (sched(7),
-    autogroup): there a worker has a session of its own, with the smallest share.
-    """
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    autogroup = Path("/proc/self/autogroup")
-    if autogroup.exists():
-        os.setsid()
-        while True:
-            try:
-                autogroup.write_text("19")
-                return
-            except BlockingIOError:  # one process in a tenth of a second may
-                time.sleep(0.1)
+        # What runs on pytest-xdist's workers measures nothing.
+        give_way()
 
 
 def pytest_collection_finish() -> None:
@@ -64,6 +48,10 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     from repro.testbed.ability import testbed_ability
 
+    for item in items:
+        # What others at the same time would disturb would be waited for by itself.
+        if item.get_closest_marker("testbed") or item.get_closest_marker("alone"):
+            item.add_marker(pytest.mark.slow)
     marked = [item for item in items if item.get_closest_marker("testbed")]
     if marked and not (ability := testbed_ability()).works:
         for item in marked:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from waiting import PATIENCE_S
 
 from repro.processes import map_in_order, process_pool
@@ -23,6 +24,28 @@ with processes.process_pool(1) as pool:
     pool.submit(abs, 1)
     os.kill(os.getpid(), signal.SIGKILL)
 """
+
+
+_GIVES_WAY = """
+import os
+from pathlib import Path
+from repro.launch.messages import Site
+from repro.launch.ranks.sites import open_site
+from repro.giving_way import give_way
+give_way()
+with open_site(Site(topology=None, ranks=1, cores=None)) as session:
+    for pid in (os.getpid(), session._supervisor.pid):
+        share = Path(f"/proc/{pid}/autogroup")
+        idle = os.sched_getscheduler(pid) == os.SCHED_IDLE
+        print(os.getsid(pid) == pid, idle, share.read_text().split()[-1] if share.exists() else 19)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="other kernels have nice values only")
+def test_ranks_of_what_gives_way_give_way_in_their_own_session() -> None:
+    told = subprocess.run([sys.executable, "-c", _GIVES_WAY], capture_output=True, text=True)
+    assert told.stdout.splitlines() == ["True True 19"] * 2, told.stderr
 
 
 def test_no_more_items_are_in_flight_than_the_bound() -> None:

@@ -13,19 +13,37 @@ from waiting import wait_until
 from repro import pipeline
 from repro.errors import ReproError
 
+# Losses beside what is timed write who they are, and take longer.
 _DVC = """#!/bin/sh
 echo "$@" >> called
-echo "Stage 'dump' didn't change, skipping"
-echo "Running stage 'first_look':"
-echo "> a command"
-sleep {sleep}
-echo "Running stage 'site':"
-exit {status}
+case "$*" in
+*losses*)
+  echo $$ > beside
+  sleep {beside}
+  echo over >> beside
+  exit 1
+  ;;
+*first_look)
+  echo "Stage 'dump' didn't change, skipping"
+  echo "Running stage 'first_look':"
+  echo "> a command"
+  sleep {sleep}
+  ;;
+*experiment*)
+  echo "Running stage 'experiment@weak_scaling':"
+  exit {status}
+  ;;
+*repro)
+  echo "Running stage 'site':"
+  ;;
+esac
 """
 _ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 _STAGES = {
     "dump": ["data/enwiki/dump.xml.bz2"],
     "first_look": ["results/first_look/breakdown.png"],
+    "experiment@weak_scaling": ["results/weak_scaling.nc"],
+    "losses": ["results/losses.nc"],
     "site": ["results/site"],
 }
 
@@ -45,9 +63,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _install(project: Path, sleep: float = 0.1, status: int = 0) -> None:
+def _install(project: Path, status: int = 0, beside: float = 0.0) -> None:
     script = project / "dvc"
-    script.write_text(_DVC.format(sleep=sleep, status=status))
+    script.write_text(_DVC.format(sleep=0.1, status=status, beside=beside))
     script.chmod(0o700)
 
 
@@ -57,37 +75,86 @@ def test_it_says_what_runs_how_long_and_what_to_look_at(
     _install(project)
     assert pipeline.run_pipeline(None) == 0
     first = capsys.readouterr().out
-    assert "[2/3] first_look: 0 s gone, no earlier run tells how long 2 of the rest take" in first
+    assert "[2/5] first_look: 0 s gone, no earlier run tells how long 3 of the rest take" in first
+    assert "beside experiments: losses, predictions, validation" in first
     assert "look at results/first_look/breakdown.png" in first
     assert "> a command" in first
     (project / "stage_times.json").write_text(
-        json.dumps({"default": {"first_look": 100.0, "site": 200.0}, "ci": {"site": 1.0}})
+        json.dumps(
+            {
+                "default": {"first_look": 100.0, "experiment@weak_scaling": 60.0, "site": 200.0},
+                "ci": {"site": 1.0},
+            }
+        )
     )
     assert pipeline.run_pipeline(None) == 0
     second = capsys.readouterr().out
-    assert "[2/3] first_look: 0 s gone, about 5.0 min left" in second
+    assert "[2/5] first_look: 0 s gone, about 6.0 min left" in second
     assert "about 3.3 min left" in second
     times = json.loads((project / "stage_times.json").read_text())
     assert times["ci"] == {"site": 1.0}
     assert times["default"]["first_look"] < 100.0
     # The first look goes first, whatever the file's order.
-    assert (project / "called").read_text().splitlines() == ["repro first_look", "repro"] * 2
+    assert _called(project) == 2 * [
+        "first_look",
+        "notebooks resolve",
+        "--single-item experiment@weak_scaling",
+        "",
+    ]
+
+
+def _called(project: Path, beside: bool = False) -> list[str]:
+    """What DVC was asked to run, beside what is timed or in its turn."""
+    called = [line.partition("repro")[2] for line in (project / "called").read_text().splitlines()]
+    return [line.strip() for line in called if ("losses" in line) == beside]
+
+
+def test_what_is_beside_is_waited_for_and_may_fail_there(project: Path) -> None:
+    _install(project, beside=0.5)
+    assert pipeline.run_pipeline(None) == 0
+    assert _called(project, beside=True) == ["--single-item losses predictions validation"]
+    assert (project / "beside").read_text().splitlines()[1] == "over"
+
+
+def test_what_is_beside_ends_where_what_is_timed_fails(project: Path) -> None:
+    _install(project, status=7, beside=600)
+    assert pipeline.run_pipeline(None) == 7
+    assert not (project / "beside").exists() or not _runs(project / "beside")
+
+
+def test_an_allowance_of_cores_is_left_to_what_is_timed(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "usable_cores", lambda: 0.5)
+    _install(project)
+    assert pipeline.run_pipeline(None) == 0
+    assert _called(project, beside=True) == []
+    assert "experiment@weak_scaling" in _called(project)
 
 
 def test_a_first_run_is_told_from_the_reference_run_how_long_it_will_take(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _install(project)
-    kept = {"default": {"dump": 60.0, "first_look": 120.0, "site": 240.0}}
+    kept = {
+        "default": {
+            "dump": 60.0,
+            "first_look": 120.0,
+            "experiment@weak_scaling": 30.0,
+            "site": 240.0,
+        }
+    }
     (project / "kept_times.json").write_text(json.dumps(kept))
     # A machine that took 180 seconds for what took that run 60.
     (project / "stage_times.json").write_text(json.dumps({"default": {"dump": 180.0}}))
     assert pipeline.run_pipeline(None) == 0
     said = capsys.readouterr().out
     slower = (60 + 180) / (60 + 60)
-    assert f"about {slower * (120 + 240) / 60:.1f} min left, from what the reference run" in said
-    # The first look was over at once, and is a stage of both now.
-    last = (60 + 180) / (60 + 60 + 120) * 240
+    assert (
+        f"about {slower * (120 + 30 + 240) / 60:.1f} min left, from what the reference run" in said
+    )
+    # The first look and the experiment were over at once, and are stages of both now.
+    last = (60 + 180) / (60 + 60 + 120 + 30) * 240
     assert f"site: 0 s gone, about {last / 60:.1f} min left, from" in said
 
 
@@ -96,7 +163,8 @@ def test_what_stages_took_is_kept_with_a_reference_run(project: Path) -> None:
         pipeline.keep_times()
     _install(project)
     assert pipeline.run_pipeline(None) == 0
-    assert json.loads(pipeline.keep_times().read_text())["default"].keys() == {"first_look", "site"}
+    kept = json.loads(pipeline.keep_times().read_text())["default"]
+    assert kept.keys() == {"first_look", "experiment@weak_scaling", "site"}
 
 
 def test_a_profile_is_chosen_by_one_word_and_a_failure_is_passed_on(project: Path) -> None:
@@ -105,7 +173,8 @@ def test_a_profile_is_chosen_by_one_word_and_a_failure_is_passed_on(project: Pat
     text = (project / "pipeline.yaml").read_text()
     assert text == "# How thoroughly.\nprofile: ci\n"
     # A stage that failed took no time worth knowing.
-    assert "site" not in json.loads((project / "stage_times.json").read_text())["ci"]
+    times = json.loads((project / "stage_times.json").read_text())["ci"]
+    assert times.keys() == {"first_look"}
 
 
 def test_an_unknown_profile_is_not_kept(project: Path) -> None:
@@ -114,14 +183,26 @@ def test_an_unknown_profile_is_not_kept(project: Path) -> None:
     assert "profile: default" in (project / "pipeline.yaml").read_text()
 
 
-def _begin(project: Path, ignored: signal.Signals | None = None) -> "subprocess.Popen[bytes]":
-    """A pipeline whose stage, which writes its number, would not end before long."""
+_ENDLESS = "#!/bin/sh\nsh -c 'echo $$ > stage; exec sleep 600'\n"
+_ENDLESS_BESIDE = """#!/bin/sh
+case "$*" in
+*losses*) sh -c 'echo $$ > stage; exec sleep 600' ;;
+*experiment*) sleep {timed} ;;
+esac
+"""
+
+
+def _begin(
+    project: Path, ignored: signal.Signals | None = None, dvc: str = _ENDLESS
+) -> "subprocess.Popen[bytes]":
+    """A pipeline with a stage, which writes its number, that would not end before long."""
     script = project / "dvc"
-    script.write_text("#!/bin/sh\nsh -c 'echo $$ > stage; exec sleep 600'\n")
+    script.write_text(dvc)
     script.chmod(0o700)
     code = (
         "from pathlib import Path; from repro import pipeline as p;"
-        "p.ROOT, p._stages = Path.cwd(), dict; p._TIMES = Path('times'); p.run_pipeline(None)"
+        "p._stages = lambda: {'experiment@weak_scaling': []};"
+        "p.ROOT, p._TIMES = Path.cwd(), Path('times'); p.run_pipeline(None)"
     )
 
     def dispose() -> None:
@@ -135,7 +216,12 @@ def _begin(project: Path, ignored: signal.Signals | None = None) -> "subprocess.
 
 
 def _stage_runs(project: Path) -> bool:
-    return os.path.exists(f"/proc/{int((project / 'stage').read_text())}")
+    return _runs(project / "stage")
+
+
+def _runs(note: Path) -> bool:
+    """Whether the process that noted its number does."""
+    return os.path.exists(f"/proc/{int(note.read_text().split()[0])}")
 
 
 @pytest.mark.slow
@@ -143,6 +229,15 @@ def _stage_runs(project: Path) -> bool:
 def test_told_to_end_it_leaves_nothing_running(project: Path, how: signal.Signals) -> None:
     started = _begin(project)
     started.send_signal(how)
+    assert started.wait(60) is not None
+    wait_until(lambda: not _stage_runs(project))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("timed", [0, 600])
+def test_told_to_end_it_leaves_nothing_running_beside(project: Path, timed: int) -> None:
+    started = _begin(project, dvc=_ENDLESS_BESIDE.format(timed=timed))
+    started.terminate()
     assert started.wait(60) is not None
     wait_until(lambda: not _stage_runs(project))
 

@@ -12,16 +12,20 @@ from pathlib import Path
 
 import yaml
 
+from repro import giving_way
 from repro.atomic import replace_text
 from repro.catalog.reading import choose
 from repro.catalog.studies.experiments import EXPERIMENTS, experiment
 from repro.errors import ReproError
+from repro.observe.environment import usable_cores
 from repro.paths import PARAMS, RESULTS, ROOT
 from repro.results.reference import REFERENCE
 
 # By profile and stage.
 _TIMES, _KEPT_TIMES = (folder / "stage_times.json" for folder in (RESULTS, REFERENCE))
 _PROFILE = PARAMS / "pipeline.yaml"
+_DVC = ("dvc", "--wait-for-lock", "repro")
+_ALONE = ("--single-item",)
 _RUNNING = re.compile(r"Running stage '(.+)':")
 _UNCHANGED = re.compile(r"Stage '(.+)' didn't change")
 # What a reader would open, of what a stage leaves; without a suffix it is a folder.
@@ -30,6 +34,10 @@ _SHORTEST_SHOWN_S = 2.0
 # Beforehand this machine is taken to have been as fast as the reference run's in so many seconds.
 _AS_FAST_S = 60.0
 _FIRST = "first_look"
+# What is not timed and needs no timing goes beside experiments, whose ranks mostly wait for links.
+_BESIDE = ("losses", "predictions", "validation")
+_TIMED = "experiment@"
+_BEFORE_TIMED = ("notebooks", "resolve")
 
 
 def run_pipeline(profile: str | None) -> int:
@@ -54,7 +62,12 @@ def run_pipeline(profile: str | None) -> int:
     course = _Course(_stages(), known.get(chosen, {}), _read(_KEPT_TIMES).get(chosen, {}))
     try:
         # What needs little else goes first, so that there is something to look at.
-        return _follow(course, [_FIRST]) or _follow(course, [])
+        return (
+            _follow(course, [_FIRST])
+            or _follow(course, [*_BEFORE_TIMED])
+            or _follow_beside(course, [name for name in course.outputs if name.startswith(_TIMED)])
+            or _follow(course, [])
+        )
     finally:
         replace_text(_TIMES, json.dumps({**known, chosen: course.times_s}, indent=1) + "\n")
 
@@ -108,8 +121,9 @@ class _Course:
     def _rest(self) -> str:
         """How long what is left will take: as the last time, else as the reference run, times what
         stages took here over what they took that run."""
-        if not (new := self.left - set(self.times_s)):
-            return f"about {_duration(sum(self.times_s[name] for name in self.left))} left"
+        left = self.left - set(_BESIDE)
+        if not (new := left - set(self.times_s)):
+            return f"about {_duration(sum(self.times_s[name] for name in left))} left"
         if unknown := new - set(self.reference_s):
             return f"no earlier run tells how long {len(unknown)} of the rest take"
         both = self.times_s.keys() & self.reference_s.keys()
@@ -117,7 +131,7 @@ class _Course:
             _AS_FAST_S + sum(times[name] for name in both)
             for times in (self.times_s, self.reference_s)
         )
-        left_s = sum(self.times_s[name] for name in self.left - new)
+        left_s = sum(self.times_s[name] for name in left - new)
         left_s += here_s / there_s * sum(self.reference_s[name] for name in new)
         return f"about {_duration(left_s)} left, from what the reference run took"
 
@@ -131,13 +145,45 @@ class _Course:
         return f"{self.stage} took {_duration(taken_s)}; look at {', '.join(shown)}"
 
 
+def _follow_beside(course: _Course, timed: list[str]) -> int:
+    """Run DVC on stages that are timed, and on what is not in the time that they leave.
+
+    Neither looks at what its stages depend on, which both would lock. What fails beside is run
+    again in its turn, and says why then.
+    """
+    if usable_cores() < len(os.sched_getaffinity(0)):
+        # A container's allowance is used up by whoever computes, be it the last to.
+        return _follow(course, timed)
+    _say(f"beside experiments: {', '.join(_BESIDE)}")
+    beside = subprocess.Popen(
+        [*_DVC, *_ALONE, *_BESIDE],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=giving_way.give_way,
+        # Kernels begin sessions, and run this first.
+        env={**os.environ, "PYTHONSTARTUP": giving_way.__file__},
+    )
+    try:
+        if not (status := _follow(course, [*_ALONE, *timed])):
+            beside.wait()
+        return status
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        if beside.poll() is None:
+            os.killpg(beside.pid, signal.SIGTERM)
+            beside.wait()
+
+
 def _follow(course: _Course, targets: list[str]) -> int:
     """Run DVC, and say more where it begins and ends a stage.
 
     DVC is in a session of its own and hears only from this process, which passes on whatever tells
     it to end, so that neither goes on without the other.
     """
-    command = ["dvc", "repro", *targets]
+    command = [*_DVC, *targets]
     for number in (signal.SIGTERM, signal.SIGHUP):
         # `nohup` asks that one is ignored.
         if signal.getsignal(number) is signal.SIG_DFL:

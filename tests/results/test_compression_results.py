@@ -1,6 +1,7 @@
 """Tables of compressed training from numbers that are known."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,14 +10,15 @@ from made_up import made_up_configuration, made_up_records
 
 from repro.catalog.studies.compression import read_compression_study
 from repro.errors import ReproError
-from repro.experiments.compression import loss_run
+from repro.experiments import losses
+from repro.experiments.losses import loss_run
 from repro.figures.studies.compression import loss_curves, loss_over_time, measured_times
 from repro.observe.nic import NicSeries
 from repro.results.compression import has_losses, loss_dataset, loss_table, time_table
 from repro.results.merging import merge
 from repro.results.outcome import Outcome, OutOfMemory
 from repro.results.schema import Cell
-from repro.results.store import not_run
+from repro.results.store import not_run, write_dataset
 from repro.train.records import RankRecord
 
 _STEPS, _SEEDS = (10, 20), (1, 2, 3)
@@ -104,6 +106,30 @@ def test_figures_show_every_scheme(results: xr.Dataset) -> None:
     ends = [one["time"].max() for one in over_time.traverse(lambda one: one, [hv.Curve])]
     assert len(ends) == 4
     assert ends[1] == pytest.approx(_NAIVE_TIME * ends[0])
+
+
+def test_what_was_trained_alike_is_not_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(losses, "RESULTS", tmp_path / "results")
+    trained: list[str] = []
+
+    def train(profile: str, output: str) -> xr.Dataset:
+        trained.append(output)
+        return xr.Dataset()
+
+    monkeypatch.setattr(losses, "train_losses", train)
+    resolved = losses.resolve_losses(read_compression_study(), "ci")
+    found = resolved.describe(xr.Dataset({"validation_loss": 6.0}), {})
+    write_dataset(found, tmp_path / "results/losses.nc")
+    assert losses.known_losses("ci")["validation_loss"] == 6.0
+    assert trained == []
+    # Other seeds and steps.
+    losses.known_losses("default")
+    assert trained == ["results/adhoc/losses-default.nc"]
+    write_dataset(found.assign_attrs(spectra="others"), tmp_path / "results/losses.nc")
+    losses.known_losses("ci")
+    assert trained[1:] == ["results/adhoc/losses-ci.nc"]
 
 
 def test_a_training_without_room_is_an_error_that_names_it() -> None:

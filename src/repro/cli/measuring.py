@@ -63,6 +63,17 @@ def operators(
 
 
 @app.command(rich_help_panel=PANEL)
+def losses(
+    profile: Annotated[str, typer.Option(help="Of params/compression.yaml.")] = "default",
+) -> None:
+    """Train with compressed messages for the loss, which nothing else that runs can change."""
+    from repro.experiments.losses import OF_PIPELINE, train_losses
+    from repro.results.compression import loss_table
+
+    typer.echo(loss_table(train_losses(profile, OF_PIPELINE)).round(4).to_string())
+
+
+@app.command(rich_help_panel=PANEL)
 def gpu() -> None:
     """Measure this machine's GPU by itself (params/gpu.yaml), and keep it in data/measured/."""
     from repro.corpus.config import read_corpus_config

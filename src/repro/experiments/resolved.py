@@ -53,9 +53,13 @@ class Resolved:
         return dataset.assign_attrs(
             **self.attributes,
             not_run=json.dumps({**self.missing, **not_run}),
-            asked=json.dumps(self._asked(), default=_plain),
+            asked=self.asked_json(),
             provenance=provenance(self.parameters),
         )
+
+    def asked_json(self) -> str:
+        """What ranks are told, as the dataset keeps it."""
+        return json.dumps(self._asked(), default=_plain)
 
     def _asked(self) -> list[Mapping[str, object]]:
         return [case.inputs for case in self.cases]

@@ -36,7 +36,7 @@ def write_resolved(profile: str, folder: Path) -> list[Path]:
         found[f"collectives-{cluster}"] = [resolve(select_sweep(cluster, profile=profile))]
     found["communication"] = [resolve_communication(profile=profile)]
     found["hierarchical_zero"] = [resolve_partitions(profile)]
-    found["compression"] = resolve_compression(profile=profile)
+    found["compression"] = [resolve_compression(profile=profile)]
     one = select("weak_scaling", models="bert-large", gpus=8, profile=profile)
     found["sensitivity"] = resolve_sensitivity(one)
     return [_write(folder / f"{stage}.json", parts) for stage, parts in found.items()]

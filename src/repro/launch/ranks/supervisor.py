@@ -23,6 +23,7 @@ from typing import Any
 
 from repro.collectives.records import SweepRecord
 from repro.errors import NotRunHere, ReproError
+from repro.giving_way import give_way, gives_way
 from repro.launch.messages import (
     Failure,
     Join,
@@ -285,6 +286,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A plain kill unwinds like the end of the pipe does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    if gives_way():
+        give_way()
     with Connection(int(sys.argv[1])) as user:
         try:
             supervise(user)
