@@ -125,7 +125,7 @@ def test_what_is_beside_ends_where_what_is_timed_fails(project: Path) -> None:
 def test_an_allowance_of_cores_is_left_to_what_is_timed(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "usable_cores", lambda: 0.5)
+    monkeypatch.setattr(pipeline, "is_rationed", lambda: True)
     _install(project)
     assert pipeline.run_pipeline(None) == 0
     assert _called(project, beside=True) == []

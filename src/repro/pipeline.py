@@ -17,7 +17,7 @@ from repro.atomic import replace_text
 from repro.catalog.reading import choose
 from repro.catalog.studies.experiments import EXPERIMENTS, experiment
 from repro.errors import ReproError
-from repro.observe.environment import usable_cores
+from repro.observe.environment import is_rationed
 from repro.paths import PARAMS, RESULTS, ROOT
 from repro.results.reference import REFERENCE
 
@@ -25,7 +25,7 @@ from repro.results.reference import REFERENCE
 _TIMES, _KEPT_TIMES = (folder / "stage_times.json" for folder in (RESULTS, REFERENCE))
 _PROFILE = PARAMS / "pipeline.yaml"
 _DVC = ("dvc", "--wait-for-lock", "repro")
-_ALONE = ("--single-item",)
+_ALONE = ("--single-item",)  # without what a stage depends on
 _RUNNING = re.compile(r"Running stage '(.+)':")
 _UNCHANGED = re.compile(r"Stage '(.+)' didn't change")
 # What a reader would open, of what a stage leaves; without a suffix it is a folder.
@@ -33,11 +33,11 @@ _SHOWN = ("", ".ipynb", ".png", ".html", ".nc")
 _SHORTEST_SHOWN_S = 2.0
 # Beforehand this machine is taken to have been as fast as the reference run's in so many seconds.
 _AS_FAST_S = 60.0
-_FIRST = "first_look"
-# What is not timed and needs no timing goes beside experiments, whose ranks mostly wait for links.
+# What needs little else goes first, so that there is something to look at.
+_FIRST, _SECOND = ("first_look",), ("notebooks", "resolve")
+# Ranks of what is timed mostly wait for links; what is not timed goes beside them.
+_TIMED = ("experiment@", "collectives@", "sensitivity", "communication", "hierarchical_zero")
 _BESIDE = ("losses", "predictions", "validation")
-_TIMED = "experiment@"
-_BEFORE_TIMED = ("notebooks", "resolve")
 
 
 def run_pipeline(profile: str | None) -> int:
@@ -61,12 +61,12 @@ def run_pipeline(profile: str | None) -> int:
     known = _read(_TIMES)
     course = _Course(_stages(), known.get(chosen, {}), _read(_KEPT_TIMES).get(chosen, {}))
     try:
-        # What needs little else goes first, so that there is something to look at.
+        timed = [name for name in course.outputs if name.startswith(_TIMED)]
         return (
-            _follow(course, [_FIRST])
-            or _follow(course, [*_BEFORE_TIMED])
-            or _follow_beside(course, [name for name in course.outputs if name.startswith(_TIMED)])
-            or _follow(course, [])
+            _follow(course, *_FIRST)
+            or _follow(course, *_SECOND)
+            or _follow_beside(course, timed)
+            or _follow(course)
         )
     finally:
         replace_text(_TIMES, json.dumps({**known, chosen: course.times_s}, indent=1) + "\n")
@@ -146,14 +146,13 @@ class _Course:
 
 
 def _follow_beside(course: _Course, timed: list[str]) -> int:
-    """Run DVC on stages that are timed, and on what is not in the time that they leave.
+    """Run DVC on stages that are timed, in their order, and in the time that they leave on others.
 
     Neither looks at what its stages depend on, which both would lock. What fails beside is run
     again in its turn, and says why then.
     """
-    if usable_cores() < len(os.sched_getaffinity(0)):
-        # A container's allowance is used up by whoever computes, be it the last to.
-        return _follow(course, timed)
+    if is_rationed():
+        return _follow(course, *timed)
     _say(f"beside experiments: {', '.join(_BESIDE)}")
     beside = subprocess.Popen(
         [*_DVC, *_ALONE, *_BESIDE],
@@ -166,7 +165,7 @@ def _follow_beside(course: _Course, timed: list[str]) -> int:
         env={**os.environ, "PYTHONSTARTUP": giving_way.__file__},
     )
     try:
-        if not (status := _follow(course, [*_ALONE, *timed])):
+        if not (status := _follow(course, *_ALONE, *timed)):
             beside.wait()
         return status
     except KeyboardInterrupt:
@@ -177,7 +176,7 @@ def _follow_beside(course: _Course, timed: list[str]) -> int:
             beside.wait()
 
 
-def _follow(course: _Course, targets: list[str]) -> int:
+def _follow(course: _Course, *targets: str) -> int:
     """Run DVC, and say more where it begins and ends a stage.
 
     DVC is in a session of its own and hears only from this process, which passes on whatever tells

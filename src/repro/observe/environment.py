@@ -42,16 +42,30 @@ def provenance(parameters: Mapping[str, object]) -> str:
 
 def usable_cores(cgroups: Path = Path("/sys/fs/cgroup")) -> float:
     """Cores that this process may use: those it may run on, or what a container is allowed."""
+    return min(float(_cores()), _allowance(cgroups))
+
+
+def is_rationed(cgroups: Path = Path("/sys/fs/cgroup")) -> bool:
+    """Whether a container is allowed less than its cores: whoever computes uses that up, be it the
+    last to be given a core."""
+    return _allowance(cgroups) < _cores()
+
+
+def _cores() -> int:
     # macOS has no affinity.
     affinity = getattr(os, "sched_getaffinity", None)
-    cores = float(len(affinity(0)) if affinity else os.cpu_count() or 1)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _allowance(cgroups: Path) -> float:
+    """Cores that this process's groups are allowed; infinite without a limit."""
     memberships = Path("/proc/self/cgroup")
     own = memberships.read_text() if memberships.exists() else ""
     name = next((line[3:] for line in own.splitlines() if line.startswith("0::")), "")
     # In a container its own group is the root of what it sees.
     parts = Path(name.lstrip("/")).parts
     groups = (cgroups.joinpath(*parts[:depth]) for depth in range(len(parts) + 1))
-    return min(cores, *(_allowed(group / "cpu.max") for group in groups))
+    return min(_allowed(group / "cpu.max") for group in groups)
 
 
 def _allowed(cpu_max: Path) -> float:
