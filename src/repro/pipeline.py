@@ -25,7 +25,7 @@ from repro.results.reference import REFERENCE
 _TIMES, _KEPT_TIMES = (folder / "stage_times.json" for folder in (RESULTS, REFERENCE))
 _PROFILE = PARAMS / "pipeline.yaml"
 _DVC = ("dvc", "--wait-for-lock", "repro")
-_ALONE = ("--single-item",)  # without what a stage depends on
+_ALONE = "--single-item"  # without what a stage depends on
 _RUNNING = re.compile(r"Running stage '(.+)':")
 _UNCHANGED = re.compile(r"Stage '(.+)' didn't change")
 # What a reader would open, of what a stage leaves; without a suffix it is a folder.
@@ -34,7 +34,7 @@ _SHORTEST_SHOWN_S = 2.0
 # Beforehand this machine is taken to have been as fast as the reference run's in so many seconds.
 _AS_FAST_S = 60.0
 # What needs little else goes first, so that there is something to look at.
-_FIRST, _SECOND = ("first_look",), ("notebooks", "resolve")
+_FIRST, _SECOND = "first_look", ("notebooks", "resolve")
 # Ranks of what is timed mostly wait for links; what is not timed goes beside them.
 _TIMED = ("experiment@", "collectives@", "sensitivity", "communication", "hierarchical_zero")
 _BESIDE = ("losses", "predictions", "validation")
@@ -63,7 +63,7 @@ def run_pipeline(profile: str | None) -> int:
     try:
         timed = [name for name in course.outputs if name.startswith(_TIMED)]
         return (
-            _follow(course, *_FIRST)
+            _follow(course, _FIRST)
             or _follow(course, *_SECOND)
             or _follow_beside(course, timed)
             or _follow(course)
@@ -155,7 +155,7 @@ def _follow_beside(course: _Course, timed: list[str]) -> int:
         return _follow(course, *timed)
     _say(f"beside experiments: {', '.join(_BESIDE)}")
     beside = subprocess.Popen(
-        [*_DVC, *_ALONE, *_BESIDE],
+        [*_DVC, _ALONE, *_BESIDE],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -165,7 +165,7 @@ def _follow_beside(course: _Course, timed: list[str]) -> int:
         env={**os.environ, "PYTHONSTARTUP": giving_way.__file__},
     )
     try:
-        if not (status := _follow(course, *_ALONE, *timed)):
+        if not (status := _follow(course, _ALONE, *timed)):
             beside.wait()
         return status
     except KeyboardInterrupt:
