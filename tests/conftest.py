@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis.configuration import set_hypothesis_home_dir
 from made_up import made_up_experiment
 
-from repro.giving_way import give_way
+from repro import giving_way
 
 pytest_plugins = ["browsing"]
 
@@ -35,8 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--gpu"):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if hasattr(config, "workerinput"):
-        # What runs on pytest-xdist's workers measures nothing.
-        give_way()
+        # What runs on pytest-xdist's workers measures nothing, notebooks' kernels neither.
+        giving_way.give_way()
+        os.environ["PYTHONSTARTUP"] = giving_way.__file__
 
 
 def pytest_collection_finish() -> None:
