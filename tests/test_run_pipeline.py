@@ -123,13 +123,15 @@ def test_what_is_beside_ends_where_what_is_timed_fails(project: Path) -> None:
 
 
 def test_an_allowance_of_cores_is_left_to_what_is_timed(
-    project: Path, monkeypatch: pytest.MonkeyPatch
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(pipeline, "is_rationed", lambda: True)
     _install(project)
     assert pipeline.run_pipeline(None) == 0
     assert _called(project, beside=True) == []
     assert "experiment@weak_scaling" in _called(project)
+    # What takes its turn is of the rest.
+    assert "no earlier run tells how long 4 of the rest take" in capsys.readouterr().out
 
 
 def test_a_first_run_is_told_from_the_reference_run_how_long_it_will_take(

@@ -59,7 +59,12 @@ def run_pipeline(profile: str | None) -> int:
         replace_text(_PROFILE, re.sub(r"(?m)^profile: .*$", f"profile: {profile}", text))
     chosen = yaml.safe_load(_PROFILE.read_text(encoding="utf-8"))["profile"]
     known = _read(_TIMES)
-    course = _Course(_stages(), known.get(chosen, {}), _read(_KEPT_TIMES).get(chosen, {}))
+    course = _Course(
+        _stages(),
+        known.get(chosen, {}),
+        _read(_KEPT_TIMES).get(chosen, {}),
+        beside=() if is_rationed() else _BESIDE,
+    )
     try:
         timed = [name for name in course.outputs if name.startswith(_TIMED)]
         return (
@@ -95,12 +100,13 @@ def _read(path: Path) -> dict[str, dict[str, float]]:
 
 @dataclass
 class _Course:
-    """How far the stages are; `times_s` is what each took, the last time it ran, and `reference_s`
-    what it took the reference run."""
+    """How far the stages are; `times_s` is what each took, the last time it ran, `reference_s` what
+    it took the reference run, and `beside` those that run beside others here."""
 
     outputs: dict[str, list[str]]
     times_s: dict[str, float]
     reference_s: dict[str, float]
+    beside: tuple[str, ...]
     left: set[str] = field(init=False)
     began: float = field(default_factory=time.monotonic)
     stage: str = ""
@@ -121,7 +127,7 @@ class _Course:
     def _rest(self) -> str:
         """How long what is left will take: as the last time, else as the reference run, times what
         stages took here over what they took that run."""
-        left = self.left - set(_BESIDE)
+        left = self.left - set(self.beside)
         if not (new := left - set(self.times_s)):
             return f"about {_duration(sum(self.times_s[name] for name in left))} left"
         if unknown := new - set(self.reference_s):
@@ -151,11 +157,11 @@ def _follow_beside(course: _Course, timed: list[str]) -> int:
     Neither looks at what its stages depend on, which both would lock. What fails beside is run
     again in its turn, and says why then.
     """
-    if is_rationed():
+    if not course.beside:
         return _follow(course, *timed)
-    _say(f"beside experiments: {', '.join(_BESIDE)}")
+    _say(f"beside experiments: {', '.join(course.beside)}")
     beside = subprocess.Popen(
-        [*_DVC, _ALONE, *_BESIDE],
+        [*_DVC, _ALONE, *course.beside],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
