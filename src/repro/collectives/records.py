@@ -70,8 +70,8 @@ class Timing:
     time_s
         One entry per repeat: its time on this rank, over `calls`.
     sent_bytes, received_bytes
-        What this rank's network interface counted for one call, headers included; NaN where ranks
-        share an interface or do not use one.
+        What this rank's network interface counted for one call of the first repeat, headers
+        included; NaN where ranks share an interface or do not use one.
     """
 
     layout: Layout

@@ -120,13 +120,18 @@ class _Called:
 
 @dataclass
 class _Repeats:
-    """What one size took over one turn's links; `of_all_ranks_s` is the slowest rank's."""
+    """What one size took over one turn's links; `of_all_ranks_s` is the slowest rank's, and bytes
+    those of the first repeat: counting them takes barriers, and they are the same in each."""
 
     calls: int
-    time_s: list[float] = field(default_factory=list)
+    sent_bytes: float
+    received_bytes: float
+    time_s: list[float]
     of_all_ranks_s: list[float] = field(default_factory=list)
-    sent_bytes: float = 0.0
-    received_bytes: float = 0.0
+
+    def take(self, operation: Operation) -> None:
+        """One more repeat."""
+        self.time_s.append(_timed(operation, self.calls) / self.calls)
 
     def ended(self, asked: CollectiveSweep) -> bool:
         """Whether there are enough; the same on all ranks."""
@@ -143,7 +148,7 @@ def _take_turns(called: _Called, turns: Turns, counters: Counters | None) -> Ite
         if found[turn]:
             measured = {size: one for size, one in found[turn].items() if not one.ended(asked)}
             for asked_bytes, repeats in measured.items():
-                _measure(called.operation(asked_bytes), repeats, counters)
+                repeats.take(called.operation(asked_bytes))
         else:
             measured = found[turn] = _first_repeats(called, counters)
         last_s = [repeats.time_s[-1] for repeats in measured.values()]
@@ -160,8 +165,8 @@ def _take_turns(called: _Called, turns: Turns, counters: Counters | None) -> Ite
                 size_bytes=called.operation(asked_bytes).size_bytes,
                 calls=repeats.calls,
                 time_s=tuple(repeats.time_s),
-                sent_bytes=repeats.sent_bytes / (repeats.calls * len(repeats.time_s)),
-                received_bytes=repeats.received_bytes / (repeats.calls * len(repeats.time_s)),
+                sent_bytes=repeats.sent_bytes / repeats.calls,
+                received_bytes=repeats.received_bytes / repeats.calls,
             )
             for asked_bytes, repeats in done.items()
         ]
@@ -175,8 +180,8 @@ def _first_repeats(called: _Called, counters: Counters | None) -> dict[int, _Rep
         operation = called.operation(asked_bytes)
         *_, warm_s = (_timed(operation, 1) for _ in range(asked.warmup))
         (one_call_s,) = _agreed([warm_s], called.device)
-        found[asked_bytes] = _Repeats(max(1, min(_MOST_CALLS, math.ceil(_REPEAT_S / one_call_s))))
-        _measure(operation, found[asked_bytes], counters)
+        calls = max(1, min(_MOST_CALLS, math.ceil(_REPEAT_S / one_call_s)))
+        found[asked_bytes] = _first_repeat(operation, calls, counters)
         if one_call_s > asked.longest_call_s:
             break
     return found
@@ -206,13 +211,11 @@ def _agreed(seconds: list[float], device: torch.device) -> list[float]:
     return found
 
 
-def _measure(operation: Operation, repeats: _Repeats, counters: Counters | None) -> None:
-    """One more repeat."""
+def _first_repeat(operation: Operation, calls: int, counters: Counters | None) -> _Repeats:
     received, sent = _counted(counters)
-    repeats.time_s.append(_timed(operation, repeats.calls) / repeats.calls)
+    time_s = _timed(operation, calls) / calls
     received_then, sent_then = _counted(counters)
-    repeats.received_bytes += received_then - received
-    repeats.sent_bytes += sent_then - sent
+    return _Repeats(calls, sent_then - sent, received_then - received, [time_s])
 
 
 def _counted(counters: Counters | None) -> tuple[float, float]:
