@@ -266,17 +266,21 @@ def test_links_are_as_slow_as_ranks_turn_out_to_be(paced: Session, enwiki: Path)
     first = paced.run(order)
     assert isinstance(first, Outcome)
     took_s = [mean(first.records[0].phase_time_s[name]) for name in COMPUTING]
-    found = paced.run(replace(order, passes_s=tuple(one / 3 for one in took_s)))
-    assert isinstance(found, Outcome)
-    record = found.records[0]
+    asked = replace(order, passes_s=tuple(one / 3 for one in took_s))
+    for _ in range(_ATTEMPTS):
+        found = paced.run(asked)
+        assert isinstance(found, Outcome)
+        record = found.records[0]
+        # What a rank lacks of the machine is none of what its passes are held to.
+        lacked_s = np.multiply(record.lacked_share, record.iteration_time_s).min()
+        if lacked_s < 0.01 * record.slower * sum(took_s) / 3:
+            break
     assert first.records[0].slower == 1.0
     # How long passes take a warm rank varies, and whether these take three times as long as asked;
-    # held they take what they took then, and what a rank lacked: the quietest iterations count.
+    # held they take what they took then, but for other work: the quietest iteration of each counts.
     assert record.slower > 1
-    held_s = record.slower * sum(took_s) / 3
-    quietest_s = sum(min(record.phase_time_s[name]) for name in COMPUTING)
-    lacked_s = np.multiply(record.lacked_share, record.iteration_time_s).min()
-    assert 0.95 * held_s < quietest_s < 1.05 * held_s + lacked_s
+    held_s = sum(min(record.phase_time_s[name]) for name in COMPUTING)
+    assert record.slower == pytest.approx(held_s / (sum(took_s) / 3), rel=0.05)
     assert {one.slower for one in found.records} == {record.slower}
     assert found.fabric_latency_s == pytest.approx(record.slower * first.fabric_latency_s)
     assert [one.set_gbps for one in found.links] == pytest.approx(
