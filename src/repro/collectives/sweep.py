@@ -120,18 +120,14 @@ class _Called:
 
 @dataclass
 class _Repeats:
-    """What one size took over one turn's links; `of_all_ranks_s` is the slowest rank's, and bytes
-    those of the first repeat: counting them takes barriers, and they are the same in each."""
+    """What a call of one size took over one turn's links; `of_all_ranks_s` is the slowest rank's,
+    and bytes those of the first repeat: counting takes barriers, and they are the same in each."""
 
     calls: int
     sent_bytes: float
     received_bytes: float
     time_s: list[float]
     of_all_ranks_s: list[float] = field(default_factory=list)
-
-    def take(self, operation: Operation) -> None:
-        """One more repeat."""
-        self.time_s.append(_timed(operation, self.calls) / self.calls)
 
     def ended(self, asked: CollectiveSweep) -> bool:
         """Whether there are enough; the same on all ranks."""
@@ -148,7 +144,7 @@ def _take_turns(called: _Called, turns: Turns, counters: Counters | None) -> Ite
         if found[turn]:
             measured = {size: one for size, one in found[turn].items() if not one.ended(asked)}
             for asked_bytes, repeats in measured.items():
-                repeats.take(called.operation(asked_bytes))
+                repeats.time_s.append(_timed(called.operation(asked_bytes), repeats.calls))
         else:
             measured = found[turn] = _first_repeats(called, counters)
         last_s = [repeats.time_s[-1] for repeats in measured.values()]
@@ -165,8 +161,8 @@ def _take_turns(called: _Called, turns: Turns, counters: Counters | None) -> Ite
                 size_bytes=called.operation(asked_bytes).size_bytes,
                 calls=repeats.calls,
                 time_s=tuple(repeats.time_s),
-                sent_bytes=repeats.sent_bytes / repeats.calls,
-                received_bytes=repeats.received_bytes / repeats.calls,
+                sent_bytes=repeats.sent_bytes,
+                received_bytes=repeats.received_bytes,
             )
             for asked_bytes, repeats in done.items()
         ]
@@ -188,14 +184,14 @@ def _first_repeats(called: _Called, counters: Counters | None) -> dict[int, _Rep
 
 
 def _timed(operation: Operation, calls: int) -> float:
-    """Seconds from all ranks' being ready to the last call's end on this rank."""
+    """Seconds a call, from all ranks' being ready to the last call's end on this rank."""
     dist.barrier()
     _synchronise()
     start = time.monotonic()
     for _ in range(calls):
         operation.call()
     _synchronise()
-    return time.monotonic() - start
+    return (time.monotonic() - start) / calls
 
 
 def _synchronise() -> None:
@@ -213,9 +209,9 @@ def _agreed(seconds: list[float], device: torch.device) -> list[float]:
 
 def _first_repeat(operation: Operation, calls: int, counters: Counters | None) -> _Repeats:
     received, sent = _counted(counters)
-    time_s = _timed(operation, calls) / calls
+    time_s = _timed(operation, calls)
     received_then, sent_then = _counted(counters)
-    return _Repeats(calls, sent_then - sent, received_then - received, [time_s])
+    return _Repeats(calls, (sent_then - sent) / calls, (received_then - received) / calls, [time_s])
 
 
 def _counted(counters: Counters | None) -> tuple[float, float]:
