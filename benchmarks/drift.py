@@ -2,7 +2,7 @@
 other, on a quiet machine and beside a load that comes and goes.
 
 Measures BERT-Large on 8 emulated GPUs over RDMA, IPoIB and TCP/IP again and again, with the
-computing times of `repro compute pinnacles`. The load is one process that computes for some of
+computing times of `repro compute`. The load is one process that computes for some of
 every 40 seconds.
 
     python benchmarks/drift.py 5

@@ -18,6 +18,7 @@ from repro.observe.nic import NicSeries
 from repro.results.merging import merge
 from repro.results.outcome import Outcome
 from repro.results.schema import Cell, configuration_dataset
+from repro.testbed.speed import cores_per_rank
 from repro.testbed.verify import LinkCheck
 from repro.train.records import RankRecord, Span, TrainingRun
 
@@ -28,7 +29,7 @@ TIME_SCALE = 2.0
 
 
 def made_up_computing(
-    cluster: str, models: Sequence[str], times_s: ArrayLike, peaks_bytes: ArrayLike
+    models: Sequence[str], times_s: ArrayLike, peaks_bytes: ArrayLike
 ) -> xr.Dataset:
     """What `repro compute` measures: the same times (size, iteration) and peaks (size,) of every
     model; the optimizer's step is a fifth of the time."""
@@ -48,7 +49,7 @@ def made_up_computing(
             "micro_batch_size": [1, 4, 16],
             "phase": list(COMPUTING),
         },
-        attrs={"emulated_gpu": json.dumps(emulated_gpu(cluster))},
+        attrs={"emulated_gpu": json.dumps(emulated_gpu(cores_per_rank(8)))},
     )
 
 

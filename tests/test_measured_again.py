@@ -96,14 +96,13 @@ def test_what_decides_no_measurement_invalidates_none(project: Path) -> None:
 def test_what_ranks_do_is_measured_again(project: Path) -> None:
     trained = _measured_again(project, "src/repro/train/run.py")
     assert {name.partition("@")[0] for name in trained} == set(_MEASURING) - {"collectives"}
-    assert len(trained) == 3 + 8 + 1 + 1 + 1 + 1 + 1
+    assert len(trained) == 1 + 8 + 1 + 1 + 1 + 1 + 1
     links = _measured_again(project, "src/repro/testbed/links.py")
     assert links == trained - {"losses"} | {"collectives@pinnacles", "collectives@big-red-200"}
 
 
 def test_another_rate_of_tcp_changes_only_what_runs_over_tcp(project: Path) -> None:
-    for cluster in ("pinnacles", "cluster-b", "big-red-200"):
-        write_dataset(_computing(cluster), project / "results" / compute_path(cluster).name)
+    write_dataset(_computing(), project / "results" / compute_path().name)
     before = _resolved(project)
     path = project / "params" / "protocols.yaml"
     text = path.read_text()
@@ -136,8 +135,8 @@ def _resolved(project: Path) -> dict[str, str]:
     return {path.stem: path.read_text() for path in (project / "results/resolved").glob("*.json")}
 
 
-def _computing(cluster: str) -> xr.Dataset:
+def _computing() -> xr.Dataset:
     """Computing times of every model: a tenth of a second, and a hundredth a sequence."""
     sizes = np.array([1, 4, 16])
     times = np.broadcast_to((0.1 + 0.01 * sizes)[:, None], (3, 2))
-    return made_up_computing(cluster, list(read_models()), times, 1e7 + 1e6 * sizes)
+    return made_up_computing(list(read_models()), times, 1e7 + 1e6 * sizes)

@@ -29,8 +29,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("src", "params", "notebooks", "data/published"):
         shutil.copytree(ROOT / name, folder / name)
     clusters = read_collectives_sweep().clusters
-    computed = [f"compute-{name}" for name in ("pinnacles", "cluster-b", "big-red-200")]
-    for name in (*EXPERIMENTS, *(f"collectives-{c}" for c in clusters), *computed, "sensitivity"):
+    for name in (*EXPERIMENTS, *(f"collectives-{c}" for c in clusters), "compute", "sensitivity"):
         write_dataset(not_run({"testbed": _REASON}), folder / "results" / f"{name}.nc")
     return folder
 

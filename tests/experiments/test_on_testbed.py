@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import xarray as xr
 from made_up import made_up_computing, made_up_configuration
@@ -35,9 +36,9 @@ def computing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = ["gpt2-medium", "gpt2-large", "bert-large", "t5-large"]
     times = [[0.04, 0.04, 0.2], [0.1, 0.1, 0.4], [0.34, 0.34, 0.34]]
     peaks = [11e6, 14e6, 26e6]
-    dataset = made_up_computing("pinnacles", models, times, peaks)
+    dataset = made_up_computing(models, times, peaks)
     monkeypatch.setattr(computing_times, "RESULTS", tmp_path)
-    write_dataset(dataset, computing_times.compute_path("pinnacles"))
+    write_dataset(dataset, computing_times.compute_path())
 
 
 class _FakeSession:
@@ -133,14 +134,11 @@ def test_another_machine_is_another_configuration(
 def test_computing_times_of_another_machine_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Measured with 0.2 cores a rank, and used where they get 0.1: the wrong shares, silently."""
-    there = this_machine.emulated_gpu("pinnacles")
-    here = {**there, "cores": 0.05, "processor": "another"}
-    monkeypatch.setattr(this_machine, "emulated_gpu", lambda _: here)
+    """Measured on a slower processor, and used on this one: the wrong rates, silently."""
+    here = {**this_machine.computing_machine(), "processor": "another"}
+    monkeypatch.setattr(this_machine, "computing_machine", lambda: here)
     selection = select("weak_scaling", models="gpt2-medium", protocol="rdma")
-    with pytest.raises(
-        ReproError, match=r"processor .*, not another, cores .*, not 0.05; .*measure"
-    ):
+    with pytest.raises(ReproError, match=r"processor .*, not another; .*measure them .*`repro com"):
         _measure(selection, tmp_path, _FakeSession(), monkeypatch)
 
 
@@ -196,17 +194,17 @@ def test_both_ends_of_the_computing_time_take_turns(
 def test_open_models_are_measured_when_they_are_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = xr.load_dataset(computing_times.compute_path("pinnacles"))
+    known = xr.load_dataset(computing_times.compute_path())
     asked = []
 
-    def measure(cluster: str, trained: Sequence[tuple[bool, str]], *_: object) -> xr.Dataset:
+    def measure(trained: Sequence[tuple[bool, str]], *_: object) -> xr.Dataset:
         asked.append(trained)
         return known.isel(model=[0]).assign_coords(model=[trained[0][1]])
 
     monkeypatch.setattr(computing_times, "measure_compute", measure)
     selection = select("weak_scaling", models="gpt2-medium,olmoe-1b-7b", protocol="rdma")
     for _ in range(2):
-        measure_missing("pinnacles", selection.models, tmp_path, "95,5")
+        measure_missing(selection.models, tmp_path, "95,5")
     assert asked == [[(False, "olmoe-1b-7b")]]
     orders = [case.order for case in resolve_on_testbed(selection, tmp_path, "95,5").cases]
     # Two neighbours share the experts, and never more than four.
@@ -219,7 +217,7 @@ def test_a_machine_whose_links_would_be_too_fast_computes_slower(
 ) -> None:
     """Ten times the cores: RDMA would need more than can be shaped, and get less than its share."""
     here = resolve_on_testbed(select("weak_scaling"), tmp_path, "95,5")
-    path = computing_times.compute_path("pinnacles")
+    path = computing_times.compute_path()
     times = xr.load_dataset(path)
     faster = times.assign(pass_time_s=times.pass_time_s / 10)
     write_dataset(faster, path)
@@ -251,8 +249,19 @@ def test_computing_lies_on_lines_between_and_beyond_the_measured_sizes() -> None
     assert (found.fixed_bytes, found.sequence_bytes) == (10e6, 1e6)
 
 
+def test_computing_takes_longer_with_a_smaller_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was measured as one GPU of eight; one of cluster B is one of sixteen."""
+    monkeypatch.setattr(computing_times, "cores_per_rank", lambda ranks: 1.6 / ranks)
+    known, slower = (
+        computing_times.read_computing(cluster, "gpt2-large", pipeline=False)
+        for cluster in ("pinnacles", "cluster-b")
+    )
+    assert np.divide(slower.passes_s(4), known.passes_s(4)) == pytest.approx(2.0)
+    assert slower.memory_bytes == known.memory_bytes
+
+
 def test_a_model_without_computing_times_is_named() -> None:
-    with pytest.raises(ReproError, match=r"no data-parallel model 'gpt5'.*repro compute pinnacles"):
+    with pytest.raises(ReproError, match=r"no data-parallel model 'gpt5'.*repro compute"):
         computing_times.read_computing("pinnacles", "gpt5", pipeline=False)
 
 
@@ -308,21 +317,14 @@ def test_both_ends_of_an_interval_have_memory_of_their_own(tmp_path: Path) -> No
 
 
 def test_computing_times_are_shown_by_micro_batch() -> None:
-    table = computing_times.computing_table("pinnacles")
+    table = computing_times.computing_table()
     assert list(table.columns) == [1, 4, 16]
     assert table.loc[("data", "bert-large")].tolist() == pytest.approx([0.04, 0.1, 0.34])
 
 
-@pytest.mark.parametrize(
-    ("cluster", "profile", "words"),
-    [
-        ("frontier", "default", "unknown cluster of an experiment 'frontier'; choose from: pinn"),
-        ("pinnacles", "thorogh", "unknown profile 'thorogh'; choose from: default"),
-    ],
-)
-def test_models_of_what_is_unknown_are_not_measured(cluster: str, profile: str, words: str) -> None:
-    with pytest.raises(ReproError, match=words):
-        computing_times.listed_models(cluster, profile)
+def test_models_of_an_unknown_profile_are_not_measured() -> None:
+    with pytest.raises(ReproError, match="unknown profile 'thorogh'; choose from: default"):
+        computing_times.listed_models("thorogh")
 
 
 def test_another_model_has_its_own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

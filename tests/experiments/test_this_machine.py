@@ -52,11 +52,9 @@ def test_a_machine_that_may_now_run_the_testbed_is_another_one(
 def test_readers_are_told_first_what_is_missing_and_what_is_not_this_machines() -> None:
     own = xr.Dataset(
         {"iteration_time_s": ((), 1.0)},
-        attrs={"emulated_gpu": json.dumps(emulated_gpu("pinnacles"))},
+        attrs={"emulated_gpu": json.dumps(emulated_gpu(0.2))},
     )
-    moved = own.assign_attrs(
-        emulated_gpu=json.dumps({**emulated_gpu("pinnacles"), "processor": "another"})
-    )
+    moved = own.assign_attrs(emulated_gpu=json.dumps({**emulated_gpu(0.2), "processor": "another"}))
     missing = not_run({"testbed": "user 1000 may not"})
     results = {"weak_scaling": own, "strong_scaling": moved, "data_batches": missing}
     first, second = caveats(results)

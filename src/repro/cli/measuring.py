@@ -22,17 +22,16 @@ def machine() -> None:
 
 @app.command(rich_help_panel=PANEL)
 def compute(
-    cluster: str,
     profile: Annotated[str, typer.Option(help="The models of this profile.")] = "default",
 ) -> None:
-    """Measure how fast one emulated GPU of a CLUSTER computes (for the similarity rule)."""
+    """Measure how fast one emulated GPU computes (for the similarity rule)."""
     from repro.corpus.config import read_corpus_config
     from repro.experiments.computing import compute_path, listed_models, measure_compute
     from repro.results.store import write_dataset
 
     split = read_corpus_config(PARAMS / "corpus.yaml").split
-    measured = measure_compute(cluster, listed_models(cluster, profile), ENWIKI, split)
-    write_dataset(measured, compute_path(cluster))
+    measured = measure_compute(listed_models(profile), ENWIKI, split)
+    write_dataset(measured, compute_path())
 
 
 @app.command(rich_help_panel=PANEL)

@@ -38,44 +38,43 @@ _ROUNDS = 2
 _LAYOUTS = {False: "data", True: "pipeline"}
 
 
-def compute_path(cluster_name: str) -> Path:
-    """Where the computing times of the models of a cluster's experiments are kept."""
-    return RESULTS / f"compute-{cluster_name}.nc"
+def compute_path() -> Path:
+    """Where the computing times of the experiments' models are kept."""
+    return RESULTS / "compute.nc"
 
 
-def _path_of(cluster_name: str, name: str) -> Path:
+def _path_of(name: str) -> Path:
     """Where a model's are kept: one that no experiment lists has a file of its own, and another
     one with another shape."""
     entry = read_open_models().get(name)
     if entry is None:
-        return compute_path(cluster_name)
+        return compute_path()
     shape = entry.testbed_size(pipeline=False).model_dump_json()
     digest = hashlib.sha256(shape.encode()).hexdigest()[:8]
-    return RESULTS / "adhoc" / f"compute-{cluster_name}-{name}-{digest}.nc"
+    return RESULTS / "adhoc" / f"compute-{name}-{digest}.nc"
 
 
-def measure_missing(cluster_name: str, names: Sequence[str], corpus: Path, split: str) -> None:
+def measure_missing(names: Sequence[str], corpus: Path, split: str) -> None:
     """Measure open models, which no experiment lists, unless that was done on this machine."""
     for name in names:
-        if name in read_open_models() and not _is_known(cluster_name, name):
-            found = measure_compute(cluster_name, [(False, name)], corpus, split)
-            write_dataset(found, _path_of(cluster_name, name))
+        if name in read_open_models() and not _is_known(name):
+            found = measure_compute([(False, name)], corpus, split)
+            write_dataset(found, _path_of(name))
 
 
-def _is_known(cluster_name: str, name: str) -> bool:
+def _is_known(name: str) -> bool:
     try:
-        read_computing(cluster_name, name, pipeline=False)
+        _read(name)
     except ReproError:
         return False
     return True
 
 
-def measure_compute(
-    cluster_name: str, trained: Sequence[tuple[bool, str]], corpus: Path, split: str
-) -> xr.Dataset:
-    """Train models on one rank of a cluster, with nothing to communicate.
+def measure_compute(trained: Sequence[tuple[bool, str]], corpus: Path, split: str) -> xr.Dataset:
+    """Train models on one rank, with nothing to communicate.
 
-    The rank has the share that it has in the experiments, and as many others use theirs.
+    The rank has the share of an emulated GPU in the experiments with the largest share, and as many
+    others use theirs. With another share, computing takes as much longer as that is smaller.
 
     Parameters
     ----------
@@ -100,7 +99,8 @@ def measure_compute(
     ability = testbed_ability()
     if not ability.works:
         return not_run({"testbed": ability.found})
-    ranks = most_gpus(cluster_name)
+    ranks = min(most_gpus(experiment(name).cluster) for name in EXPERIMENTS)
+    cores = cores_per_rank(ranks)
     # Once warm, an emulated GPU takes as long for every iteration.
     alone = Profile(models=(), gpus=(1,), warmup=1, iterations=1)
     cases = [
@@ -110,7 +110,7 @@ def measure_compute(
     ]
     times: dict[tuple[bool, str, int], list[tuple[float, ...]]] = {case: [] for case in cases}
     peaks: dict[tuple[bool, str, int], list[int]] = {case: [] for case in cases}
-    with open_site(Site(topology=None, ranks=ranks, cores=cores_per_rank(ranks))) as site:
+    with open_site(Site(topology=None, ranks=ranks, cores=cores)) as site:
 
         def train(case: tuple[bool, str, int]) -> RankRecord:
             pipeline, name, micro_batch = case
@@ -124,13 +124,13 @@ def measure_compute(
         # A process's first run loads what later ones find.
         train(cases[0])
         turns = [case for _ in range(_ROUNDS) for case in cases]
-        for case in tqdm(turns, desc=f"compute on one rank, {cluster_name}", unit="run"):
+        for case in tqdm(turns, desc="compute on one rank", unit="run"):
             record = train(case)
             times[case] += zip(*(record.phase_time_s[name] for name in COMPUTING), strict=True)
             peaks[case].append(record.peak_memory_bytes)
     return _dataset(times, peaks).assign_attrs(
-        title=f"Computing time of one emulated GPU of {cluster_name}",
-        emulated_gpu=json.dumps(emulated_gpu(cluster_name)),
+        title="Computing time of one emulated GPU",
+        emulated_gpu=json.dumps(emulated_gpu(cores)),
         provenance=provenance(
             {
                 "rounds": _ROUNDS,
@@ -142,21 +142,18 @@ def measure_compute(
     )
 
 
-def listed_models(cluster_name: str, profile_name: str) -> list[tuple[bool, str]]:
-    """Models of all experiments on a cluster, and whether they are trained in pipelines.
+def listed_models(profile_name: str) -> list[tuple[bool, str]]:
+    """Models of all experiments, and whether they are trained in pipelines.
 
     Raises
     ------
     ReproError
-        The cluster or the profile is unknown, or no experiment is on the cluster.
+        The profile is unknown.
     """
-    entries = [experiment(name) for name in EXPERIMENTS]
-    choose("cluster of an experiment", cluster_name, {entry.cluster: entry for entry in entries})
     return sorted(
         {
             (entry.pipeline, name)
-            for entry in entries
-            if entry.cluster == cluster_name
+            for entry in map(experiment, EXPERIMENTS)
             for name in choose("profile", profile_name, entry.profiles).models
         }
     )
@@ -240,8 +237,9 @@ class Computing:
         return self.memory_bytes[-1] - self.sequence_bytes * self.micro_batch_sizes[-1]
 
 
-def computing_table(cluster_name: str) -> pd.DataFrame:
-    """Median seconds of computing on one rank, by layout and model, a column per micro batch.
+def computing_table() -> pd.DataFrame:
+    """Median seconds of computing on one rank with the share that attribute `emulated_gpu` says, by
+    layout and model, a column per micro batch.
 
     Empty where they could not be measured.
 
@@ -250,7 +248,7 @@ def computing_table(cluster_name: str) -> pd.DataFrame:
     ReproError
         Nobody has tried.
     """
-    dataset = read_dataset(compute_path(cluster_name))
+    dataset = read_dataset(compute_path())
     if not dataset.data_vars:
         return pd.DataFrame()
     times = dataset["pass_time_s"].sum("phase", skipna=False).median("iteration").to_series()
@@ -258,7 +256,7 @@ def computing_table(cluster_name: str) -> pd.DataFrame:
 
 
 def read_computing(cluster_name: str, name: str, pipeline: bool) -> Computing:
-    """Read what `measure_compute` found for one model.
+    """Read what `measure_compute` found for one model, for an emulated GPU of a cluster.
 
     Raises
     ------
@@ -267,25 +265,33 @@ def read_computing(cluster_name: str, name: str, pipeline: bool) -> Computing:
     NotRunHere
         It could not be, because the testbed cannot run here.
     """
-    path = _path_of(cluster_name, name)
-    dataset = read_dataset(path)
-    if reason := why_not_run(dataset):
-        raise NotRunHere(reason)
-    if changed := differences(dataset, cluster_name):
-        raise ReproError(
-            f"{path}: was measured with {changed}; computing times belong to a machine: measure "
-            f"them here with `repro compute {cluster_name}`"
-        )
+    dataset = _read(name)
     layout = _LAYOUTS[pipeline]
     known = layout in dataset["layout"].values and name in dataset["model"].values
     chosen = dataset.sel(layout=layout, model=name) if known else None
     if chosen is None or bool(chosen["peak_memory_bytes"].isnull().any()):
         raise ReproError(
-            f"{path}: no {layout}-parallel model {name!r}; measure it with "
-            f"`repro compute {cluster_name}`"
+            f"{_path_of(name)}: no {layout}-parallel model {name!r}; measure it with "
+            "`repro compute`"
         )
+    measured_cores = json.loads(dataset.attrs["emulated_gpu"])["cores"]
+    slower = measured_cores / cores_per_rank(most_gpus(cluster_name))
     return Computing(
         tuple(chosen["micro_batch_size"].values.tolist()),
-        tuple(map(tuple, chosen["pass_time_s"].median("iteration").values.tolist())),
+        tuple(map(tuple, (slower * chosen["pass_time_s"].median("iteration")).values.tolist())),
         tuple(chosen["peak_memory_bytes"].values.tolist()),
     )
+
+
+def _read(name: str) -> xr.Dataset:
+    """What was measured of a model on this machine as it is now."""
+    path = _path_of(name)
+    dataset = read_dataset(path)
+    if reason := why_not_run(dataset):
+        raise NotRunHere(reason)
+    if changed := differences(dataset):
+        raise ReproError(
+            f"{path}: was measured with {changed}; computing times belong to a machine: measure "
+            "them here with `repro compute`"
+        )
+    return dataset

@@ -52,7 +52,7 @@ def obtain(selection: Selection | SweepSelection, output: str = "") -> xr.Datase
     journal = Journal(path)
     if selection.source in _MEASURED:
         if isinstance(selection, Selection) and selection.source == "testbed":
-            measure_missing(selection.experiment.cluster, selection.models, ENWIKI, _split())
+            measure_missing(selection.models, ENWIKI, _split())
         dataset = carried_out(resolve(selection), journal, path)
     else:
         dataset = look_up(selection)

@@ -81,10 +81,11 @@ def resolve_on_testbed(
     except NotRunHere as reason:
         missing = {"testbed": str(reason)}
     similarities = {_name(c, selection): _explain(c.similarity) for c in configurations}
-    gpu = {**emulated_gpu(selection.experiment.cluster), "slowed": slowed}
+    cores = cores_per_rank(ranks)
+    gpu = {**emulated_gpu(cores), "slowed": slowed}
     return Resolved(
         title=selection.name,
-        where=Site(topology, topology.gpus, cores_per_rank(ranks) / slowed),
+        where=Site(topology, topology.gpus, cores / slowed),
         cases=tuple(configuration.case(gpu) for configuration in configurations),
         attributes={
             "title": selection.experiment.title,

@@ -85,7 +85,6 @@ def resolve_partitions(profile: str = "default") -> Resolved:
             f"; wanted are as many, and no more than the {most} that {emulated.experiment} has"
         )
     similarity, cases, missing = None, [], {}
-    # The share that computing was measured with.
     cores = cores_per_rank(most)
     try:
         similarity = _similarity(study)
@@ -109,7 +108,7 @@ def resolve_partitions(profile: str = "default") -> Resolved:
             "published_in": study.source,
             "experiment": "hierarchical_zero",
             "profile": profile,
-            "emulated_gpu": json.dumps({**emulated_gpu(computed), "cores": cores}),
+            "emulated_gpu": json.dumps(emulated_gpu(cores)),
             "similarity": json.dumps(asdict(similarity) if similarity else {}),
         },
         parameters={"hierarchical_zero": study.model_dump()},

@@ -7,11 +7,9 @@ from pathlib import Path
 import xarray as xr
 
 from repro.atomic import replace_text
-from repro.catalog.studies.experiments import experiment, most_gpus
 from repro.observe.environment import computing_machine
 from repro.results.store import has_runs, why_not_run
 from repro.testbed.ability import testbed_ability
-from repro.testbed.speed import cores_per_rank
 
 # How a rank becomes an emulated GPU; datasets say so.
 _MEANS = {
@@ -21,23 +19,17 @@ _MEANS = {
 }
 
 
-def emulated_gpu(cluster_name: str) -> dict[str, object]:
-    """What decides how fast an emulated GPU of a cluster computes here: machine, share, means."""
-    return {**computing_machine(), "cores": cores_per_rank(most_gpus(cluster_name)), **_MEANS}
+def emulated_gpu(cores: float) -> dict[str, object]:
+    """What decides how fast an emulated GPU computes here: machine, its share in cores, means."""
+    return {**computing_machine(), "cores": cores, **_MEANS}
 
 
-def differences(dataset: xr.Dataset, cluster_name: str) -> str:
-    """In what this machine differs from the one a testbed's dataset is from; empty if in nothing.
-
-    Parameters
-    ----------
-    cluster_name
-        Whose GPUs were emulated.
-    """
-    here, there = emulated_gpu(cluster_name), json.loads(dataset.attrs.get("emulated_gpu", "{}"))
+def differences(dataset: xr.Dataset) -> str:
+    """In what this machine differs from the one a dataset of the testbed is from, if in anything."""
+    there = json.loads(dataset.attrs.get("emulated_gpu", "{}"))
     return ", ".join(
         f"{name} {there.get(name, 'unknown')}, not {value}"
-        for name, value in here.items()
+        for name, value in {**computing_machine(), **_MEANS}.items()
         if there.get(name) != value
     )
 
@@ -73,7 +65,7 @@ def caveats(results: Mapping[str, xr.Dataset]) -> list[str]:
         if reason := why_not_run(dataset):
             missing.setdefault(reason, []).append(name)
         emulated = has_runs(dataset) and "emulated_gpu" in dataset.attrs
-        if emulated and (changed := differences(dataset, experiment(name).cluster)):
+        if emulated and (changed := differences(dataset)):
             elsewhere.setdefault(changed, []).append(name)
     return [
         *(f"Not measured: {', '.join(names)} ({why})." for why, names in missing.items()),
