@@ -25,7 +25,7 @@ def emulated_gpu(cores: float) -> dict[str, object]:
 
 
 def differences(dataset: xr.Dataset) -> str:
-    """In what this machine differs from the one a dataset of the testbed is from, if in anything."""
+    """In what this machine differs from the one a dataset was measured on; empty if in nothing."""
     there = json.loads(dataset.attrs.get("emulated_gpu", "{}"))
     return ", ".join(
         f"{name} {there.get(name, 'unknown')}, not {value}"
