@@ -16,6 +16,7 @@ from repro.catalog.studies.selection import Selection, select
 from repro.catalog.systems.clusters import cluster
 from repro.errors import NotRunHere, ReproError
 from repro.experiments import computing as computing_times
+from repro.experiments import obtain as obtaining
 from repro.experiments import on_testbed, this_machine
 from repro.experiments.computing import measure_missing
 from repro.experiments.obtain import finish, obtain_sensitivity
@@ -104,6 +105,30 @@ def test_an_interrupted_experiment_repeats_nothing(
     assert (len(first.trained), len(second.trained)) == (6, 3)
     assert not any(order in first.trained for order in second.trained)
     assert dataset["iteration_time_s"].notnull().any(["iteration", "rank"]).all()
+
+
+def test_what_two_experiments_have_in_common_is_measured_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Micro batches of 4 on 4 GPUs are a global batch of 16; a first look is a part of weak
+    scaling. What is measured outside of the pipeline is not taken for its results."""
+    monkeypatch.setattr(obtaining, "RESULTS", tmp_path)
+    session = _FakeSession()
+    _answer_with(session, monkeypatch, [])
+
+    def trained(name: str, output: str, gpus: Sequence[int], **more: str) -> list[int]:
+        selection = select(name, models="gpt2-medium", protocol="rdma", gpus=gpus)
+        before = len(session.trained)
+        obtaining.obtain(selection, output, **more)
+        return [order.ranks for order in session.trained[before:]]
+
+    folder = tmp_path.name
+    assert trained("weak_scaling", f"{folder}/mine.nc", [4, 8]) == [4, 8]
+    assert trained("weak_scaling", f"{folder}/look.nc", [8], begins="weak_scaling") == [8]
+    assert trained("weak_scaling", f"{folder}/weak_scaling.nc", [4, 8]) == [4]
+    assert trained("strong_scaling", f"{folder}/mine.nc", [4, 8]) == [4, 8]
+    assert trained("strong_scaling", f"{folder}/strong_scaling.nc", [4, 8]) == [8]
+    assert trained("strong_scaling", f"{folder}/strong_scaling.nc", [4, 8]) == [4, 8]
 
 
 def test_another_parameter_is_another_configuration(

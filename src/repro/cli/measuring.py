@@ -108,7 +108,7 @@ def first_look(
     from repro.figures.experiments.scaling import breakdown
 
     selection = select("weak_scaling", models="bert-large", gpus=8, profile=profile)
-    results = obtain(selection, "results/first_look/first_look.nc")
+    results = obtain(selection, "results/first_look/first_look.nc", begins=selection.name)
     if results.data_vars:
         save_figure(lambda: breakdown(results), RESULTS / "first_look" / "breakdown")
 

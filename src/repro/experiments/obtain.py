@@ -27,7 +27,9 @@ from repro.results.store import write_dataset
 _MEASURED = ("testbed", "cluster")
 
 
-def obtain(selection: Selection | SweepSelection, output: str = "") -> xr.Dataset:
+def obtain(
+    selection: Selection | SweepSelection, output: str = "", begins: str | None = None
+) -> xr.Dataset:
     """Resolve a selection, carry it out and write its dataset; or look it up.
 
     Parameters
@@ -35,6 +37,9 @@ def obtain(selection: Selection | SweepSelection, output: str = "") -> xr.Datase
     output : str
         The netCDF file to write, relative to the project's root; by default one below
         `results/adhoc/` that is named by the selection.
+    begins
+        An experiment whose own dataset is measured next and need not have again what is measured
+        here; by default, for an experiment's own dataset, the one that its parameters name.
 
     Returns
     -------
@@ -50,13 +55,20 @@ def obtain(selection: Selection | SweepSelection, output: str = "") -> xr.Datase
     """
     path = RESULTS.parent / (output or f"results/adhoc/{selection.label}.nc")
     journal = Journal(path)
+    if isinstance(selection, Selection) and path == _own_path(selection.name):
+        begins = selection.experiment.begins
     if selection.source in _MEASURED:
         if isinstance(selection, Selection) and selection.source == "testbed":
             measure_missing(selection.models, ENWIKI, _split())
         dataset = carried_out(resolve(selection), journal, path)
     else:
         dataset = look_up(selection)
-    return finish(dataset, path, journal)
+    return finish(dataset, path, journal, Journal(_own_path(begins)) if begins else None)
+
+
+def _own_path(name: str) -> Path:
+    """Where the pipeline has an experiment's dataset."""
+    return RESULTS / f"{name}.nc"
 
 
 def resolve(selection: Selection | SweepSelection) -> Resolved:
@@ -123,10 +135,14 @@ def carried_out(resolved: Resolved, journal: Journal, path: Path) -> xr.Dataset:
     )
 
 
-def finish(dataset: xr.Dataset, path: Path, journal: Journal) -> xr.Dataset:
-    """Write a complete dataset; only then may its parts be forgotten. Where nothing can be run,
-    those that were run elsewhere are kept."""
+def finish(
+    dataset: xr.Dataset, path: Path, journal: Journal, following: Journal | None = None
+) -> xr.Dataset:
+    """Write a complete dataset; only then may its parts be forgotten, or handed on to the journal
+    of what follows. Where nothing can be run, those that were run elsewhere are kept."""
     write_dataset(dataset, path)
     if dataset.data_vars:
+        if following:
+            journal.hand_on(following)
         journal.clear()
     return dataset

@@ -35,6 +35,16 @@ class Journal:
         """Remember a finished configuration."""
         write_dataset(dataset, self._path(inputs))
 
+    def hand_on(self, other: "Journal") -> None:
+        """Let what is finished here be found in another experiment's journal, and no longer here.
+
+        Its configurations with the same inputs need not be measured again.
+        """
+        if self._folder.exists():
+            other._folder.mkdir(parents=True, exist_ok=True)
+            for path in self._folder.glob("*.nc"):
+                path.replace(other._folder / path.name)
+
     def clear(self) -> None:
         """Forget everything: the experiment is complete."""
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -76,6 +76,9 @@ class Experiment(Entry):
         Those that are run unless others are asked for.
     sweep
         What varies beside the GPUs, over a profile's `values`: a batch size.
+    begins
+        An experiment that comes next and has configurations in common with this one: they are
+        measured once.
     until_out_of_memory
         Whether the sweep goes on until the GPU's memory is full: emulated GPUs have a limit.
     """
@@ -92,6 +95,7 @@ class Experiment(Entry):
     micro_batch_size: PositiveInt | None = None
     sweep: Swept | None = None
     until_out_of_memory: bool = False
+    begins: ExperimentName | None = None
     profiles: dict[str, Profile]
 
     @model_validator(mode="after")
