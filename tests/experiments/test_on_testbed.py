@@ -45,10 +45,11 @@ def computing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 class _FakeSession:
     """Counts what it is asked to train, and stops the user after so many configurations."""
 
-    def __init__(self, until: int = 100, most_sequences: int = 1000):
+    def __init__(self, until: int = 100, most_sequences: int = 1000, most_microbatches: int = 1000):
         self.trained: list[Order] = []
         self._until = until
         self._most_sequences = most_sequences
+        self._most_microbatches = most_microbatches
 
     def take_turns(self, orders: Sequence[Order], report: object) -> list[Outcome] | OutOfMemory:
         if self._until == 0:
@@ -56,6 +57,8 @@ class _FakeSession:
         self._until -= 1
         self.trained += orders
         if orders[0].run.micro_batch_size > self._most_sequences:
+            return OutOfMemory(0, "no room")
+        if max(order.run.microbatches for order in orders) > self._most_microbatches:
             return OutOfMemory(0, "no room")
         return [None for _ in orders]  # type: ignore[misc]
 
@@ -322,6 +325,20 @@ def test_a_sweep_ends_where_memory_does(tmp_path: Path, monkeypatch: pytest.Monk
     times = dataset["iteration_time_s"].squeeze()
     assert times.sel(global_batch_size=64).isnull().all()
     assert times.sel(global_batch_size=32).notnull().all()
+
+
+def test_batches_of_the_same_micro_batches_take_turns_while_they_have_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    selection = select("pipeline_batches", models="bert-large", gpus=8)
+    for most, asked in ((32, [4, 16, 32]), (16, [4, 16, 32, 4, 16, 32])):
+        session = _FakeSession(most_microbatches=most)
+        dataset = _measure(selection, tmp_path / str(most), session, monkeypatch)
+        assert [order.run.microbatches for order in session.trained] == asked
+        full = dataset["out_of_memory"].squeeze().values.tolist()
+        assert full == [0, 0, int(most < 32)]
+        timed = dataset["iteration_time_s"].notnull().any(["iteration", "rank"]).squeeze()
+        assert timed.values.tolist() == [True, True, most == 32]
 
 
 def test_what_is_no_sweep_goes_on_where_one_case_had_no_room(

@@ -22,7 +22,7 @@ def _iteration(time_s: float = 1.0, lacked_share: float = 0.0) -> Iteration:
 
 def _watch(run: TrainingRun, found: Iterator[Iteration]) -> tuple[Watch, list[str]]:
     said: list[str] = []
-    return Watch(lambda _: next(found), lambda _, words: said.append(words), [Series()], run), said
+    return Watch(lambda _: next(found), lambda _, words: said.append(words), [Series(1)], run), said
 
 
 @pytest.fixture
@@ -41,10 +41,11 @@ def test_pipelines_warm_up_on_what_fills_them(one_rank: None, run: TrainingRun) 
         return _iteration()
 
     pipeline = replace(run, pipeline_parallel=4, microbatches=32)
-    watch = Watch(one, lambda *_: None, [Series()], pipeline)
+    watch = Watch(one, lambda *_: None, [Series(2), Series(32)], pipeline)
     assert watch.warm_up(timers, ()) == (3, 1.0)
-    watch.record(watch.series[0])
-    assert asked == [4, 4, 4, 32]
+    for series in watch.series:
+        watch.record(series)
+    assert asked == [4, 4, 4, 2, 32]
     assert [timers.paces[name].hold_s for name in PASSES] == [0.01, 0.01, 0.01]
 
 
@@ -75,7 +76,7 @@ def test_what_passes_take_beside_one_rank_alone_is_how_slow_time_is(
             timers.paces[name].taken_s += microbatches * [0.01]
         return _iteration()
 
-    watch = Watch(one, lambda *_: None, [Series()], replace(run, **changes))
+    watch = Watch(one, lambda *_: None, [Series(1)], replace(run, **changes))
     assert watch.warm_up(timers, alone_s)[1] == pytest.approx(slower)
     assert [timers.paces[name].hold_s for name in PASSES] == pytest.approx(held_s)
 

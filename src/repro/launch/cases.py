@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic
+from itertools import groupby
+from typing import Any, Generic
 
 import xarray as xr
 
@@ -119,6 +120,8 @@ def _swept(
     return sweep_dataset(source, protocol, order.ranks, order.run, outcome)
 
 
+# Is told how far cases are, in steps, and what else there is to say.
+_Report = Callable[[Sequence[Case[Work]], int, str], None]
 # Carries out cases of the same work in turns, and tells how far they are.
 Run = Callable[[Sequence[Case[Work]], Callable[[int, str], None]], Sequence[Outcome] | OutOfMemory]
 
@@ -127,7 +130,7 @@ def run_cases(
     cases: Sequence[Case[Work]],
     journal: Journal,
     run: Run[Work],
-    report: Callable[[Sequence[Case[Work]], int, str], None],
+    report: _Report[Work],
     in_turns: bool = False,
 ) -> tuple[list[xr.Dataset], dict[str, str]]:
     """Have every case run that the journal does not have, and keep what it gives.
@@ -166,15 +169,14 @@ def run_cases(
             report(todo, 0, "")
             try:
                 outcomes = (
-                    OutOfMemory(0, "a smaller batch had no room")
+                    [OutOfMemory(0, "a smaller batch had no room")] * len(todo)
                     if todo[0].series in full
-                    else run(todo, partial(report, todo))
+                    else _outcomes(todo, run, report)
                 )
             except ProtocolMissing as reason:
                 missing |= {case.protocol: str(reason) for case in todo}
                 continue
-            for number, case in enumerate(todo):
-                outcome = outcomes if isinstance(outcomes, OutOfMemory) else outcomes[number]
+            for case, outcome in zip(todo, outcomes, strict=True):
                 made.append(case.dataset(outcome))
                 journal.keep(case.inputs, made[-1])
         fresh = iter(made)
@@ -190,8 +192,22 @@ def run_cases(
     return datasets, missing
 
 
+def _outcomes(
+    cases: Sequence[Case[Work]], run: Run[Work], report: _Report[Work]
+) -> list[Outcome | OutOfMemory]:
+    """Of each case; where not all had room, those of smaller batches may have it."""
+    found = run(cases, partial(report, cases))
+    if not isinstance(found, OutOfMemory):
+        return list(found)
+    if all(case.order.run == cases[0].order.run for case in cases):
+        return [found] * len(cases)
+    by_batch = groupby(cases, key=lambda case: case.order.run)
+    return [one for _, same in by_batch for one in _outcomes(list(same), run, report)]
+
+
 def _grouped(cases: Sequence[Case[Work]], in_turns: bool) -> Iterator[list[Case[Work]]]:
-    """Neighbours that differ in their links only, or every case by itself."""
+    """Neighbours that differ in their links and numbers of micro batches only, or every case by
+    itself."""
     if not in_turns:
         yield from ([case] for case in cases)
         return
@@ -205,5 +221,8 @@ def _grouped(cases: Sequence[Case[Work]], in_turns: bool) -> Iterator[list[Case[
         yield group
 
 
-def _work(case: Case[Work]) -> tuple[Work, int, tuple[int, ...]]:
-    return case.order.run, case.order.ranks, case.order.memory_bytes
+def _work(case: Case[Any]) -> tuple[TrainingRun | CollectiveSweep, int, tuple[int, ...]]:
+    run: TrainingRun | CollectiveSweep = case.order.run
+    if isinstance(run, TrainingRun):
+        run = replace(run, microbatches=1)
+    return run, case.order.ranks, case.order.memory_bytes

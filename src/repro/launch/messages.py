@@ -72,8 +72,9 @@ class Order(Generic[Work]):
 class Join:
     """Supervisor to rank: meet `ranks` ranks at this address, then work; `scratch` is theirs.
 
-    The same work is done in `turns` turns, each over links of its own. `memory_bytes` is what the
-    rank may take in it; None: no limit. `passes_s` are the order's.
+    The same work is done in `turns` turns, each over links of its own; training with
+    `microbatches` of its own too. `memory_bytes` is what the rank may take in it; None: no limit.
+    `passes_s` are the order's.
     """
 
     ranks: int
@@ -81,6 +82,7 @@ class Join:
     port: int
     run: TrainingRun | CollectiveSweep
     turns: int
+    microbatches: tuple[int, ...]
     scratch: Path
     memory_bytes: int | None
     passes_s: tuple[float, ...]

@@ -45,8 +45,11 @@ def train(
     report: Report = lambda *_: None,
     gpu: EmulatedGpu = _NOT_HELD,
     turns: Turns | None = None,
+    microbatches: Sequence[int] = (),
 ) -> tuple[RankRecord, ...]:
     """Train one configuration on this rank and return what it measured, by turn.
+
+    `microbatches` are each turn's, if they are not all the run's.
 
     The process groups exist (`repro.train.megatron.groups`). Checkpoints and dataset indices go
     below `scratch`, a folder all ranks see. `report` is called after each iteration with the number
@@ -78,12 +81,12 @@ def train(
             else keep_to_allowance(state.module, held, gpu.memory_bytes)
         )
 
-        def one(microbatches: int) -> Iteration:
-            found = _one(state, microbatches)
+        def one(number: int) -> Iteration:
+            found = _one(state, number)
             look()
             return found
 
-        series = [Series() for _ in range(turns.count)]
+        series = [Series(number) for number in microbatches or [run.microbatches] * turns.count]
         watch = Watch(one, report, series, run)
         warmup, turns.slower = watch.warm_up(state.timers, gpu.passes_s)
         before_s = {"set-up": set_up_s, "warm-up": time.monotonic() - began - set_up_s}

@@ -63,8 +63,10 @@ class _OfAllRanks:
 
 @dataclass
 class Series:
-    """Recorded iterations of one configuration on this rank, and what lay between them."""
+    """Recorded iterations of one configuration on this rank, of so many micro batches each, and
+    what lay between them."""
 
+    microbatches: int
     iterations: list[Iteration] = field(default_factory=list)
     of_all_ranks: list[_OfAllRanks] = field(default_factory=list)
     discarded: int = 0
@@ -158,15 +160,16 @@ class Watch:
             they take one rank with the whole model; 1 where that is not known.
         """
         self.say("warming up")
+        most = max(one.microbatches for one in self.series)
         if not isinstance(timers, PacedTimers):
             for _ in range(self.run.warmup):
-                self.one(self.run.microbatches)
+                self.one(most)
             return self.run.warmup, 1.0
         stage, done = parallel_state.get_pipeline_model_parallel_rank(), 0
         # Of the passes of an iteration: forward, backward, optimizer.
-        often = np.array([self.run.microbatches, self.run.microbatches, 1])
+        often = np.array([most, most, 1])
         before_s: FloatArray = np.full(1, np.inf)
-        few = min(self.run.microbatches, self.run.pipeline_parallel)
+        few = min(most, self.run.pipeline_parallel)
         while True:
             self.one(few)
             done += 1
@@ -193,7 +196,7 @@ class Watch:
         """
         began, busy = time.monotonic(), ""
         while True:
-            found = self.one(self.run.microbatches)
+            found = self.one(into.microbatches)
             agreed = _agreed(found, time.monotonic() - began)
             if agreed.lacked_share <= MOST_LACKED:
                 break

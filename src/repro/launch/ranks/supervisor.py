@@ -177,6 +177,9 @@ def _carry_out(
                     port,
                     order.run,
                     len(orders),
+                    tuple(
+                        one.run.microbatches for one in orders if isinstance(one.run, TrainingRun)
+                    ),
                     scratch,
                     allowance,
                     order.passes_s,
