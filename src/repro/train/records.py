@@ -158,7 +158,8 @@ class RankRecord:
     parameters, gradient_bytes
         Of this rank's stage.
     peak_memory_bytes
-        The most memory that the run took, beside what the rank held before it.
+        The most memory that the run, and what took turns with it, took beside what the rank held
+        before.
     timer_time_s
         Each of `P2P_TIMERS`, as Megatron-Core measured it.
     messages
