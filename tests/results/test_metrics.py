@@ -54,13 +54,13 @@ def _iteration(results: xr.Dataset) -> xr.DataArray:
     return TIME_SCALE * time.squeeze("source")
 
 
-@pytest.mark.slow
 def test_the_interval_covers_the_mean_of_noisy_samples(made_up_results: xr.Dataset) -> None:
     generator = np.random.default_rng(3)
+    one = made_up_results.sel(gpus=[2], protocol=["tcp"], model=["bert-large"])
     covered = 0
     for _ in range(40):
         noise = xr.DataArray(generator.normal(1.0, 0.1, 30), dims="iteration")
-        sample = made_up_results.isel(iteration=[0] * 30).drop_vars("iteration")
+        sample = one.isel(iteration=[0] * 30).drop_vars("iteration")
         sample["iteration_time_s"] = sample["iteration_time_s"] * 0 + noise
         sample = sample.assign_coords(iteration=range(30))
         result = estimate(draw_sample(sample), _iteration)
