@@ -15,6 +15,7 @@ import torch
 
 from repro.catalog.models.papers import Family, Shape
 from repro.observe.messages import MessageEnd
+from repro.observe.turns import Turns
 from repro.train.records import RankRecord, TrainingRun
 from repro.train.run import forward_backward, train
 from repro.train.training import Training, set_up
@@ -104,6 +105,11 @@ def train_recorded(run: TrainingRun, scratch: Path) -> RankRecord:
     """A rank's task: a whole run from the weights of `initialise`."""
     with mock.patch("repro.train.run.set_up", set_up_staged):
         return train(run, scratch)[0]
+
+
+def train_in_turns(run: TrainingRun, scratch: Path, *microbatches: int) -> tuple[RankRecord, ...]:
+    """A rank's task: a whole run of each number of micro batches, in turns."""
+    return train(run, scratch, turns=Turns(len(microbatches)), microbatches=microbatches)
 
 
 def train_staged(run: TrainingRun, scratch: Path, iterations: int) -> Trained:

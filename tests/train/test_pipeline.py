@@ -20,6 +20,7 @@ from staged import (
     Trained,
     named_weights,
     staged_run,
+    train_in_turns,
     train_recorded,
     train_staged,
 )
@@ -188,6 +189,16 @@ def test_bf16_sends_two_bytes_an_element(
         assert sizes == {MICRO_BATCH * positions * HIDDEN * 2}
     # About ln 1024 for the tokens; BERT has its sentence order, ln 2, beside it.
     assert 6.5 < ranks[-1].loss[0] < 8
+
+
+def test_batches_that_take_turns_send_what_each_has(
+    pool: RankPool, enwiki: Path, tmp_path: Path
+) -> None:
+    run = replace(staged_run("gpt", enwiki, stages=2), iterations=2)
+    for by_turn in pool.run(train_in_turns, run, tmp_path, 1, 3, ranks=2, stages=2):
+        # An activation one way and its gradient the other, for each micro batch.
+        sent = [Counter(end.iteration for end in one.messages) for one in by_turn]
+        assert sent == [{0: 2, 1: 2}, {0: 6, 1: 6}]
 
 
 def test_validations_are_means_over_replicas(pool: RankPool, enwiki: Path, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def obtain(
     path = RESULTS.parent / (output or f"results/adhoc/{selection.label}.nc")
     journal = Journal(path)
     if isinstance(selection, Selection) and path == _own_path(selection.name):
-        begins = selection.experiment.begins
+        begins = begins or selection.experiment.begins
     if selection.source in _MEASURED:
         if isinstance(selection, Selection) and selection.source == "testbed":
             measure_missing(selection.models, ENWIKI, _split())
