@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 import xarray as xr
 
+from repro.catalog.studies.experiments import most_gpus
 from repro.experiments import this_machine
 from repro.experiments.this_machine import caveats, emulated_gpu, note_machine
 from repro.results.store import not_run
 from repro.testbed.ability import Ability
+from repro.testbed.speed import cores_per_rank
 
 
 @pytest.fixture(autouse=True)
@@ -50,13 +52,13 @@ def test_a_machine_that_may_now_run_the_testbed_is_another_one(
 
 
 def test_readers_are_told_first_what_is_missing_and_what_is_not_this_machines() -> None:
-    own = xr.Dataset(
-        {"iteration_time_s": ((), 1.0)},
-        attrs={"emulated_gpu": json.dumps(emulated_gpu(0.2))},
-    )
-    moved = own.assign_attrs(emulated_gpu=json.dumps({**emulated_gpu(0.2), "processor": "another"}))
+    here = emulated_gpu(cores_per_rank(most_gpus("pinnacles")))
+    own = xr.Dataset({"iteration_time_s": ((), 1.0)}, attrs={"emulated_gpu": json.dumps(here)})
+    elsewhere = {**here, "processor": "another", "cores": 0.05}
+    moved = own.assign_attrs(emulated_gpu=json.dumps(elsewhere))
     missing = not_run({"testbed": "user 1000 may not"})
     results = {"weak_scaling": own, "strong_scaling": moved, "data_batches": missing}
     first, second = caveats(results)
     assert first == "Not measured: data_batches (testbed: user 1000 may not)."
     assert second.startswith("Measured on another machine: strong_scaling (processor another, not")
+    assert ", cores 0.05, not" in second

@@ -19,7 +19,7 @@ from repro.catalog.reading import choose
 from repro.catalog.studies.experiments import EXPERIMENTS, Profile, experiment, most_gpus
 from repro.errors import NotRunHere, ReproError
 from repro.experiments.runs import testbed_run
-from repro.experiments.this_machine import differences, emulated_gpu
+from repro.experiments.this_machine import differences, emulated_gpu, means_here
 from repro.launch.messages import Order, Site
 from repro.launch.ranks.sites import open_site
 from repro.observe.environment import provenance
@@ -99,7 +99,7 @@ def measure_compute(trained: Sequence[tuple[bool, str]], corpus: Path, split: st
     ability = testbed_ability()
     if not ability.works:
         return not_run({"testbed": ability.found})
-    ranks = min(most_gpus(experiment(name).cluster) for name in EXPERIMENTS)
+    ranks = min(map(most_gpus, {experiment(name).cluster for name in EXPERIMENTS}))
     cores = cores_per_rank(ranks)
     # Once warm, an emulated GPU takes as long for every iteration.
     alone = Profile(models=(), gpus=(1,), warmup=1, iterations=1)
@@ -289,7 +289,7 @@ def _read(name: str) -> xr.Dataset:
     dataset = read_dataset(path)
     if reason := why_not_run(dataset):
         raise NotRunHere(reason)
-    if changed := differences(dataset):
+    if changed := differences(dataset, means_here()):
         raise ReproError(
             f"{path}: was measured with {changed}; computing times belong to a machine: measure "
             "them here with `repro compute`"

@@ -7,9 +7,11 @@ from pathlib import Path
 import xarray as xr
 
 from repro.atomic import replace_text
+from repro.catalog.studies.experiments import experiment, most_gpus
 from repro.observe.environment import computing_machine
 from repro.results.store import has_runs, why_not_run
 from repro.testbed.ability import testbed_ability
+from repro.testbed.speed import cores_per_rank
 
 # How a rank becomes an emulated GPU; datasets say so.
 _MEANS = {
@@ -19,17 +21,22 @@ _MEANS = {
 }
 
 
+def means_here() -> dict[str, object]:
+    """What decides how fast emulated GPUs compute here, whatever their share: machine and means."""
+    return {**computing_machine(), **_MEANS}
+
+
 def emulated_gpu(cores: float) -> dict[str, object]:
-    """What decides how fast an emulated GPU computes here: machine, its share in cores, means."""
-    return {**computing_machine(), "cores": cores, **_MEANS}
+    """What decides how fast one with a share of so many cores computes here."""
+    return {**means_here(), "cores": cores}
 
 
-def differences(dataset: xr.Dataset) -> str:
+def differences(dataset: xr.Dataset, here: Mapping[str, object]) -> str:
     """In what this machine differs from the one a dataset was measured on; empty if in nothing."""
     there = json.loads(dataset.attrs.get("emulated_gpu", "{}"))
     return ", ".join(
         f"{name} {there.get(name, 'unknown')}, not {value}"
-        for name, value in {**computing_machine(), **_MEANS}.items()
+        for name, value in here.items()
         if there.get(name) != value
     )
 
@@ -44,7 +51,7 @@ def note_machine(path: Path) -> Iterable[str]:
         results are another machine's.
     """
     ability = testbed_ability()
-    here = {**computing_machine(), **_MEANS, "testbed": ability.works}
+    here = {**means_here(), "testbed": ability.works}
     before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else here
     replace_text(path, json.dumps(here, indent=1) + "\n")
     if before != here:
@@ -52,6 +59,11 @@ def note_machine(path: Path) -> Iterable[str]:
         yield f"results are of a machine with {', '.join(changed)}: they are measured again here"
     if not ability.works:
         yield f"the testbed does not run here, everything else does: {ability.found}"
+
+
+def _as_in(cluster_name: str) -> dict[str, object]:
+    """An emulated GPU of a cluster, here."""
+    return emulated_gpu(cores_per_rank(most_gpus(cluster_name)))
 
 
 def caveats(results: Mapping[str, xr.Dataset]) -> list[str]:
@@ -65,7 +77,7 @@ def caveats(results: Mapping[str, xr.Dataset]) -> list[str]:
         if reason := why_not_run(dataset):
             missing.setdefault(reason, []).append(name)
         emulated = has_runs(dataset) and "emulated_gpu" in dataset.attrs
-        if emulated and (changed := differences(dataset)):
+        if emulated and (changed := differences(dataset, _as_in(experiment(name).cluster))):
             elsewhere.setdefault(changed, []).append(name)
     return [
         *(f"Not measured: {', '.join(names)} ({why})." for why, names in missing.items()),

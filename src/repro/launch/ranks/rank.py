@@ -141,8 +141,8 @@ def _obey(place: Place, supervisor: Connection) -> None:
                     supervisor.send(sweep(message.run, own, report, turns))
             else:
                 gpu = EmulatedGpu(place.cores, message.memory_bytes, message.passes_s)
-                by_turn = turns, message.microbatches
-                supervisor.send(train(message.run, message.scratch, report, gpu, *by_turn))
+                run, scratch, microbatches = message.run, message.scratch, message.microbatches
+                supervisor.send(train(run, scratch, report, gpu, turns, microbatches))
 
 
 def _begin_turn(rank: int, supervisor: Connection, turn: int, slower: float) -> None:
