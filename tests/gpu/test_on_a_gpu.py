@@ -19,8 +19,8 @@ from repro.launch.journal import Journal
 from repro.observe.counters import open_counters
 from repro.observe.memory import begin_peak, peak_bytes
 from repro.predict.calibration.one_gpu_rows import check_device
-from repro.train.decoding import Decoder
-from repro.train.gpu_operators import call_s, replays_s
+from repro.train.decoding import Decoder, Linear, random_matrix
+from repro.train.gpu_operators import call_s, replays_s, sustained
 from repro.train.records import TrainingRun
 from repro.train.run import train
 
@@ -113,6 +113,20 @@ def test_a_decoder_writes_what_it_does_on_a_cpu() -> None:
             written.append(decoder.step(written[-1]))
         found.append(torch.stack(written).cpu())
     assert torch.equal(*found)
+
+
+def test_fp8_multiplies_as_on_a_cpu() -> None:
+    full = random_matrix(256, 512, torch.Generator().manual_seed(0))
+    rows = torch.randn(3, 512, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
+    here, there = Linear(full.clone(), "fp8")(rows), Linear(full.cuda(), "fp8")(rows.cuda())
+    torch.testing.assert_close(there.cpu(), here, rtol=0.02, atol=0.02)
+
+
+def test_products_without_a_pause_are_no_faster_than_the_peak() -> None:
+    found = sustained("fp8", (4096, 4096, 4096), seconds=0.3, rest_s=0.1)
+    assert found.at_s == sorted(found.at_s) and 0.2 < found.at_s[-1] < 5
+    assert max(2 * 4096**3 / one for one in map(float, found.call_s)) < (_this_gpu().fp8_flops or 0)
+    assert min(found.power_w) > 50 and min(found.clock_mhz) > 100
 
 
 def test_operators_move_bytes_no_faster_than_the_memory() -> None:

@@ -121,6 +121,25 @@ def test_int8_weights_are_within_their_rounding() -> None:
     assert float((found - exact).abs().max()) > 0
 
 
+def test_fp8_products_are_within_their_rounding() -> None:
+    full = random_matrix(32, 64, torch.Generator().manual_seed(0))
+    rows = torch.randn(2, 3, 64, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
+    exact = functional.linear(rows.float(), full.float())
+    found = Linear(full.clone(), "fp8")
+    assert found.nbytes == full.numel()
+    # Three bits of a mantissa: a sixteenth at most of each factor of 64 products of random sign.
+    most = 2 / 16 * float(rows.float().std() * full.float().std()) * 64**0.5
+    missed = (found(rows).float() - exact).abs()
+    assert 0 < float(missed.mean()) < most and found(rows).shape == exact.shape
+
+
+def test_a_decoder_in_fp8_has_its_logits_in_bf16() -> None:
+    decoder = Decoder(_SHAPE, "fp8")
+    assert decoder._layers[0].up._weight.dtype == torch.float8_e4m3fn
+    assert decoder._logits._weight.dtype == torch.bfloat16
+    assert token_s(decoder, batch=2, context=8, tokens=3) > 0
+
+
 @pytest.mark.parametrize("weights", ["bf16", "int8"])
 def test_a_token_takes_time(weights: str) -> None:
     decoder = Decoder(_SHAPE, weights)  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ import torch.nn.functional as functional
 
 from repro.catalog.models.open_models import DecoderShape
 from repro.catalog.studies.decoding import Weights
+from repro.catalog.studies.gpu import GpuWeights
 
 # Bytes of caches that attention goes through, more than a processor has caches.
 _CACHES_BYTES = 2.0e8
@@ -26,13 +27,15 @@ _BASE = 10_000.0
 # Numbers of a matrix that differ, a prime, so that rows do too: to draw all takes longer than what
 # is measured.
 _DRAWN = 1_048_583
+_EIGHTH = torch.float8_e4m3fn
 _Turns = tuple[torch.Tensor, torch.Tensor]
 
 
 class Linear:
-    """A product with weights in bf16, or in int8 with a scale for each row."""
+    """A product with weights in bf16, in int8 with a scale for each row, or in fp8 (E4M3) with one
+    for all: then what they are multiplied with is cast as it is, as by scales known beforehand."""
 
-    def __init__(self, full: torch.Tensor, weights: Weights):
+    def __init__(self, full: torch.Tensor, weights: Weights | GpuWeights):
         self.inputs = full.shape[1]
         self._weight = full
         self._scale: torch.Tensor | None = None
@@ -40,13 +43,36 @@ class Linear:
             scale = full.abs().amax(dim=1) / 127
             self._weight = (full / scale[:, None]).round().to(torch.int8)
             self._scale = scale
+        if weights == "fp8":
+            self._scale = (full.abs().amax() / torch.finfo(_EIGHTH).max).float()
+            self._weight = (full / self._scale).to(_EIGHTH)
+            self._one = torch.ones_like(self._scale)
         self.nbytes = self._weight.nbytes
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         if self._scale is None:
             return functional.linear(rows, self._weight)
-        flat = torch._weight_int8pack_mm(rows.flatten(0, -2), self._weight, self._scale)
+        flat = rows.flatten(0, -2)
+        if self._weight.dtype == _EIGHTH:
+            flat = scaled_product(flat.to(_EIGHTH), self._weight, self._one, self._scale)
+        else:
+            flat = torch._weight_int8pack_mm(flat, self._weight, self._scale)
         return flat.view(*rows.shape[:-1], -1)
+
+
+def scaled_product(
+    rows: torch.Tensor, weight: torch.Tensor, rows_scale: torch.Tensor, weight_scale: torch.Tensor
+) -> torch.Tensor:
+    """A product in bf16 of what is in fp8 (E4M3), as a linear layer multiplies."""
+    product: torch.Tensor = torch._scaled_mm(
+        rows,
+        weight.t(),
+        scale_a=rows_scale,
+        scale_b=weight_scale,
+        out_dtype=torch.bfloat16,
+        use_fast_accum=True,
+    )
+    return product
 
 
 def random_matrix(outputs: int, inputs: int, generator: torch.Generator) -> torch.Tensor:
@@ -75,7 +101,8 @@ class Decoder:
     shape
         Its MLP is gated and dense.
     weights
-        Precision of all products; hidden states and caches are in bf16.
+        Precision of all products; where they are in fp8, the one with the vocabulary is in bf16,
+        as engines have it. Hidden states and caches are in bf16.
     rank, ranks
         Of tensor parallelism; where there are several, they have joined a process group.
     device
@@ -85,7 +112,7 @@ class Decoder:
     def __init__(
         self,
         shape: DecoderShape,
-        weights: Weights,
+        weights: Weights | GpuWeights,
         rank: int = 0,
         ranks: int = 1,
         device: str = "cpu",
@@ -113,7 +140,7 @@ class Decoder:
         ]
         drawn = torch.randn(shape.vocab, h, generator=generator, device=device)
         self._embedding = drawn.to(torch.bfloat16)
-        self._logits = linear(part(shape.vocab, h))
+        self._logits = Linear(part(shape.vocab, h), "bf16" if weights == "fp8" else weights)
         self._norm = torch.ones(h, dtype=torch.bfloat16, device=device)
         self._memory = self._cache = torch.empty(0, dtype=torch.bfloat16, device=device)
         self._length = 0

@@ -4,8 +4,10 @@ Calls are captured as a CUDA graph, whose replays are timed by events. Operands 
 bytes than caches hold, as weights and activations of a model do.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
 from typing import Any, Literal
@@ -15,6 +17,7 @@ import torch.nn.functional as functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from repro.catalog.studies.operator_calls import Sizes
+from repro.train.decoding import scaled_product
 from repro.train.megatron.models import DTYPES
 from repro.train.operators import nbytes, prepared
 
@@ -24,6 +27,9 @@ Work = Callable[[], object]
 _TURNS_BYTES, _MOST_SETS = 3e8, 32
 # What a replay takes at least, and the most calls in it.
 _SHORTEST_S, _MOST_CALLS = 1e-3, 200
+# Of replays without a pause: short enough to see clocks fall, longer than it takes to read them.
+_SUSTAINED_S = 2e-2
+_Events = tuple[torch.cuda.Event, torch.cuda.Event]
 BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 
 
@@ -48,6 +54,51 @@ def operator_s(kind: Kind, variant: str, sizes: Sequence[int], repeats: int) -> 
     make, call = _prepared(kind, variant, sizes)
     with sdpa_kernel(BACKENDS[variant]) if variant in BACKENDS else torch.no_grad():
         return _in_turns_s(make, call, _TURNS_BYTES, repeats)
+
+
+@dataclass(frozen=True)
+class Sustained:
+    """Replays without a pause, lists of one length: when each ended since the first began, seconds
+    of one of its calls, and what the GPU drew and ran at meanwhile."""
+
+    at_s: list[float]
+    call_s: list[float]
+    power_w: list[float]
+    clock_mhz: list[float]
+
+
+def sustained(variant: str, sizes: Sequence[int], seconds: float, rest_s: float) -> Sustained:
+    """Products for so many seconds, behind a rest; `variant` and `sizes` as of `operator_s`."""
+    make, call = _prepared("gemm", variant, sizes)
+    with torch.no_grad():
+        first = make()
+        once_s = eager_s(lambda: call(*first), 1)[0]
+        sets = [first, *(make() for _ in range(3))]
+        count = int(_SUSTAINED_S / once_s) + 1
+        graph = _captured([partial(call, *given) for given in islice(cycle(sets), count)])
+    found = Sustained([], [], [], [])
+    torch.cuda.synchronize()
+    time.sleep(rest_s)
+    start = time.perf_counter()
+    running: _Events | None = _begun(graph)
+    while running:
+        begin, end = running
+        # One more waits behind the one that runs.
+        running = _begun(graph) if time.perf_counter() < start + seconds else None
+        found.power_w.append(torch.cuda.power_draw() / 1e3)
+        found.clock_mhz.append(float(torch.cuda.clock_rate()))
+        end.synchronize()
+        found.call_s.append(begin.elapsed_time(end) / 1e3 / count)
+        found.at_s.append(time.perf_counter() - start)
+    return found
+
+
+def _begun(graph: torch.cuda.CUDAGraph) -> _Events:
+    begin, end = _event(), _event()
+    begin.record()
+    graph.replay()
+    end.record()
+    return begin, end
 
 
 @torch.no_grad()
@@ -110,6 +161,10 @@ def _in_turns_s(
 
 def replays_s(works: Sequence[Work], repeats: int) -> list[float]:
     """Seconds of all works, one behind the other in a graph, for each of its replays."""
+    return eager_s(_captured(works).replay, repeats)
+
+
+def _captured(works: Sequence[Work]) -> torch.cuda.CUDAGraph:
     aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
@@ -120,7 +175,7 @@ def replays_s(works: Sequence[Work], repeats: int) -> list[float]:
     with torch.cuda.graph(graph):
         for work in works:
             work()
-    return eager_s(graph.replay, repeats)
+    return graph
 
 
 def eager_s(work: Work, repeats: int) -> list[float]:
@@ -159,7 +214,7 @@ def _prepared(kind: Kind, variant: str, sizes: Sequence[int]) -> Made:
             return lambda: (_normal(m, k), _normal(n, k)), functional.linear
         return (
             lambda: (_eighth(m, k), _eighth(n, k), torch.ones((), device="cuda")),
-            _scaled_product,
+            lambda rows, weight, one: scaled_product(rows, weight, one, one),
         )
     batch, tokens, heads, kv_heads, width = sizes
     if kind == "attention_prefill":
@@ -185,14 +240,3 @@ def _normal(*shape: int) -> torch.Tensor:
 
 def _eighth(*shape: int) -> torch.Tensor:
     return _normal(*shape).to(torch.float8_e4m3fn)
-
-
-def _scaled_product(rows: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> Any:
-    return torch._scaled_mm(
-        rows,
-        weight.t(),
-        scale_a=scale,
-        scale_b=scale,
-        out_dtype=torch.bfloat16,
-        use_fast_accum=True,
-    )

@@ -1,6 +1,7 @@
 """What is measured of a GPU by itself (`params/gpu.yaml`)."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
@@ -10,6 +11,8 @@ from repro.catalog.studies.operator_calls import Sizes
 from repro.catalog.studies.operators import TOUCHED_ONCE, Grids, TableSets
 from repro.catalog.systems.nodes import Attention, Precision
 from repro.paths import PARAMS
+
+GpuWeights = Literal["bf16", "fp8"]
 
 
 class GpuOperators(Entry):
@@ -22,11 +25,22 @@ class GpuOperators(Entry):
     added_bytes: tuple[PositiveInt, ...]
 
 
-class GpuDecoder(Entry):
-    """A decoder: a model of `params/open_models.yaml`; batches and cached tokens when a token is
-    written, batches and tokens of prompts, and repeats of each."""
+class GpuSustained(Entry):
+    """Products (m, n, k) one after another for so many seconds, behind a rest, in some
+    precisions."""
 
-    model: str
+    products: tuple[tuple[PositiveInt, PositiveInt, PositiveInt], ...]
+    variants: tuple[GpuWeights, ...]
+    seconds: PositiveFloat
+    rest_s: PositiveFloat
+
+
+class GpuDecoder(Entry):
+    """Decoders: models of `params/open_models.yaml`, each with weights in some precisions; batches
+    and cached tokens when a token is written, batches and tokens of prompts, repeats of each."""
+
+    models: tuple[str, ...]
+    weights: tuple[GpuWeights, ...]
     batches: tuple[PositiveInt, ...]
     contexts: tuple[PositiveInt, ...]
     prompt_batches: tuple[PositiveInt, ...]
@@ -102,6 +116,7 @@ class GpuStudy(Entry):
     """All of it."""
 
     operators: GpuOperators
+    sustained: GpuSustained
     decoder: GpuDecoder
     attention: GpuAttention
     iterations: GpuIterations

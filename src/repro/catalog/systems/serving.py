@@ -1,6 +1,6 @@
 """The software that serves models: what it launches and waits for (`params/serving.yaml`)."""
 
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from repro.catalog.reading import Entry, read_yaml
 from repro.paths import PARAMS
@@ -45,7 +45,8 @@ class ServingStack(Entry):
 
     `sets` are parts of names of published sets that ran on it, of which `models` (layers x hidden
     size) where it names some. `elementwise` counts its kernels of a layer beside products,
-    attention and collectives. With `stores_scores` the prompt's attention writes its scores to
+    attention and collectives, and `casts` those which only cast what its products take in where
+    these are below half precision. With `stores_scores` the prompt's attention writes its scores to
     memory; with `own_decoding` caches are read by a kernel of its own, else by those that were
     measured; where it leaves each sequence's head of keys to one multiprocessor, that one reads it
     at `head_gbytes_per_s`, however few there are; with `reduces_at_once` small all-reduces are one
@@ -59,6 +60,7 @@ class ServingStack(Entry):
     sets: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     elementwise: PositiveInt
+    casts: NonNegativeInt = 0
     stores_scores: bool = False
     own_decoding: bool = False
     head_gbytes_per_s: PositiveFloat | None = None

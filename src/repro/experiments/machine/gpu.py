@@ -19,7 +19,14 @@ from tqdm import tqdm
 from repro.catalog.models.open_models import open_model
 from repro.catalog.phases import PHASES
 from repro.catalog.reading import Entry
-from repro.catalog.studies.gpu import GpuAttention, GpuDecoder, GpuOperators, read_gpu_study
+from repro.catalog.studies.gpu import (
+    GpuAttention,
+    GpuDecoder,
+    GpuOperators,
+    GpuSustained,
+    GpuWeights,
+    read_gpu_study,
+)
 from repro.errors import NotRunHere
 from repro.experiments.machine.gpu_iterations import measure_gpu_iterations, possible
 from repro.experiments.runs import gpu_run
@@ -27,7 +34,15 @@ from repro.observe.environment import accelerator, provenance
 from repro.paths import ENWIKI
 from repro.predict.operators.measured import KINDS, measured_rows
 from repro.train.decoding import Decoder
-from repro.train.gpu_operators import BACKENDS, Kind, Work, eager_s, operator_s, replays_s
+from repro.train.gpu_operators import (
+    BACKENDS,
+    Kind,
+    Work,
+    eager_s,
+    operator_s,
+    replays_s,
+    sustained,
+)
 
 # What is measured of each kind, in which of the variants that were published.
 _VARIANTS: Mapping[Kind, tuple[str, ...]] = {
@@ -35,6 +50,8 @@ _VARIANTS: Mapping[Kind, tuple[str, ...]] = {
     "attention_prefill": tuple(BACKENDS),
     "attention_decode": tuple(BACKENDS),
 }
+# Of a product, each behind an idle moment.
+_BURSTS = 5
 # Matrices in fp8 have rows and columns of whole blocks.
 _FP8_BLOCK = 16
 # How passes of a decoder are launched.
@@ -61,6 +78,7 @@ def measure_gpu(split: str) -> Iterator[tuple[str, xr.Dataset]]:
         raise NotRunHere("this machine has no GPU that torch sees; run it on one that has")
     study = read_gpu_study()
     yield "gpu_operators", measure_gpu_operators(study.operators)
+    yield "gpu_sustained", measure_gpu_sustained(study.sustained)
     yield "gpu_decoding", measure_gpu_decoding(study.decoder)
     yield "gpu_attention", measure_gpu_attention(study.attention, ENWIKI, split)
     yield "gpu_iterations", measure_gpu_iterations(study.iterations, ENWIKI, split)
@@ -115,17 +133,85 @@ def _rows(asked: GpuOperators) -> pd.DataFrame:
     return pd.concat([*parts, moved], ignore_index=True)
 
 
-def measure_gpu_decoding(asked: GpuDecoder) -> xr.Dataset:
-    """Seconds of a decoder's step, and of prompts that it reads.
+def measure_gpu_sustained(asked: GpuSustained) -> xr.Dataset:
+    """Products in bursts, and without a pause.
 
     Returns
     -------
     Dataset
-        `output_token_s` (launch, batch, context, repeat) and `prompt_s` (launch, prompt_batch,
-        prompt_tokens, repeat), with `launch` either `graph`, a CUDA graph, or `host`, operator by
-        operator. NaN where the caches did not fit. `kernels` (phase) is how many there are.
+        `burst_s` (variant, product, repeat), a call's time behind idle moments; `sustained_s`
+        (variant, product, replay), a call's while others ran before, with `ended_s` since the
+        first, `power_w` and `clock_mhz`, NaN behind the last. `m`, `n` and `k` along `product`.
     """
-    decoder = Decoder(open_model(asked.model).shape, "bf16", device="cuda")
+    cells = [*product(asked.variants, asked.products)]
+    bursts, found = [], []
+    for variant, sizes in tqdm(cells, desc="sustained products"):
+        bursts.append(operator_s("gemm", variant, sizes, _BURSTS))
+        found.append(sustained(variant, sizes, asked.seconds, asked.rest_s))
+    counts = len(asked.variants), len(asked.products)
+    dims = ("variant", "product", "replay")
+    longest = max(len(one.at_s) for one in found)
+
+    def padded(name: str, long_name: str, units: str) -> tuple[Any, ...]:
+        values = np.full((len(found), longest), np.nan)
+        for at, one in enumerate(found):
+            values[at, : len(one.at_s)] = getattr(one, name)
+        return dims, values.reshape(*counts, -1), _about(long_name, units)
+
+    return xr.Dataset(
+        {
+            "burst_s": (
+                ("variant", "product", "repeat"),
+                np.array(bursts).reshape(*counts, -1),
+                _about("time of a call in a burst", "s"),
+            ),
+            "sustained_s": padded("call_s", "time of a call", "s"),
+            "ended_s": padded("at_s", "end since the first began", "s"),
+            "power_w": padded("power_w", "power", "W"),
+            "clock_mhz": padded("clock_mhz", "clock of multiprocessors", "MHz"),
+        },
+        {
+            "variant": list(asked.variants),
+            **{
+                name: ("product", [sizes[at] for sizes in asked.products])
+                for at, name in enumerate("mnk")
+            },
+        },
+        _attributes("Products in bursts and without a pause", asked),
+    )
+
+
+def measure_gpu_decoding(asked: GpuDecoder) -> xr.Dataset:
+    """Seconds of decoders' steps, and of prompts that they read.
+
+    Returns
+    -------
+    Dataset
+        `output_token_s` (model, weights, launch, batch, context, repeat) and `prompt_s` (model,
+        weights, launch, prompt_batch, prompt_tokens, repeat), with `launch` either `graph`, a CUDA
+        graph, or `host`, operator by operator. NaN where the caches did not fit. `kernels` (model,
+        weights, phase) is how many there are.
+    """
+    reasons: dict[str, str] = {}
+    found = []
+    for model in asked.models:
+        of_model = []
+        for weights in asked.weights:
+            one = _decoding(asked, model, weights, reasons)
+            of_model.append(one.expand_dims(model=[model], weights=[weights]))
+            # Of the one before: both may not fit a GPU.
+            gc.collect()
+            torch.cuda.empty_cache()
+        found.append(xr.concat(of_model, "weights"))
+    attributes = _attributes("Decoders on a GPU", asked, reasons)
+    return xr.concat(found, "model").assign_attrs(attributes)
+
+
+def _decoding(
+    asked: GpuDecoder, model: str, weights: GpuWeights, reasons: dict[str, str]
+) -> xr.Dataset:
+    """One decoder of `measure_gpu_decoding`; `reasons` get those of what did not fit."""
+    decoder = Decoder(open_model(model).shape, weights, device="cuda")
     sizes = {
         "batch": list(asked.batches),
         "context": list(asked.contexts),
@@ -137,14 +223,14 @@ def measure_gpu_decoding(asked: GpuDecoder) -> xr.Dataset:
         "prompt_s": ("time of reading prompts", _prompt, ("prompt_batch", "prompt_tokens")),
     }
     variables: dict[str, Any] = {}
-    reasons: dict[str, str] = {}
     for name, (long_name, make, dims) in passes.items():
         times = []
         grid = [*product(_LAUNCHES, sizes[dims[0]], sizes[dims[1]])]
-        for launch, batch, tokens in tqdm(grid, desc=name):
+        for launch, batch, tokens in tqdm(grid, desc=f"{model} in {weights}, {name}"):
             prepared = partial(make, decoder, batch, tokens)
             work = partial(_launched, launch, prepared, asked.repeats)
-            found = possible(work, f"{name} {launch} {[batch, tokens]}", reasons)
+            label = f"{model} {weights} {name} {launch} {[batch, tokens]}"
+            found = possible(work, label, reasons)
             times.append(found or [np.nan] * asked.repeats)
         shape = (len(_LAUNCHES), *(len(sizes[dim]) for dim in dims), asked.repeats)
         values = np.array(times).reshape(shape)
@@ -154,11 +240,7 @@ def measure_gpu_decoding(asked: GpuDecoder) -> xr.Dataset:
         for _, make, dims in passes.values()
     ]
     variables["kernels"] = (("phase",), np.array(kernels), _about("kernels of a pass", "1"))
-    return xr.Dataset(
-        variables,
-        {"launch": list(_LAUNCHES), **sizes, "phase": ["token", "prompt"]},
-        _attributes(f"{asked.model} in bf16 on a GPU", asked, reasons),
-    )
+    return xr.Dataset(variables, {"launch": list(_LAUNCHES), **sizes, "phase": ["token", "prompt"]})
 
 
 def _launched(launch: str, make: Callable[[], Work], repeats: int) -> list[float]:

@@ -1,7 +1,7 @@
 """What was measured of a GPU by itself (`repro gpu`), beside what the model says of it."""
 
-import json
 from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -96,7 +96,7 @@ def memory_rates(measured: xr.Dataset) -> pd.DataFrame:
 
 
 def decoding_errors(measured: xr.Dataset) -> pd.DataFrame:
-    """A decoder's passes as CUDA graphs, beside the sum of what is predicted of their operators.
+    """Decoders' passes as CUDA graphs, beside the sum of what is predicted of their operators.
 
     Parameters
     ----------
@@ -106,14 +106,18 @@ def decoding_errors(measured: xr.Dataset) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        A row per pass: phase (`token` or `prompt`), batch, tokens (cached or of a prompt),
-        measured_ms (medians of repeats), host_ms (the same, launched by the host one operator after
-        another), predicted_ms and error_pct.
+        A row per pass: model, weights (their precision), phase (`token` or `prompt`), batch, tokens
+        (cached or of a prompt), measured_ms (medians of repeats), host_ms (the same, launched by the
+        host one operator after another), predicted_ms and error_pct.
     """
-    (entry,) = json.loads(measured.attrs["provenance"])
-    shape = open_model(entry["parameters"]["model"]).shape
-    on = engine(gpu(measured_on(measured)), "bf16", stack="pytorch")
-    table = pd.concat(_passes(measured, shape, on), ignore_index=True).dropna(subset="measured_ms")
+    device = gpu(measured_on(measured))
+    parts = []
+    for model, weights in product(measured["model"].values, measured["weights"].values):
+        of_one = measured.sel(model=model, weights=weights, drop=True)
+        on = engine(device, str(weights), cache="bf16", stack="pytorch")
+        for passes in _passes(of_one, open_model(str(model)).shape, on):
+            parts.append(passes.assign(model=model, weights=weights))
+    table = pd.concat(parts, ignore_index=True).dropna(subset="measured_ms")
     return table.assign(error_pct=100 * (table.predicted_ms / table.measured_ms - 1))
 
 
@@ -123,11 +127,16 @@ def decoding_summary(errors: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        Indexed by gpu and phase: passes, mean_pct and largest_pct.
+        Indexed by gpu, model, weights and phase: passes, mean_pct, largest_pct, and median_pct,
+        which has a sign.
     """
-    absolute = errors.error_pct.abs().groupby([errors.index.get_level_values("gpu"), errors.phase])
-    return pd.DataFrame(
-        {"passes": absolute.size(), "mean_pct": absolute.mean(), "largest_pct": absolute.max()}
+    of = ["gpu", "model", "weights", "phase"]
+    errors = errors.assign(absolute_pct=errors.error_pct.abs())
+    return errors.groupby(of, sort=False).agg(
+        passes=("error_pct", "size"),
+        mean_pct=("absolute_pct", "mean"),
+        largest_pct=("absolute_pct", "max"),
+        median_pct=("error_pct", "median"),
     )
 
 

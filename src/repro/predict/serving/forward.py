@@ -266,6 +266,10 @@ def _elements(rows: Served, engine: Engine, one: Pass) -> Part:
     activation = np.where(rows.gated_mlp > 0, _GATED, _PLAIN) * rows.inner / rows.tp
     moved = one.tokens * (_HIDDEN * rows.hidden + _HEADS * heads + activation)
     kernels = float(engine.stack.elementwise)
+    if BYTES[engine.weights] < _HALF_BYTES and engine.stack.casts:
+        taken_in = 2 * rows.hidden + (rows.heads * rows.head_dim + rows.inner) / rows.tp
+        moved = moved + one.tokens * (_HALF_BYTES + BYTES[engine.weights]) * taken_in
+        kernels += engine.stack.casts
     floor = _start_s(engine)
     return _part(
         "element-wise",
