@@ -13,6 +13,7 @@ from repro.catalog.models.open_models import DecoderShape
 from repro.catalog.models.papers import model
 from repro.catalog.studies.selection import select
 from repro.catalog.systems.gpus import Gpu, gpu, gpu_of_device
+from repro.experiments.machine.gpu_decoding import _part
 from repro.experiments.on_nodes import resolve_on_nodes
 from repro.launch.carry_out import carry_out
 from repro.launch.journal import Journal
@@ -20,11 +21,15 @@ from repro.observe.counters import open_counters
 from repro.observe.memory import begin_peak, peak_bytes
 from repro.predict.calibration.one_gpu_rows import check_device
 from repro.train.decoding import Decoder, Linear, random_matrix
-from repro.train.gpu_operators import call_s, replays_s, sustained
+from repro.train.gpu_operators import call_s, kernels, replays_s, sustained
 from repro.train.records import TrainingRun
 from repro.train.run import train
 
 pytestmark = pytest.mark.gpu
+_DECODER = DecoderShape(
+    **{"layers": 2, "hidden": 256, "ffn": 512, "heads": 8, "kv_heads": 2, "head_dim": 32},
+    **{"gated_mlp": True, "seq": 64, "vocab": 512},
+)
 
 
 def _run(corpus: Path, precision: str, **changes: object) -> TrainingRun:
@@ -90,11 +95,7 @@ def test_a_graph_computes_what_the_host_launches() -> None:
 
 
 def test_a_decoder_writes_what_it_does_on_a_cpu() -> None:
-    shape = DecoderShape(
-        **{"layers": 2, "hidden": 256, "ffn": 512, "heads": 8, "kv_heads": 2, "head_dim": 32},
-        **{"gated_mlp": True, "seq": 64, "vocab": 512},
-    )
-    here, there = Decoder(shape, "bf16"), Decoder(shape, "bf16", device="cuda")
+    here, there = Decoder(_DECODER, "bf16"), Decoder(_DECODER, "bf16", device="cuda")
     for mine, its in zip(here._layers, there._layers, strict=True):
         for name in ("qkv", "out", "up", "down"):
             getattr(its, name)._weight = getattr(mine, name)._weight.float().cuda()
@@ -113,6 +114,17 @@ def test_a_decoder_writes_what_it_does_on_a_cpu() -> None:
             written.append(decoder.step(written[-1]))
         found.append(torch.stack(written).cpu())
     assert torch.equal(*found)
+
+
+def test_a_pass_is_its_kernels() -> None:
+    decoder = Decoder(_DECODER, "fp8", device="cuda")
+    decoder.fill(16, 0, 64)
+    found = kernels(lambda: (decoder.rewind(0), decoder.read(torch.zeros(16, 64).long().cuda())))
+    parts = [_part(name) for name, _ in found]
+    assert all(seconds > 0 for _, seconds in found)
+    # Queries with keys and values, attention's output, both of the MLP; and the vocabulary.
+    assert parts.count("products") >= 4 * 2 + 1 and parts.count("casts") == 4 * 2
+    assert parts.count("attention") >= 2 and parts.count("element-wise") > 20
 
 
 def test_fp8_multiplies_as_on_a_cpu() -> None:

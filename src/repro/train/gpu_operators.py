@@ -193,6 +193,20 @@ def eager_s(work: Work, repeats: int) -> list[float]:
     return times
 
 
+def kernels(work: Work) -> list[tuple[str, float]]:
+    """Names and seconds of the kernels of some work that the host launches, as torch's profiler
+    has them, after one that warms up."""
+    work()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        work()
+        torch.cuda.synchronize()
+    return [
+        (event.name, event.time_range.elapsed_us() / 1e6)
+        for event in profile.events()
+        if "CUDA" in str(event.device_type)
+    ]
+
+
 def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 

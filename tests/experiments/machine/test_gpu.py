@@ -10,7 +10,7 @@ import torch
 from repro.catalog.models.open_models import DecoderShape, OpenModel, open_model
 from repro.catalog.studies.gpu import GpuDecoder, GpuSustained, read_gpu_study
 from repro.errors import NotRunHere
-from repro.experiments.machine import gpu
+from repro.experiments.machine import gpu, gpu_decoding
 from repro.predict.operators.measured import KINDS, measured_rows
 from repro.train.decoding import Decoder
 from repro.train.gpu_operators import Sustained, Work
@@ -47,21 +47,18 @@ def test_sizes_are_those_that_were_published() -> None:
     assert set(rows[rows.kind == "addition"].moved_bytes) == set(asked.added_bytes)
 
 
-def test_passes_have_their_sizes_and_what_does_not_fit_a_reason(
-    cuda_means_cpu: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(work: Work, repeats: int) -> list[float]:
-        raise RuntimeError("CUDA out of memory. Tried to allocate all of it")
-
+@pytest.fixture
+def small(cuda_means_cpu: None, monkeypatch: pytest.MonkeyPatch) -> GpuDecoder:
+    """Decoders on the CPU."""
     entry = open_model("llama3.1-8b").model_copy(update={"shape": _SHAPE})
     known: dict[str, OpenModel] = {"small": entry, "other": entry}
-    monkeypatch.setattr(gpu, "open_model", known.__getitem__)
-    monkeypatch.setattr(gpu, "_LAUNCHES", {"graph": _seconds, "host": full})
-    monkeypatch.setattr(gpu, "_kernels", lambda work: 7)
+    monkeypatch.setattr(gpu_decoding, "open_model", known.__getitem__)
     monkeypatch.setattr(
-        gpu, "Decoder", lambda shape, weights, device: Decoder(shape, weights, device="cpu")
+        gpu_decoding,
+        "Decoder",
+        lambda shape, weights, device: Decoder(shape, weights, device="cpu"),
     )
-    asked = GpuDecoder(
+    return GpuDecoder(
         models=("small", "other"),
         weights=("bf16", "fp8"),
         batches=(1, 3),
@@ -70,7 +67,42 @@ def test_passes_have_their_sizes_and_what_does_not_fit_a_reason(
         prompt_tokens=(5, 9),
         repeats=2,
     )
-    found = gpu.measure_gpu_decoding(asked)
+
+
+def test_kernels_of_a_pass_are_told_apart_by_their_names(
+    small: GpuDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {
+        "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob": 1.0,
+        "void at::native::unrolled_elementwise_kernel<at::native::float8_copy_kernel_cuda(": 2.0,
+        "nvjet_tst_128x64_64x8_2x1_v_bz_TNT": 4.0,
+        "sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize64x64x128": 8.0,
+        "void cutlass::device_kernel<flash::FlashAttnFwdSm90<>>": 16.0,
+        "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add": 32.0,
+    }
+    monkeypatch.setattr(gpu_decoding, "kernels", lambda work: [*names.items()])
+    found = gpu_decoding.measure_gpu_decoding_parts(small)
+    for name in ("output_token", "prompt"):
+        seconds, counts = found[f"{name}_s"], found[f"{name}_kernels"]
+        for part, expected, many in (
+            ("attention", 17.0, 2),
+            ("casts", 2.0, 1),
+            ("products", 12.0, 2),
+            ("element-wise", 32.0, 1),
+        ):
+            assert (seconds.sel(part=part) == expected).all()
+            assert (counts.sel(part=part) == many).all()
+    assert found["output_token_s"].sel(model="small", weights="bf16").shape == (2, 3, 4)
+
+
+def test_passes_have_their_sizes_and_what_does_not_fit_a_reason(
+    small: GpuDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(work: Work, repeats: int) -> list[float]:
+        raise RuntimeError("CUDA out of memory. Tried to allocate all of it")
+
+    monkeypatch.setattr(gpu_decoding, "_LAUNCHES", {"graph": _seconds, "host": full})
+    found = gpu_decoding.measure_gpu_decoding(small)
     assert dict(found["output_token_s"].sizes) == {
         **{"model": 2, "weights": 2, "launch": 2, "batch": 2, "context": 3, "repeat": 2}
     }
@@ -80,8 +112,7 @@ def test_passes_have_their_sizes_and_what_does_not_fit_a_reason(
         assert np.isnan(found[name].sel(launch="host")).all()
     reasons = json.loads(found.attrs["not_run"])
     assert len(reasons) == 4 * (6 + 2)
-    assert "CUDA out of memory" in reasons["other fp8 output_token_s host [3, 16]"]
-    assert (found["kernels"] == 7).all()
+    assert "CUDA out of memory" in reasons["other fp8 host output_token_s [3, 16]"]
 
 
 def test_products_without_a_pause_have_a_time_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,14 +122,13 @@ def test_products_without_a_pause_have_a_time_each(monkeypatch: pytest.MonkeyPat
         return Sustained([0.5 * at for at in range(replays)], one, one, one)
 
     monkeypatch.setattr(gpu, "sustained", running)
-    monkeypatch.setattr(gpu, "operator_s", lambda kind, variant, sizes, repeats: [1.0] * repeats)
     asked = GpuSustained(
         products=((3, 4, 5), (6, 7, 8)), variants=("bf16", "fp8"), seconds=1, rest_s=1
     )
     found = gpu.measure_gpu_sustained(asked)
-    assert found["sustained_s"].dims == ("variant", "product", "replay")
-    assert found["sustained_s"].count("replay").values.tolist() == [[2, 2], [3, 3]]
+    assert found["product_s"].dims == ("variant", "product", "replay")
+    assert found["product_s"].count("replay").values.tolist() == [[2, 2], [3, 3]]
     for name, values in (("m", [3, 6]), ("n", [4, 7]), ("k", [5, 8])):
         assert found[name].values.tolist() == values
-    per_call = found["sustained_s"].mean("replay")
+    per_call = found["product_s"].mean("replay")
     np.testing.assert_array_equal(per_call.sel(variant="fp8"), found["m"])

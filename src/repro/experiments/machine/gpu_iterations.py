@@ -1,7 +1,6 @@
 """Measure iterations on this machine's GPU, and the operators that they are timed again from."""
 
 import gc
-import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,11 +19,10 @@ from tqdm import tqdm
 from repro.catalog.models.dlrm import PLANS, plan_shards
 from repro.catalog.studies.gpu import GpuIterations
 from repro.catalog.studies.operator_calls import Sizes
-from repro.errors import one_line
+from repro.experiments.machine.on_gpu import attributes, possible
 from repro.experiments.machine.operator_cases import padded
 from repro.experiments.runs import gpu_run
 from repro.logs.gpu_trace import PARTS, GpuCall, read_gpu_trace
-from repro.observe.environment import accelerator, provenance
 from repro.observe.operator_trace import trace_of
 from repro.predict.operators.retimed import FEWER, JUDGED
 from repro.train.dlrm import Batch, Dlrm, Lookups
@@ -35,7 +33,6 @@ _DEVICE = "cuda"
 _DLRM, _DLRM_PRECISION = "dlrm", "fp32"
 # The set of tables that tells the host's time, and is not judged.
 _OTHER_TABLES = 99
-_LONGEST_REASON = 120
 # One call: its operator, precisions and sizes.
 _Point = tuple[str, tuple[str, ...], Sizes]
 
@@ -88,25 +85,8 @@ def measure_gpu_iterations(asked: GpuIterations, corpus: Path, split: str) -> xr
         name = " ".join((operator, *precisions))
         if found := possible(work, f"{name} {sizes}", reasons):
             times[name, sizes] = found
-    return _dataset(cases, times).assign_attrs(
-        title="Iterations of a GPU, timed again from its operators",
-        not_run=json.dumps(reasons),
-        source="cluster",
-        ran_on=json.dumps([accelerator()]),
-        provenance=provenance(asked.model_dump(mode="json")),
-    )
-
-
-def possible(work: Callable[[], Any], what: str, reasons: dict[str, str]) -> Any:
-    """What some work gives; None, and among the reasons why, where the GPU has no kernel or no
-    memory for it."""
-    try:
-        return work()
-    except RuntimeError as error:
-        reasons[what] = f"{type(error).__name__}: {one_line(error)[:_LONGEST_REASON]}"
-    gc.collect()
-    torch.cuda.empty_cache()
-    return None
+    title = "Iterations of a GPU, timed again from its operators"
+    return _dataset(cases, times).assign_attrs(attributes(title, asked, reasons))
 
 
 def _cases(

@@ -107,8 +107,8 @@ def decoding_errors(measured: xr.Dataset) -> pd.DataFrame:
     -------
     DataFrame
         A row per pass: model, weights (their precision), phase (`token` or `prompt`), batch, tokens
-        (cached or of a prompt), measured_ms (medians of repeats), host_ms (the same, launched by the
-        host one operator after another), predicted_ms and error_pct.
+        (cached or of a prompt), measured_ms (medians of repeats), host_ms (the same, launched by
+        the host one operator after another), predicted_ms and error_pct.
     """
     device = gpu(measured_on(measured))
     parts = []

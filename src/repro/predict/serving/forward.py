@@ -103,6 +103,7 @@ def forward(rows: Served, engine: Engine, one: Pass) -> list[Part]:
         *_products(rows, engine, one),
         _attention(rows, engine, one),
         _elements(rows, engine, one),
+        *_casts(rows, engine, one),
         *_collectives(rows, engine, one),
     ]
 
@@ -266,10 +267,6 @@ def _elements(rows: Served, engine: Engine, one: Pass) -> Part:
     activation = np.where(rows.gated_mlp > 0, _GATED, _PLAIN) * rows.inner / rows.tp
     moved = one.tokens * (_HIDDEN * rows.hidden + _HEADS * heads + activation)
     kernels = float(engine.stack.elementwise)
-    if BYTES[engine.weights] < _HALF_BYTES and engine.stack.casts:
-        taken_in = 2 * rows.hidden + (rows.heads * rows.head_dim + rows.inner) / rows.tp
-        moved = moved + one.tokens * (_HALF_BYTES + BYTES[engine.weights]) * taken_in
-        kernels += engine.stack.casts
     floor = _start_s(engine)
     return _part(
         "element-wise",
@@ -278,6 +275,24 @@ def _elements(rows: Served, engine: Engine, one: Pass) -> Part:
         moved / _memory_rate(engine),
         fixed_s=kernels * floor,
         flops=moved / _HALF_BYTES,
+        memory_bytes=moved,
+        launches=kernels,
+    )
+
+
+def _casts(rows: Served, engine: Engine, one: Pass) -> Iterator[Part]:
+    """Of what products take in, where a software casts it by itself."""
+    if BYTES[engine.weights] == _HALF_BYTES or not engine.stack.casts:
+        return
+    taken_in = 2 * rows.hidden + (rows.heads * rows.head_dim + rows.inner) / rows.tp
+    moved = one.tokens * (_HALF_BYTES + BYTES[engine.weights]) * taken_in
+    kernels = float(engine.stack.casts)
+    yield _part(
+        "casts",
+        "elements",
+        rows.layers,
+        moved / _memory_rate(engine),
+        fixed_s=kernels * _start_s(engine),
         memory_bytes=moved,
         launches=kernels,
     )

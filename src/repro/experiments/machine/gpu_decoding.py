@@ -1,0 +1,183 @@
+"""Decoders on this machine's GPU: how long tokens and prompts take, and what their kernels do."""
+
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import product
+
+import numpy as np
+import torch
+import xarray as xr
+from tqdm import tqdm
+
+from repro.catalog.models.open_models import open_model
+from repro.catalog.studies.gpu import GpuDecoder
+from repro.experiments.machine.on_gpu import about, attributes, possible
+from repro.train.decoding import Decoder
+from repro.train.gpu_operators import Work, eager_s, kernels, replays_s
+
+# How passes of a decoder are launched.
+_LAUNCHES: Mapping[str, Callable[[Work, int], list[float]]] = {
+    "graph": lambda work, repeats: replays_s([work], repeats),
+    "host": eager_s,
+}
+# By parts of kernels' names, the first that one has; all others are element-wise.
+_PARTS = {
+    "attention": ("fmha", "flash", "sdpa"),
+    "casts": ("float8_copy",),
+    "products": ("gemm", "nvjet", "cutlass", "xmma", "splitk", "gemv"),
+    "element-wise": ("",),
+}
+_Measure = Callable[[Work], list[float]]
+
+
+def measure_gpu_decoding(asked: GpuDecoder) -> xr.Dataset:
+    """Seconds of decoders' steps, and of prompts that they read.
+
+    Returns
+    -------
+    Dataset
+        `output_token_s` (model, weights, launch, batch, context, repeat) and `prompt_s` (model,
+        weights, launch, prompt_batch, prompt_tokens, repeat), with `launch` either `graph`, a CUDA
+        graph, or `host`, operator by operator. NaN where the caches did not fit.
+    """
+    reasons: dict[str, str] = {}
+
+    def by_launch(decoder: Decoder, called: str) -> xr.Dataset:
+        found = []
+        for launch, seconds in _LAUNCHES.items():
+            passes = _passes(
+                *(asked, decoder, f"{called} {launch}", reasons),
+                *(partial(_repeated, seconds, asked.repeats), "repeat", asked.repeats),
+            )
+            found.append(passes.expand_dims(launch=[launch]))
+        return xr.concat(found, "launch")
+
+    found = _of_decoders(asked, by_launch)
+    return found.assign_attrs(attributes("Decoders on a GPU", asked, reasons))
+
+
+def measure_gpu_decoding_parts(asked: GpuDecoder) -> xr.Dataset:
+    """Seconds that kernels of decoders' passes work, by what they are.
+
+    Returns
+    -------
+    Dataset
+        `output_token_s` and `prompt_s` as of `measure_gpu_decoding`, but with `part` (products,
+        attention, casts, element-wise) instead of launches and repeats; of one pass each. Of as
+        many kernels as `output_token_kernels` and `prompt_kernels` say.
+    """
+    reasons: dict[str, str] = {}
+
+    def by_part(decoder: Decoder, called: str) -> xr.Dataset:
+        found = _passes(asked, decoder, called, reasons, _by_part, "part", 2 * len(_PARTS))
+        counts = found.isel(part=slice(len(_PARTS), None)).rename(
+            {name: name.replace("_s", "_kernels") for name in _KINDS}
+        )
+        for count in counts.values():
+            count.attrs = about("kernels of a pass", "1")
+        parts = (found.isel(part=slice(len(_PARTS))), counts)
+        return xr.merge([one.assign_coords(part=list(_PARTS)) for one in parts])
+
+    found = _of_decoders(asked, by_part)
+    return found.assign_attrs(attributes("Kernels of decoders on a GPU", asked, reasons))
+
+
+def _repeated(seconds: Callable[[Work, int], list[float]], repeats: int, work: Work) -> list[float]:
+    return seconds(work, repeats)
+
+
+def _by_part(work: Work) -> list[float]:
+    """Seconds of each part, and behind them its kernels."""
+    times, counts = dict.fromkeys(_PARTS, 0.0), dict.fromkeys(_PARTS, 0.0)
+    for name, seconds in kernels(work):
+        times[_part(name)] += seconds
+        counts[_part(name)] += 1
+    return [*times.values(), *counts.values()]
+
+
+def _part(kernel: str) -> str:
+    name = kernel.lower()
+    return next(part for part, known in _PARTS.items() if any(one in name for one in known))
+
+
+def _of_decoders(asked: GpuDecoder, measure: Callable[[Decoder, str], xr.Dataset]) -> xr.Dataset:
+    """What is measured of each model in each precision of its weights."""
+    of_models = []
+    for model in asked.models:
+        of_model = []
+        for weights in asked.weights:
+            decoder = Decoder(open_model(model).shape, weights, device="cuda")
+            one = measure(decoder, f"{model} {weights}")
+            of_model.append(one.expand_dims(model=[model], weights=[weights]))
+            # Before the next one is made: both may not fit a GPU.
+            del decoder
+            gc.collect()
+            torch.cuda.empty_cache()
+        of_models.append(xr.concat(of_model, "weights"))
+    return xr.concat(of_models, "model")
+
+
+def _passes(
+    asked: GpuDecoder,
+    decoder: Decoder,
+    called: str,
+    reasons: dict[str, str],
+    measure: _Measure,
+    along: str,
+    size: int,
+) -> xr.Dataset:
+    """What is measured of each pass of a decoder, `size` numbers along a dimension; NaN, and a
+    reason, of those that its GPU has no memory for."""
+    variables, sizes = {}, dict(_sizes(asked))
+    for name, (long_name, make, dims) in _KINDS.items():
+        grid = [*product(*(sizes[dim] for dim in dims))]
+        values = []
+        for one in tqdm(grid, desc=f"{called}, {long_name}"):
+            work = partial(_done, measure, make, decoder, *one)
+            found = possible(work, f"{called} {name} {list(one)}", reasons)
+            values.append(found or [np.nan] * size)
+        shape = (*(len(sizes[dim]) for dim in dims), size)
+        variables[name] = ((*dims, along), np.reshape(values, shape), about(long_name, "s"))
+    return xr.Dataset(variables, sizes)
+
+
+def _sizes(asked: GpuDecoder) -> Iterator[tuple[str, list[int]]]:
+    yield "batch", list(asked.batches)
+    yield "context", list(asked.contexts)
+    yield "prompt_batch", list(asked.prompt_batches)
+    yield "prompt_tokens", list(asked.prompt_tokens)
+
+
+def _done(measure: _Measure, make: Callable[..., Work], *of: object) -> list[float]:
+    return measure(make(*of))
+
+
+def _token(decoder: Decoder, batch: int, context: int) -> Work:
+    """A token for each of `batch` sequences, always behind as many cached ones."""
+    last = torch.zeros(batch, dtype=torch.long, device="cuda")
+    decoder.fill(batch, context, 1)
+
+    def work() -> None:
+        decoder.step(last)
+        decoder.rewind(context)
+
+    return work
+
+
+def _prompt(decoder: Decoder, batch: int, tokens: int) -> Work:
+    """Prompts that are read, over and over."""
+    prompts = torch.zeros(batch, tokens, dtype=torch.long, device="cuda")
+    decoder.fill(batch, 0, tokens)
+
+    def work() -> None:
+        decoder.read(prompts)
+        decoder.rewind(0)
+
+    return work
+
+
+_KINDS: Mapping[str, tuple[str, Callable[[Decoder, int, int], Work], tuple[str, str]]] = {
+    "output_token_s": ("time per output token", _token, ("batch", "context")),
+    "prompt_s": ("time of reading prompts", _prompt, ("prompt_batch", "prompt_tokens")),
+}
