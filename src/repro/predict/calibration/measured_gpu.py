@@ -10,8 +10,8 @@ import xarray as xr
 from repro.catalog.models.open_models import DecoderShape, open_model
 from repro.catalog.systems.gpus import Gpu, gpu
 from repro.predict.operators.measured import KINDS, on_device_s, product_alone_s
-from repro.predict.serving.forward import Pass, forward
-from repro.predict.serving.latency import pass_s
+from repro.predict.serving.forward import Part, Pass, forward
+from repro.predict.serving.latency import part_s, pass_s
 from repro.predict.serving.parameters import engine
 from repro.predict.serving.served import Engine, served
 from repro.predict.workload import Array
@@ -101,7 +101,7 @@ def decoding_errors(measured: xr.Dataset) -> pd.DataFrame:
     Parameters
     ----------
     measured : Dataset
-        By `repro.experiments.machine.gpu.measure_gpu_decoding`.
+        By `repro.experiments.machine.gpu_decoding.measure_gpu_decoding`.
 
     Returns
     -------
@@ -110,15 +110,53 @@ def decoding_errors(measured: xr.Dataset) -> pd.DataFrame:
         (cached or of a prompt), measured_ms (medians of repeats), host_ms (the same, launched by
         the host one operator after another), predicted_ms and error_pct.
     """
-    device = gpu(measured_on(measured))
     parts = []
-    for model, weights in product(measured["model"].values, measured["weights"].values):
-        of_one = measured.sel(model=model, weights=weights, drop=True)
-        on = engine(device, str(weights), cache="bf16", stack="pytorch")
-        for passes in _passes(of_one, open_model(str(model)).shape, on):
-            parts.append(passes.assign(model=model, weights=weights))
-    table = pd.concat(parts, ignore_index=True).dropna(subset="measured_ms")
-    return table.assign(error_pct=100 * (table.predicted_ms / table.measured_ms - 1))
+    for table, on, predicted in _passes(measured.median("repeat"), "launch"):
+        table = table.rename(columns={"graph": "measured_ms", "host": "host_ms"})
+        parts.append(table.assign(predicted_ms=1e3 * pass_s(predicted, on.costs)))
+    found = pd.concat(parts, ignore_index=True).dropna(subset="measured_ms")
+    return found.assign(error_pct=100 * (found.predicted_ms / found.measured_ms - 1))
+
+
+def decoding_parts(measured: xr.Dataset) -> pd.DataFrame:
+    """What kernels of decoders' passes do, beside what is predicted of the same work.
+
+    Parameters
+    ----------
+    measured : Dataset
+        By `repro.experiments.machine.gpu_decoding.measure_gpu_decoding_parts`.
+
+    Returns
+    -------
+    DataFrame
+        A row per pass and part: model, weights, phase, batch, tokens, part, measured_ms and
+        predicted_ms.
+    """
+    parts = []
+    for table, on, predicted in _passes(measured, "part"):
+        of_parts = dict.fromkeys(measured["part"].values, np.zeros(len(table)))
+        for one in predicted:
+            of_parts[_part(one)] = of_parts[_part(one)] + 1e3 * part_s(one, on.costs)
+        names = [name for name in table if name not in of_parts]
+        both = [
+            one.melt(names, var_name="part", value_name=label)
+            for one, label in (
+                (table, "measured_ms"),
+                (table[names].assign(**of_parts), "predicted_ms"),
+            )
+        ]
+        parts.append(both[0].assign(predicted_ms=both[1].predicted_ms))
+    found = pd.concat(parts, ignore_index=True).dropna(subset="measured_ms")
+    return found[(found.measured_ms > 0) | (found.predicted_ms > 0)]
+
+
+def _part(predicted: Part) -> str:
+    """What `measure_gpu_decoding_parts` calls it."""
+    if predicted.kind == "product":
+        return "products"
+    if predicted.kind == "elements":
+        return predicted.name
+    return "attention"
 
 
 def decoding_summary(errors: pd.DataFrame) -> pd.DataFrame:
@@ -140,24 +178,28 @@ def decoding_summary(errors: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _passes(measured: xr.Dataset, shape: DecoderShape, on: Engine) -> Iterator[pd.DataFrame]:
-    for phase, name, batch, tokens in (
-        ("token", "output_token_s", "batch", "context"),
-        ("prompt", "prompt_s", "prompt_batch", "prompt_tokens"),
-    ):
-        median = 1e3 * measured[name].median("repeat")
-        table = median.to_series().unstack("launch").reset_index().rename_axis(columns=None)
-        table = table.rename(
-            columns={batch: "batch", tokens: "tokens", "graph": "measured_ms", "host": "host_ms"}
-        )
-        predicted_s = _predicted_s(shape, on, table.batch, table.tokens, prompt=phase == "prompt")
-        yield table.assign(phase=phase, predicted_ms=1e3 * predicted_s)
+def _passes(measured: xr.Dataset, along: str) -> Iterator[tuple[pd.DataFrame, Engine, list[Part]]]:
+    """Milliseconds of passes, a column for each of a dimension, with the operators that are
+    predicted of them on the GPU."""
+    device = gpu(measured_on(measured))
+    for model, weights in product(measured["model"].values, measured["weights"].values):
+        on = engine(device, str(weights), cache="bf16", stack="pytorch")
+        of_one = measured.sel(model=model, weights=weights, drop=True)
+        for phase, name, batch, tokens in (
+            ("token", "output_token_s", "batch", "context"),
+            ("prompt", "prompt_s", "prompt_batch", "prompt_tokens"),
+        ):
+            table = (1e3 * of_one[name]).to_series().unstack(along).reset_index()
+            table = table.rename(columns={batch: "batch", tokens: "tokens"})
+            table = table.rename_axis(columns=None).assign(
+                model=model, weights=weights, phase=phase
+            )
+            yield table, on, _operators(open_model(str(model)).shape, on, table)
 
 
-def _predicted_s(
-    shape: DecoderShape, on: Engine, batch: pd.Series, tokens: pd.Series, prompt: bool
-) -> Array:
-    sequences, each = batch.to_numpy(dtype=float), tokens.to_numpy(dtype=float)
+def _operators(shape: DecoderShape, on: Engine, table: pd.DataFrame) -> list[Part]:
+    sequences, each = (table[name].to_numpy(dtype=float) for name in ("batch", "tokens"))
     rows = served(shape, tp=1, pp=1, ep=1, batch=sequences, input_tokens=each, output_tokens=1)
+    prompt = bool((table.phase == "prompt").all())
     new = sequences * each if prompt else sequences
-    return pass_s(forward(rows, on, Pass(sequences, new, each, prompt)), on.costs)
+    return forward(rows, on, Pass(sequences, new, each, prompt))
