@@ -1,4 +1,4 @@
-"""A GPU's figures: every operator is a point, lines are predicted, points measured."""
+"""A GPU's figures: every operator, pass and part of one is a point."""
 
 import holoviews as hv
 import hvplot
@@ -6,8 +6,18 @@ import numpy as np
 import pytest
 from drawing import drawn
 
-from repro.figures.predicted.gpu import by_attention, clocks, decoding_times, operator_ratios
-from repro.predict.calibration.measured_gpu import decoding_errors, operator_errors
+from repro.figures.predicted.gpu import (
+    by_attention,
+    clocks,
+    operator_ratios,
+    part_ratios,
+    pass_ratios,
+)
+from repro.predict.calibration.measured_gpu import (
+    decoding_errors,
+    decoding_parts,
+    operator_errors,
+)
 from repro.predict.operators.two_clocks import gpu_iterations
 from repro.results.measured import by_gpu, read_all_kept, read_kept
 
@@ -29,15 +39,19 @@ def test_every_operator_is_a_point(backend: str) -> None:
     drawn(figure, backend)
 
 
-def test_lines_are_predicted_and_points_measured(backend: str) -> None:
+def test_every_pass_and_every_part_of_one_is_a_point(backend: str) -> None:
     errors = by_gpu(read_all_kept("gpu_decoding"), decoding_errors)
-    for panel, (_, rows) in zip(
-        decoding_times(errors), errors.groupby(["gpu", "phase"], sort=False), strict=True
+    parts = by_gpu(read_all_kept("gpu_decoding_parts"), decoding_parts)
+    for figure, rows, panel_of, series in (
+        (pass_ratios(errors), errors, "model", 4),
+        (part_ratios(parts), parts, "phase", 4),
     ):
-        for kind, column in ((hv.Curve, "predicted_ms"), (hv.Scatter, "measured_ms")):
-            shown = [one.dimension_values(1) for one in panel if type(one) is kind]
-            assert sorted(np.concatenate(shown)) == sorted(rows[column])
-    drawn(decoding_times(errors), backend)
+        for panel, (_, found) in zip(
+            figure, rows.groupby(["gpu", panel_of], sort=False), strict=True
+        ):
+            points = [len(one) for one in panel if isinstance(one, hv.Scatter)]
+            assert len(points) == series and sum(points) == len(found)
+        drawn(figure, backend)
 
 
 def test_what_had_no_memory_is_not_shown() -> None:

@@ -7,14 +7,17 @@ import pandas as pd
 import pytest
 import xarray as xr
 
+from repro.catalog.models.open_models import open_model
 from repro.catalog.systems.gpus import gpu
 from repro.errors import ReproError
 from repro.predict.calibration.measured_gpu import (
     decoding_errors,
+    decoding_parts,
     decoding_summary,
     memory_rates,
     operator_errors,
     operator_summary,
+    sustained_rates,
 )
 from repro.results.measured import by_gpu, measured_on, read_all_kept
 
@@ -62,14 +65,62 @@ def test_additions_stay_below_the_memorys_rate(operators: dict[str, xr.Dataset])
         assert 0.85 * peak < rates.max() < peak
 
 
-def test_tokens_and_prompts_of_a_decoder_are_met_within_ten_percent() -> None:
-    found = by_gpu(read_all_kept("gpu_decoding"), decoding_errors)
-    # The caches of 64 sequences of 8,192 tokens do not fit into 80 GB.
-    assert decoding_summary(found).passes.to_dict() == {
-        **{(_GPUS[0], "prompt"): 8, (_GPUS[0], "token"): 11},
-        **{(_GPUS[1], "prompt"): 8, (_GPUS[1], "token"): 12},
-    }
-    assert found.error_pct.abs().max() < 10
-    assert (decoding_summary(found).mean_pct.xs("token", level="phase") < 5).all()
-    # The host launches slower than the GPU computes, but for large passes.
-    assert (found.host_ms.dropna() > found.measured_ms[found.host_ms.notna()]).all()
+@pytest.fixture(scope="module")
+def passes() -> pd.DataFrame:
+    return by_gpu(read_all_kept("gpu_decoding"), decoding_errors)
+
+
+def test_tokens_of_a_decoder_are_met(passes: pd.DataFrame) -> None:
+    found = decoding_summary(passes)
+    # Of 18 of each model and precision, those whose caches fit.
+    tokens = found.xs("token", level="phase").passes
+    assert tokens.xs(_GPUS[0]).to_list() == [13, 15, 12, 13]
+    assert tokens.xs(_GPUS[1]).to_list() == [15, 15, 13, 13]
+    assert (found.xs("prompt", level="phase").passes == 8).all()
+    mean = found.mean_pct.xs("token", level="phase").unstack("model")
+    assert (mean["llama3.1-8b"] < 4).all() and (mean["llama2-7b"] < 10).all()
+    # Where products of many rows, which were alike, and torch's element-wise kernels do not decide.
+    few = passes[(passes.phase == "token") & (passes.batch <= 16)]
+    assert few.error_pct.abs().max() < 13 and few.error_pct.abs().mean() < 5
+
+
+def test_the_host_is_slower_than_graphs(passes: pd.DataFrame) -> None:
+    launched = passes[passes.host_ms.notna() & (passes.measured_ms < 10)]
+    assert len(launched) > 70 and (launched.host_ms > 1.2 * launched.measured_ms).all()
+
+
+def test_fp8_halves_what_weights_take_of_a_token(passes: pd.DataFrame) -> None:
+    alone = passes[(passes.phase == "token") & (passes.batch == 1) & (passes.tokens == 128)]
+    taken = alone.reset_index("gpu").set_index(["gpu", "model", "weights"])
+    for column in ("predicted_ms", "measured_ms"):
+        saved = -taken[column].unstack("weights").diff(axis=1)["fp8"] / 1e3
+        for (name, model), seconds in saved.items():
+            shape = open_model(str(model)).shape
+            # All but the vocabulary's, which stay in bf16; at the memory's full rate.
+            weights = shape.count(0) - 2 * shape.vocab * shape.hidden
+            assert 0.85 < seconds / (weights / gpu(str(name)).memory_gbytes_per_s / 1e9) < 1.3
+
+
+def test_parts_of_a_pass_are_all_of_it(passes: pd.DataFrame) -> None:
+    parts = by_gpu(read_all_kept("gpu_decoding_parts"), decoding_parts)
+    key = ["gpu", "model", "weights", "phase", "batch", "tokens"]
+    sums = parts.groupby(key)[["measured_ms", "predicted_ms"]].sum()
+    both = passes.groupby(key)[["measured_ms", "predicted_ms"]].sum().join(sums, rsuffix="_parts")
+    assert len(both) == len(passes) and both.notna().all(axis=None)
+    np.testing.assert_allclose(both.predicted_ms_parts, both.predicted_ms)
+    # A graph has short gaps between its kernels; a trace of another run may find them longer.
+    ratio = both.measured_ms_parts / both.measured_ms
+    assert ratio.between(0.84, 1.06).all()
+    assert (parts[parts.weights == "bf16"].part != "casts").all()
+
+
+def test_power_leaves_what_was_fitted_to_training() -> None:
+    found = by_gpu(read_all_kept("gpu_sustained"), sustained_rates)
+    for name, rates in found.groupby("gpu"):
+        for variant, of_one in rates.groupby("variant"):
+            # Whatever the shape.
+            assert np.ptp(of_one.kept) < 0.02
+            assert of_one.kept.mean() == pytest.approx(of_one.fitted.iloc[0], abs=0.05)
+            peak = {"bf16": gpu(str(name)).peak_flops, "fp8": gpu(str(name)).fp8_flops}
+            assert (of_one.burst_tflops < (peak[str(variant)] or 0) / 1e12).all()
+        assert rates.power_w.between(650, 710).all()

@@ -48,11 +48,12 @@ class ServingStack(Entry):
     attention and collectives, and `casts` those which only cast what its products take in where
     these are below half precision. With `stores_scores` the prompt's attention writes its scores to
     memory; with `own_decoding` caches are read by a kernel of its own, else by those that were
-    measured; where it leaves each sequence's head of keys to one multiprocessor, that one reads it
-    at `head_gbytes_per_s`, however few there are; with `reduces_at_once` small all-reduces are one
-    kernel, else NCCL's. A pass has `pass_tokens` tokens at most; with `steady_pipeline` batches
-    follow each other through the stages of a pipeline, else each token of all sequences waits for
-    the one before. A cache is handed out in pages of `page_tokens`, 1 where it is contiguous.
+    measured. Where that leaves each sequence's head of keys to one multiprocessor, a head takes
+    `head_s` and is read at `head_gbytes_per_s`, however few there are; with `splits_unshared` only
+    those that queries share. With `reduces_at_once` small all-reduces are one kernel, else NCCL's.
+    A pass has `pass_tokens` tokens at most; with `steady_pipeline` batches follow each other
+    through the stages of a pipeline, else each token of all sequences waits for the one before. A
+    cache is handed out in pages of `page_tokens`, 1 where it is contiguous.
     `costs` that are missing are calibrated ones (`params/serving_fit.yaml`).
     """
 
@@ -63,7 +64,9 @@ class ServingStack(Entry):
     casts: NonNegativeInt = 0
     stores_scores: bool = False
     own_decoding: bool = False
+    head_s: NonNegativeFloat = 0.0
     head_gbytes_per_s: PositiveFloat | None = None
+    splits_unshared: bool = False
     reduces_at_once: bool = False
     pass_tokens: PositiveInt
     steady_pipeline: bool = True

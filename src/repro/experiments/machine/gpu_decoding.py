@@ -155,7 +155,7 @@ def _done(measure: _Measure, make: Callable[..., Work], *of: object) -> list[flo
 
 def _token(decoder: Decoder, batch: int, context: int) -> Work:
     """A token for each of `batch` sequences, always behind as many cached ones."""
-    last = torch.zeros(batch, dtype=torch.long, device="cuda")
+    last = decoder.drawn_tokens(batch)
     decoder.fill(batch, context, 1)
 
     def work() -> None:
@@ -167,7 +167,7 @@ def _token(decoder: Decoder, batch: int, context: int) -> Work:
 
 def _prompt(decoder: Decoder, batch: int, tokens: int) -> Work:
     """Prompts that are read, over and over."""
-    prompts = torch.zeros(batch, tokens, dtype=torch.long, device="cuda")
+    prompts = decoder.drawn_tokens(batch, tokens)
     decoder.fill(batch, 0, tokens)
 
     def work() -> None:

@@ -1,5 +1,7 @@
 """A GPU by itself: operators and a decoder, measured beside predictions; attention by length."""
 
+from collections.abc import Mapping
+
 import holoviews as hv
 import pandas as pd
 import xarray as xr
@@ -8,35 +10,72 @@ from repro.figures.palette import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, 
 from repro.figures.panels import options, panel_size, panels
 
 # Products first; attention by who computes it.
-_COLOURS = {
-    ("gemm", "bf16"): BLUE,
-    ("gemm", "fp8"): SKY_BLUE,
-    ("attention_prefill", "flash"): ORANGE,
-    ("attention_prefill", "cudnn"): VERMILION,
-    ("attention_decode", "flash"): GREEN,
-    ("attention_decode", "cudnn"): PURPLE,
+_OPERATORS = {
+    "gemm, bf16": BLUE,
+    "gemm, fp8": SKY_BLUE,
+    "attention_prefill, flash": ORANGE,
+    "attention_prefill, cudnn": VERMILION,
+    "attention_decode, flash": GREEN,
+    "attention_decode, cudnn": PURPLE,
 }
+_PASSES = {
+    "tokens, bf16": BLUE,
+    "tokens, fp8": SKY_BLUE,
+    "prompts, bf16": VERMILION,
+    "prompts, fp8": ORANGE,
+}
+_WORK = {"products": BLUE, "attention": VERMILION, "element-wise": GREEN, "casts": PURPLE}
 _SERIES = (BLUE, VERMILION, GREEN, PURPLE)
 _GREY = "#CCCCCC"
-_PHASES = {"token": "tokens that are cached", "prompt": "tokens of a prompt"}
 
 
 def operator_ratios(errors: pd.DataFrame) -> hv.Layout:
     """Predicted over measured time of each operator of `operator_errors`, by how long it takes, a
     panel a GPU."""
-    return panels([_ratios(found, str(gpu)) for gpu, found in errors.groupby("gpu")])
+    times = errors.assign(
+        series=errors.kind + ", " + errors.variant,
+        ratio=errors.predicted_us / errors.measured_us,
+        time=errors.measured_us,
+    )
+    drawn = []
+    for gpu, found in times.groupby("gpu"):
+        drawn.append(_ratios(found, _OPERATORS, f"microseconds (measured), {gpu}"))
+    return panels(drawn)
 
 
-def _ratios(errors: pd.DataFrame, gpu: str) -> hv.Overlay:
+def pass_ratios(errors: pd.DataFrame) -> hv.Layout:
+    """The same of each pass of `decoding_errors`, a panel a GPU and model."""
+    times = errors.assign(
+        series=errors.phase + "s, " + errors.weights,
+        ratio=errors.predicted_ms / errors.measured_ms,
+        time=errors.measured_ms,
+    )
+    drawn = []
+    for (gpu, model), found in times.groupby(["gpu", "model"], sort=False):
+        drawn.append(_ratios(found, _PASSES, f"ms (measured), {model}, {gpu}"))
+    return panels(drawn)
+
+
+def part_ratios(parts: pd.DataFrame) -> hv.Layout:
+    """The same of each part of passes of `decoding_parts`, a panel a GPU and phase."""
+    times = parts.assign(
+        series=parts.part, ratio=parts.predicted_ms / parts.measured_ms, time=parts.measured_ms
+    )
+    drawn = []
+    for (gpu, phase), found in times.groupby(["gpu", "phase"], sort=False):
+        drawn.append(_ratios(found, _WORK, f"ms (measured) of {phase}s, {gpu}"))
+    return panels(drawn)
+
+
+def _ratios(times: pd.DataFrame, colours: Mapping[str, str], label: str) -> hv.Overlay:
     drawn = [hv.HLine(1.0).opts(color=BLACK)]
-    for (kind, variant), colour in _COLOURS.items():
-        found = errors[(errors.kind == kind) & (errors.variant == variant)]
-        ratio = found.assign(ratio=found.predicted_us / found.measured_us)
-        drawn.append(_points(ratio[["measured_us", "ratio"]], f"{kind}, {variant}", colour))
+    for name, colour in colours.items():
+        found = times[times.series == name]
+        drawn.append(_points(found[["time", "ratio"]], name, colour))
     return hv.Overlay(drawn).opts(
         logx=True,
         logy=True,
-        xlabel=f"microseconds (measured), {gpu}",
+        xlabel=label,
         ylabel="predicted / measured",
         legend_position="bottom_left",
         **panel_size(),
@@ -79,23 +118,6 @@ def _clocks(iterations: pd.DataFrame, gpu: str) -> hv.Overlay:
             matplotlib={"fig_inches": (10, 5), "aspect": 1.8}, bokeh={"width": 860, "height": 480}
         ),
     )
-
-
-def decoding_times(errors: pd.DataFrame) -> hv.Layout:
-    """Passes of `decoding_errors` of some GPUs by tokens, a panel a GPU and phase: lines predicted,
-    points measured."""
-    drawn = []
-    for (gpu, phase), rows in errors.groupby(["gpu", "phase"], sort=False):
-        elements = []
-        for (batch, found), colour in zip(rows.groupby("batch"), _SERIES, strict=False):
-            name = f"batch {batch}"
-            axes = ["tokens", f"{phase}_ms"]
-            predicted = found[["tokens", "predicted_ms"]].set_axis(axes, axis=1)
-            measured = found[["tokens", "measured_ms"]].set_axis(axes, axis=1)
-            elements += [_line(predicted, name, colour), _points(measured, name, colour)]
-        label = f"{_PHASES[str(phase)]}, {gpu}"
-        drawn.append(_panel(elements, label, "ms (lines predicted, points measured)"))
-    return panels(drawn)
 
 
 def by_attention(measured: xr.Dataset) -> hv.Layout:

@@ -9,6 +9,7 @@ import xarray as xr
 
 from repro.catalog.models.open_models import DecoderShape, open_model
 from repro.catalog.systems.gpus import Gpu, gpu
+from repro.predict.fused.parameters import read_fused, sustained_name
 from repro.predict.operators.measured import KINDS, on_device_s, product_alone_s
 from repro.predict.serving.forward import Part, Pass, forward
 from repro.predict.serving.latency import part_s, pass_s
@@ -93,6 +94,41 @@ def memory_rates(measured: xr.Dataset) -> pd.DataFrame:
     return pd.DataFrame(
         {"moved_bytes": moved, "measured_us": 1e6 * seconds, "gbytes_per_s": moved / seconds / 1e9}
     )
+
+
+def sustained_rates(measured: xr.Dataset) -> pd.DataFrame:
+    """What products without a pause keep of the rate that they begin with.
+
+    Parameters
+    ----------
+    measured : Dataset
+        By `repro.experiments.machine.gpu.measure_gpu_sustained`.
+
+    Returns
+    -------
+    DataFrame
+        A row per product: variant, m, n, k; burst_tflops, of the first 20 ms behind a rest;
+        sustained_tflops, of the median replay in the last half; kept, of both; fitted, what the
+        model takes of its generation and precision, fitted to training runs; and the power_w and
+        clock_mhz of the last half.
+    """
+    generation = gpu(measured_on(measured)).generation
+    known = read_fused().parameters.sustained
+    late = measured.where(measured["ended_s"] > measured["ended_s"].max("replay") / 2)
+    late = late.median("replay")
+    flops = 2 * measured["m"] * measured["n"] * measured["k"] / 1e12
+    found = xr.Dataset(
+        {
+            "burst_tflops": flops / measured["product_s"].isel(replay=0),
+            "sustained_tflops": flops / late["product_s"],
+            "kept": measured["product_s"].isel(replay=0) / late["product_s"],
+            "power_w": late["power_w"],
+            "clock_mhz": late["clock_mhz"],
+        }
+    )
+    table = found.to_dataframe().reset_index().drop(columns="product")
+    fitted = [known[sustained_name(generation, variant)] for variant in table.variant]
+    return table.assign(fitted=fitted)
 
 
 def decoding_errors(measured: xr.Dataset) -> pd.DataFrame:

@@ -224,7 +224,11 @@ def _attention(rows: Served, engine: Engine, one: Pass) -> Part:
         )
     own = engine.stack.own_decoding
     of = rates(engine.device, "attention_decode", "bf16")
+    cache_bytes = BYTES[engine.cache] * cache * seen
     read_s = decoding_s(sequences, seen, kv_heads, d, BYTES[engine.cache], of, _AT_PEAK)
+    waited_s = _waited_s(engine, sequences * kv_heads, cache_bytes, read_s)
+    if engine.stack.splits_unshared:
+        waited_s = np.where(heads > kv_heads, waited_s, 0.0)
     measured = (
         0.0 if own else on_device_s("attention_decode", table, (engine.cache,), engine.device)
     )
@@ -233,20 +237,22 @@ def _attention(rows: Served, engine: Engine, one: Pass) -> Part:
         "decoding",
         rows.layers,
         measured + np.zeros_like(read_s),
-        fixed_s=_start_s(engine) + _waited_s(engine, rows, seen, read_s) if own else 0.0,
+        fixed_s=_start_s(engine) + waited_s if own else 0.0,
         read_s=read_s if own else 0.0,
         flops=4 * sequences * heads * seen * d,
-        memory_bytes=BYTES[engine.cache] * cache * seen,
+        memory_bytes=cache_bytes,
     )
 
 
-def _waited_s(engine: Engine, rows: Served, seen: Array, read_s: Array) -> Array:
-    """What reading a head's cache with one multiprocessor takes longer than all together do."""
-    if engine.stack.head_gbytes_per_s is None:
-        return np.zeros_like(read_s)
-    cache = 2 * BYTES[engine.cache] * seen * rows.head_dim
-    alone_s = cache / (engine.stack.head_gbytes_per_s * 1e9)
-    waited: Array = np.maximum(alone_s - read_s / engine.costs.reading, 0.0)
+def _waited_s(engine: Engine, heads: Array, cache_bytes: Array, read_s: Array) -> Array:
+    """What caches of so many heads, one after another on each multiprocessor, take longer than
+    reading them all does."""
+    stack = engine.stack
+    alone_s = stack.head_s + np.zeros_like(read_s)
+    if stack.head_gbytes_per_s is not None:
+        alone_s = alone_s + cache_bytes / heads / (stack.head_gbytes_per_s * 1e9)
+    rounds = np.ceil(heads / engine.device.multiprocessors)
+    waited: Array = np.maximum(rounds * alone_s - read_s / engine.costs.reading, 0.0)
     return waited
 
 
