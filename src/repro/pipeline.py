@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from repro.atomic import replace_text
 from repro.catalog.reading import choose
 from repro.catalog.studies.experiments import EXPERIMENTS, experiment
 from repro.errors import ReproError
+from repro.launch.ranks.kept import keep_ranks
 from repro.observe.environment import is_rationed
 from repro.paths import PARAMS, RESULTS, ROOT
 from repro.results.reference import REFERENCE
@@ -67,12 +69,13 @@ def run_pipeline(profile: str | None) -> int:
     )
     try:
         timed = [name for name in course.outputs if name.startswith(_TIMED)]
-        return (
-            _follow(course, _FIRST)
-            or _follow(course, *_SECOND)
-            or _follow_beside(course, timed)
-            or _follow(course)
-        )
+        with keep_ranks() as course.environment:
+            return (
+                _follow(course, _FIRST)
+                or _follow(course, *_SECOND)
+                or _follow_beside(course, timed)
+                or _follow(course)
+            )
     finally:
         replace_text(_TIMES, json.dumps({**known, chosen: course.times_s}, indent=1) + "\n")
 
@@ -101,13 +104,15 @@ def _read(path: Path) -> dict[str, dict[str, float]]:
 @dataclass
 class _Course:
     """How far the stages are; `times_s` is what each took, the last time it ran, `reference_s` what
-    it took the reference run, and `beside` those that run beside others here."""
+    it took the reference run, `beside` those that run beside others here, and `environment` what
+    all but these get."""
 
     outputs: dict[str, list[str]]
     times_s: dict[str, float]
     reference_s: dict[str, float]
     beside: tuple[str, ...]
     left: set[str] = field(init=False)
+    environment: Mapping[str, str] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
     stage: str = ""
     stage_began: float = 0.0
@@ -195,7 +200,12 @@ def _follow(course: _Course, *targets: str) -> int:
             signal.signal(number, _told_to_end)
     try:
         process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
+            command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, **course.environment},
         )
     except FileNotFoundError:
         raise ReproError("dvc is not on the PATH; activate the environment") from None

@@ -14,12 +14,11 @@ from tqdm import tqdm
 
 from repro.errors import NotRunHere, ReproError
 from repro.launch.messages import Failure, Order, Progress, Ready, Site, Waiting, Work
+from repro.launch.ranks.kept import END_S, end, keep, take
 from repro.results.outcome import Outcome, OutOfMemory
 from repro.testbed.ability import ENTER, NOT_LINUX, explain_refusal
 from repro.testbed.enter import REFUSED
 from repro.train.records import Report
-
-_END_S = 20
 
 
 @dataclass(frozen=True)
@@ -28,9 +27,10 @@ class Session:
 
     site: Site
     _pipe: Connection
-    _supervisor: "subprocess.Popen[bytes]"
     _log: IO[bytes]
     _say: Callable[[str], None]
+    # None: another process started it.
+    _supervisor: "subprocess.Popen[bytes] | None" = None
 
     def run(self, order: Order[Work]) -> Outcome | OutOfMemory:
         """Have an order carried out, as `take_turns` does."""
@@ -54,13 +54,57 @@ class Session:
         """
         if (wanted := orders[0].ranks) > self.site.ranks:
             raise ReproError(f"{wanted} ranks wanted, but the site has {self.site.ranks}")
-        _send(self._pipe, tuple(orders), self._supervisor, self._log)
+        self._send(tuple(orders))
         while True:
-            answer = _hear(self._pipe, self._supervisor, self._log, self._say)
+            answer = self._hear()
             if isinstance(answer, Progress):
                 report(answer.steps, answer.words)
             elif isinstance(answer, list | OutOfMemory):
                 return answer
+
+    def _begin(self) -> None:
+        """Have its supervisor start the ranks, and wait for them."""
+        self._send(self.site)
+        ready = self._hear()
+        assert isinstance(ready, Ready)
+
+    def _send(self, message: object) -> None:
+        try:
+            self._pipe.send(message)
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._lost() from None
+
+    def _hear(self) -> object:
+        try:
+            while isinstance(answer := self._pipe.recv(), Waiting):
+                self._say(answer.words)
+        except (EOFError, ConnectionResetError):
+            raise self._lost() from None
+        if isinstance(answer, Failure):
+            raise NotRunHere(answer.message) if answer.unavailable else ReproError(answer.message)
+        return answer
+
+    def _lost(self) -> ReproError:
+        code = self._supervisor.wait(END_S) if self._supervisor is not None else None
+        self._log.seek(0)
+        text = self._log.read().decode(errors="replace")
+        lines = [line for line in text.splitlines() if line.strip()]
+        if code == REFUSED:
+            return NotRunHere(explain_refusal(lines[-1]))
+        ended = "ended" if code is None else f"ended with exit code {code}"
+        return ReproError(
+            f"the supervisor of the ranks {ended}; "
+            f"its last line: {lines[-1] if lines else '(none)'}"
+        )
+
+    def _end(self) -> None:
+        end(self._pipe.fileno())
+        if self._supervisor is not None:
+            try:
+                self._supervisor.wait(END_S)
+            except subprocess.TimeoutExpired:
+                self._supervisor.kill()
+                self._supervisor.wait()
 
 
 def _to_stderr(words: str) -> None:
@@ -69,7 +113,8 @@ def _to_stderr(words: str) -> None:
 
 @contextmanager
 def open_site(site: Site, say: Callable[[str], None] = _to_stderr) -> Iterator[Session]:
-    """Start the ranks of a site; when the context ends, nothing of them is left.
+    """Start the ranks of a site, or take those that are kept (`repro.launch.ranks.kept`); when the
+    context ends, nothing of them is left, unless they are kept for who comes next.
 
     `say` gets a line whenever a check of ranks or links waits for a machine that is busy.
 
@@ -82,67 +127,36 @@ def open_site(site: Site, say: Callable[[str], None] = _to_stderr) -> Iterator[S
     """
     if sys.platform != "linux":
         raise NotRunHere(NOT_LINUX)
+    taken = take(site)
+    session = Session(site, *taken, say) if taken else _start(site, say)
+    kept = False
+    try:
+        if not taken:
+            session._begin()
+        yield session
+        kept = keep(site, session._pipe, session._log)
+    finally:
+        if not kept:
+            session._end()
+        session._pipe.close()
+        session._log.close()
+
+
+def _start(site: Site, say: Callable[[str], None]) -> Session:
+    """A supervisor that waits for its site."""
     ours, theirs = multiprocessing.Pipe()
-    with TemporaryFile() as log:
-        supervisor = subprocess.Popen(
-            [
-                *(ENTER if site.topology is not None else (sys.executable,)),
-                *("-m", "repro.launch.ranks.supervisor", str(theirs.fileno())),
-            ],
-            pass_fds=[theirs.fileno()],
-            # Of a session of its own: a Ctrl-C is for the user's process, which closes the pipe.
-            start_new_session=True,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
-        theirs.close()
-        try:
-            _send(ours, site, supervisor, log)
-            ready = _hear(ours, supervisor, log, say)
-            assert isinstance(ready, Ready)
-            yield Session(site, ours, supervisor, log, say)
-        finally:
-            ours.close()
-            try:
-                supervisor.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                supervisor.kill()
-                supervisor.wait()
-
-
-def _send(
-    pipe: Connection, message: object, supervisor: "subprocess.Popen[bytes]", log: IO[bytes]
-) -> None:
-    try:
-        pipe.send(message)
-    except (BrokenPipeError, ConnectionResetError):
-        raise _lost(supervisor, log) from None
-
-
-def _hear(
-    pipe: Connection,
-    supervisor: "subprocess.Popen[bytes]",
-    log: IO[bytes],
-    say: Callable[[str], None],
-) -> object:
-    try:
-        while isinstance(answer := pipe.recv(), Waiting):
-            say(answer.words)
-    except (EOFError, ConnectionResetError):
-        raise _lost(supervisor, log) from None
-    if isinstance(answer, Failure):
-        raise NotRunHere(answer.message) if answer.unavailable else ReproError(answer.message)
-    return answer
-
-
-def _lost(supervisor: "subprocess.Popen[bytes]", log: IO[bytes]) -> ReproError:
-    code = supervisor.wait(_END_S)
-    log.seek(0)
-    lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
-    if code == REFUSED:
-        return NotRunHere(explain_refusal(lines[-1]))
-    return ReproError(
-        f"the supervisor of the ranks ended with exit code {code}; "
-        f"its last line: {lines[-1] if lines else '(none)'}"
+    log = TemporaryFile()  # noqa: SIM115, the session closes it
+    supervisor = subprocess.Popen(
+        [
+            *(ENTER if site.topology is not None else (sys.executable,)),
+            *("-m", "repro.launch.ranks.supervisor", str(theirs.fileno())),
+        ],
+        pass_fds=[theirs.fileno()],
+        # Of a session of its own: a Ctrl-C is for the user's process, which closes the pipe.
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
     )
+    theirs.close()
+    return Session(site, ours, log, say, supervisor)

@@ -1,0 +1,118 @@
+"""Ranks that are up between the stages of a pipeline: what one leaves, the next one takes.
+
+Who measures holds a pipe to the supervisor of its ranks, which ends when the pipe closes. Here the
+pipeline holds the pipe while nobody measures, of one site at a time: ranks end when it does,
+however that is, and a process that dies while it measures takes its ranks along.
+"""
+
+import hashlib
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
+from typing import IO
+
+from repro.giving_way import gives_way
+from repro.launch.messages import Site
+from repro.observe.environment import sources_digest
+
+# Where stages find what is kept.
+_ADDRESS = "REPRO_RANKS"
+_TAKE, _KEEP, _END = b"T", b"K", b"E"
+_KEY_BYTES = 32
+# What a supervisor gets to bury its ranks.
+END_S = 20.0
+
+
+@contextmanager
+def keep_ranks() -> Iterator[Mapping[str, str]]:
+    """Keep ranks between processes with this environment; when the context ends, none are left."""
+    with TemporaryDirectory(prefix="repro-") as folder:
+        address = str(Path(folder) / "ranks")
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(address)
+            listening.listen()
+            thread = Thread(target=_serve, args=(listening,), daemon=True)
+            thread.start()
+            try:
+                yield {_ADDRESS: address}
+            finally:
+                with _asked(address, _END):
+                    thread.join()
+
+
+def take(site: Site) -> tuple[Connection, IO[bytes]] | None:
+    """The pipe to ranks of this site that are kept, and what their supervisor writes into."""
+    if (address := _address()) is None:
+        return None
+    with _asked(address, _TAKE + _key(site)) as asking:
+        _, handles, _, _ = socket.recv_fds(asking, 1, 2)
+    if not handles:
+        return None
+    pipe, log = Connection(handles[0]), os.fdopen(handles[1], "r+b")
+    # Who rests says nothing, but for the end of what was killed.
+    if pipe.poll():
+        pipe.close()
+        log.close()
+        return None
+    return pipe, log
+
+
+def keep(site: Site, pipe: Connection, log: IO[bytes]) -> bool:
+    """Leave ranks of this site, which rest, to who comes next; whether somebody keeps them."""
+    if (address := _address()) is None or pipe.poll():
+        return False
+    with _asked(address, _KEEP + _key(site), pipe.fileno(), log.fileno()) as asking:
+        return asking.recv(1) == _KEEP
+
+
+def end(pipe: int) -> None:
+    """Tell a supervisor through its pipe to end, and wait until it has: what starts now would be
+    disturbed by its ranks."""
+    with socket.socket(fileno=os.dup(pipe)) as speaking, suppress(OSError):
+        speaking.shutdown(socket.SHUT_WR)
+        speaking.settimeout(END_S)
+        while speaking.recv(1 << 16):
+            pass
+
+
+def _address() -> str | None:
+    # What gives way starts ranks that do so too, and cannot stop.
+    return None if gives_way() else os.environ.get(_ADDRESS)
+
+
+def _key(site: Site) -> bytes:
+    """Ranks go on with the code that they were started with."""
+    return hashlib.sha256(f"{site} {sources_digest()}".encode()).digest()
+
+
+@contextmanager
+def _asked(address: str, message: bytes, *handles: int) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(address)
+        socket.send_fds(asking, [message], handles)
+        yield asking
+
+
+def _serve(listening: socket.socket) -> None:
+    """Keep what was left last, until asked to end."""
+    key, handles = b"", list[int]()
+    kind = b""
+    while kind != _END:
+        asking, _ = listening.accept()
+        with asking:
+            message, given, _, _ = socket.recv_fds(asking, 1 + _KEY_BYTES, 2)
+            kind, asked = message[:1], message[1:]
+            if kind == _TAKE and asked == key:
+                socket.send_fds(asking, [kind], handles)
+            else:
+                for pipe in handles[:1]:
+                    end(pipe)
+                asking.sendall(kind)
+            for handle in handles:
+                os.close(handle)
+            key, handles = (asked, given) if kind == _KEEP else (b"", [])
