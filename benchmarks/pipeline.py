@@ -8,6 +8,7 @@ table has a row for each stage, and for those that measure what their seconds we
     python benchmarks/pipeline.py ci        # budgets: 12 minutes, 4 GiB
 """
 
+import ctypes
 import json
 import os
 import subprocess
@@ -25,6 +26,7 @@ from repro.paths import ROOT
 _BUDGET_MINUTES = {"default": 30, "ci": 12}
 _BUDGET_GIB = 4
 _SAMPLE_S = 2.0
+_PR_SET_CHILD_SUBREAPER = 36
 _RUN = "from repro.cli import main; main()"
 
 
@@ -38,10 +40,11 @@ def _tree(pid: int) -> list[int]:
     return [pid, *(descendant for child in children for descendant in _tree(child))]
 
 
-def _memory_bytes(pid: int) -> int:
-    """Proportional set size of a process tree: pages that several share count once."""
+def _memory_bytes() -> int:
+    """Proportional set size of all that this process has started: pages that several share count
+    once."""
     total = 0
-    for process in _tree(pid):
+    for process in _tree(os.getpid())[1:]:
         with suppress(OSError):
             for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
                 if line.startswith("Pss:"):
@@ -66,6 +69,8 @@ def _table(results: Path, profile: str) -> pd.DataFrame:
 def main() -> None:
     """Run the profile named on the command line and print time and memory beside the budgets."""
     profile = sys.argv[1] if len(sys.argv) > 1 else "default"
+    # Ranks that are kept between stages outlive who started them.
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with tempfile.TemporaryDirectory() as folder:
         clone = Path(folder) / "repro"
@@ -78,7 +83,7 @@ def main() -> None:
         peak = 0
         while process.poll() is None:
             with suppress(OSError):
-                peak = max(peak, _memory_bytes(process.pid))
+                peak = max(peak, _memory_bytes())
             time.sleep(_SAMPLE_S)
         minutes = (time.monotonic() - start) / 60
         table = _table(clone / "results", profile)
