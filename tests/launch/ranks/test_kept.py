@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -105,6 +106,29 @@ def test_who_was_killed_is_neither_kept_nor_taken(keeping: None) -> None:
     process.wait()
     with pipe, TemporaryFile() as log:
         assert not keep(_SITE, pipe, log)
+
+
+def test_who_asks_may_be_killed_meanwhile(keeping: None) -> None:
+    process = _left()
+    for _ in range(2):
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.connect(os.environ["REPRO_RANKS"])
+    # It may have been the stage that was to take them.
+    assert process.wait() == 0
+    _left()
+    assert _is_taken()
+
+
+def test_a_pipeline_that_was_killed_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "ranks"))
+    monkeypatch.setenv("REPRO_RANKS", str(tmp_path / "ranks"))
+    process, pipe = _started()
+    with pipe, TemporaryFile() as log:
+        assert not keep(_SITE, pipe, log) and not _is_taken()
+    assert process.wait() == 0
 
 
 def test_what_gives_way_leaves_ranks_alone(keeping: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,9 +47,11 @@ def keep_ranks() -> Iterator[Mapping[str, str]]:
 
 def take(site: Site) -> tuple[Connection, IO[bytes]] | None:
     """The pipe to ranks of this site that are kept, and what their supervisor writes into."""
+    handles: list[int] = []
     if (address := _address()) is None:
         return None
-    with _asked(address, _TAKE + _key(site)) as asking:
+    # A pipeline that was killed keeps nothing.
+    with suppress(OSError), _asked(address, _TAKE + _key(site)) as asking:
         _, handles, _, _ = socket.recv_fds(asking, 1, 2)
     if not handles:
         return None
@@ -66,8 +68,10 @@ def keep(site: Site, pipe: Connection, log: IO[bytes]) -> bool:
     """Leave ranks of this site, which rest, to who comes next; whether somebody keeps them."""
     if (address := _address()) is None or pipe.poll():
         return False
-    with _asked(address, _KEEP + _key(site), pipe.fileno(), log.fileno()) as asking:
+    handles = pipe.fileno(), log.fileno()
+    with suppress(OSError), _asked(address, _KEEP + _key(site), *handles) as asking:
         return asking.recv(1) == _KEEP
+    return False
 
 
 def end(pipe: int) -> None:
@@ -107,12 +111,14 @@ def _serve(listening: socket.socket) -> None:
         with asking:
             message, given, _, _ = socket.recv_fds(asking, 1 + _KEY_BYTES, 2)
             kind, asked = message[:1], message[1:]
-            if kind == _TAKE and asked == key:
-                socket.send_fds(asking, [kind], handles)
-            else:
-                for pipe in handles[:1]:
-                    end(pipe)
-                asking.sendall(kind)
+            # Who asks may be killed at any time.
+            with suppress(OSError):
+                if kind == _TAKE and asked == key:
+                    socket.send_fds(asking, [kind], handles)
+                else:
+                    for pipe in handles[:1]:
+                        end(pipe)
+                    asking.sendall(kind)
             for handle in handles:
                 os.close(handle)
             key, handles = (asked, given) if kind == _KEEP else (b"", [])
