@@ -70,12 +70,14 @@ def run_pipeline(profile: str | None) -> int:
     try:
         timed = [name for name in course.outputs if name.startswith(_TIMED)]
         with keep_ranks() as course.environment:
-            return (
+            status = (
                 _follow(course, _FIRST)
                 or _follow(course, *_SECOND)
                 or _follow_beside(course, timed)
-                or _follow(course)
             )
+        # What follows measures processors, beside which even ranks that rest are too much.
+        course.environment = {}
+        return status or _follow(course)
     finally:
         replace_text(_TIMES, json.dumps({**known, chosen: course.times_s}, indent=1) + "\n")
 
