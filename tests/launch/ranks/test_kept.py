@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -24,6 +23,12 @@ _OTHER = Site(topology=None, ranks=2, cores=None)
 # Stands for a supervisor: it rests until its pipe ends.
 _RESTS = "import os, sys; os.read(int(sys.argv[1]), 1)"
 _Supervisor = tuple["subprocess.Popen[bytes]", Connection]
+
+
+@pytest.fixture(autouse=True)
+def _timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As who measures, whatever these tests give way to."""
+    monkeypatch.setattr(kept, "gives_way", lambda: False)
 
 
 @pytest.fixture
@@ -172,6 +177,8 @@ with keep_ranks() as environment:
 """
 _STAGE = """
 from repro.launch.messages import Site
+from repro.launch.ranks import kept
+kept.gives_way = lambda: False
 from repro.launch.ranks.sites import open_site
 for _ in range(2):
     with open_site(Site(topology=None, ranks=1, cores=None)) as session:
@@ -182,15 +189,14 @@ for _ in range(2):
 @pytest.mark.slow
 def test_real_ranks_are_taken_and_end_with_the_pipeline() -> None:
     command = [sys.executable, "-c", _PIPELINE, _STAGE]
-    pipeline = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert pipeline.stdout is not None
-    pid = int(pipeline.stdout.readline())
-    assert pipeline.stdout.readline() == b"None\n"
-    assert pipeline.stdout.readline() == b"resting\n"
-    assert _runs(pid)
-    os.kill(pipeline.pid, signal.SIGKILL)
-    pipeline.wait()
-    wait_until(lambda: not _runs(pid))
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as pipeline:
+        assert pipeline.stdout is not None
+        try:
+            first, second, rests = (pipeline.stdout.readline().decode() for _ in range(3))
+            assert _runs(int(first)) and (second, rests) == ("None\n", "resting\n")
+        finally:
+            pipeline.kill()
+    wait_until(lambda: not _runs(int(first)))
 
 
 def _runs(pid: int) -> bool:
