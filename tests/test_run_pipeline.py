@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from waiting import wait_until
@@ -215,6 +216,29 @@ def _begin(
     started = subprocess.Popen([sys.executable, "-c", code], cwd=project, preexec_fn=dispose)
     wait_until(lambda: (project / "stage").exists() and (project / "stage").read_text())
     return started
+
+
+def test_told_to_end_while_dvc_starts_it_ends_it(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    start = subprocess.Popen
+
+    def late(*arguments: Any, **how: Any) -> "subprocess.Popen[Any]":
+        started.append(start(*arguments, **how))
+        os.kill(os.getpid(), signal.SIGTERM)
+        return started[-1]
+
+    (project / "dvc").write_text(_ENDLESS)
+    (project / "dvc").chmod(0o700)
+    monkeypatch.setattr(subprocess, "Popen", late)
+    before = {one: signal.getsignal(one) for one in _ENDING}
+    try:
+        assert pipeline.run_pipeline(None) == 130
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+    assert [one.returncode for one in started] == [-signal.SIGTERM]
 
 
 def _stage_runs(project: Path) -> bool:

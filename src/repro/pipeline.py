@@ -7,9 +7,11 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -40,6 +42,8 @@ _FIRST, _SECOND = "first_look", ("notebooks", "resolve")
 # Ranks of what is timed mostly wait for links; what is not timed goes beside them.
 _TIMED = ("experiment@", "collectives@", "sensitivity", "communication", "hierarchical_zero")
 _BESIDE = ("losses", "predictions", "validation")
+# The exit status of what was interrupted, as shells have it.
+_INTERRUPTED = 130
 
 
 def run_pipeline(profile: str | None) -> int:
@@ -167,76 +171,88 @@ def _follow_beside(course: _Course, timed: list[str]) -> int:
     if not course.beside:
         return _follow(course, *timed)
     _say(f"beside experiments: {', '.join(course.beside)}")
-    beside = subprocess.Popen(
-        [*_DVC, _ALONE, *course.beside],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        preexec_fn=giving_way.give_way,
-        # Kernels begin sessions, and run this first.
-        env={**os.environ, "PYTHONSTARTUP": giving_way.__file__},
-    )
+    command = [*_DVC, _ALONE, *course.beside]
+    # Kernels begin sessions, and run this first.
+    environment = {**os.environ, "PYTHONSTARTUP": giving_way.__file__}
     try:
-        if not (status := _follow(course, _ALONE, *timed)):
-            beside.wait()
-        return status
+        with _started(
+            command,
+            environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=giving_way.give_way,
+        ) as beside:
+            if not (status := _follow(course, _ALONE, *timed)):
+                beside.wait()
+            return status
     except KeyboardInterrupt:
-        return 130
-    finally:
-        if beside.poll() is None:
-            os.killpg(beside.pid, signal.SIGTERM)
-            beside.wait()
+        return _INTERRUPTED
 
 
 def _follow(course: _Course, *targets: str) -> int:
-    """Run DVC, and say more where it begins and ends a stage.
-
-    DVC is in a session of its own and hears only from this process, which passes on whatever tells
-    it to end, so that neither goes on without the other.
-    """
-    command = [*_DVC, *targets]
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        # `nohup` asks that one is ignored.
-        if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, _told_to_end)
+    """Run DVC, and say more where it begins and ends a stage."""
+    environment = {**os.environ, **course.environment}
     try:
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, **course.environment},
-        )
-    except FileNotFoundError:
-        raise ReproError("dvc is not on the PATH; activate the environment") from None
-    assert process.stdout is not None
-    try:
-        for line in process.stdout:
-            began, unchanged = _RUNNING.search(line), _UNCHANGED.search(line)
-            if (began or unchanged) and course.stage:
-                _say(course.end())
-                course.stage = ""
-            if began:
-                _say(course.begin(began[1]))
-            elif unchanged:
-                course.left.discard(unchanged[1])
-            else:
-                print(line, end="", flush=True)
-        status = process.wait()
-    except KeyboardInterrupt as told:
-        # Behind an `&` a shell has all ignore SIGINT, which is no use then.
-        os.killpg(process.pid, *(told.args or (signal.SIGINT,)))
-        return process.wait() or 130
+        with _started([*_DVC, *targets], environment, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                began, unchanged = _RUNNING.search(line), _UNCHANGED.search(line)
+                if (began or unchanged) and course.stage:
+                    _say(course.end())
+                    course.stage = ""
+                if began:
+                    _say(course.begin(began[1]))
+                elif unchanged:
+                    course.left.discard(unchanged[1])
+                else:
+                    print(line, end="", flush=True)
+            status = process.wait()
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     if course.stage and status == 0:
         _say(course.end())
     course.stage = ""
     return status
 
 
-def _told_to_end(number: int, _: object) -> None:
-    raise KeyboardInterrupt(number)
+@contextmanager
+def _started(
+    command: list[str], environment: Mapping[str, str], **how: Any
+) -> Iterator["subprocess.Popen[Any]"]:
+    """Run DVC in a session of its own, which hears only from this process: that passes on whatever
+    tells it to end, a KeyboardInterrupt here, so that neither goes on without the other."""
+    told: list[int] = []
+    known = False
+
+    def tell(number: int, _: object) -> None:
+        told.append(number)
+        # A process that is about to start could not be told.
+        if known:
+            raise KeyboardInterrupt(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # `nohup` asks that one is ignored, and behind an `&` a shell that another is.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, tell)
+    try:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, start_new_session=True, **how
+        )
+    except FileNotFoundError:
+        raise ReproError("dvc is not on the PATH; activate the environment") from None
+    number = signal.SIGTERM
+    try:
+        known = True
+        if told:
+            raise KeyboardInterrupt(*told)
+        yield process
+    except KeyboardInterrupt as interrupt:
+        number = signal.Signals(interrupt.args[0])
+        raise
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, number)
+            process.wait()
 
 
 def _say(words: str) -> None:
