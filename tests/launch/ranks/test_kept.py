@@ -116,8 +116,8 @@ def test_who_was_killed_is_neither_kept_nor_taken(keeping: None) -> None:
 def test_who_asks_may_be_killed_meanwhile(keeping: None) -> None:
     process = _left()
     for _ in range(2):
-        with socket.socket(socket.AF_UNIX) as asking:
-            asking.connect(os.environ["REPRO_RANKS"])
+        with kept._asked(Path(os.environ["REPRO_RANKS"]), b""):
+            pass
     # It may have been the stage that was to take them.
     assert process.wait() == 0
     _left()
@@ -127,9 +127,9 @@ def test_who_asks_may_be_killed_meanwhile(keeping: None) -> None:
 def test_a_pipeline_that_was_killed_keeps_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(tmp_path / "ranks"))
-    monkeypatch.setenv("REPRO_RANKS", str(tmp_path / "ranks"))
+    with socket.socket(socket.AF_UNIX) as listening, kept._address_in(tmp_path) as address:
+        listening.bind(address)
+    monkeypatch.setenv("REPRO_RANKS", str(tmp_path))
     process, pipe = _started()
     with pipe, TemporaryFile() as log:
         assert not keep(_SITE, pipe, log) and not _is_taken()
@@ -144,6 +144,22 @@ def test_what_gives_way_leaves_ranks_alone(keeping: None, monkeypatch: pytest.Mo
     with pipe, TemporaryFile() as log:
         assert not keep(_SITE, pipe, log)
     assert own.wait() == 0 and process.poll() is None
+
+
+def test_a_folder_may_have_a_long_name_and_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("long" * 40)
+    folder.mkdir()
+    monkeypatch.setattr(kept, "gettempdir", lambda: str(folder))
+    with keep_ranks() as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        (used,) = folder.iterdir()
+        assert used.stat().st_mode & 0o077 == 0
+        _left()
+        assert _is_taken()
+    assert not list(folder.iterdir())
 
 
 def test_the_pipeline_waits_for_the_end_of_what_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,9 +203,10 @@ for _ in range(2):
 
 
 @pytest.mark.slow
-def test_real_ranks_are_taken_and_end_with_the_pipeline() -> None:
+def test_real_ranks_are_taken_and_end_with_the_pipeline(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _PIPELINE, _STAGE]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as pipeline:
+    own = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=own) as pipeline:
         assert pipeline.stdout is not None
         try:
             first, second, rests = (pipeline.stdout.readline().decode() for _ in range(3))

@@ -7,21 +7,24 @@ however that is, and a process that dies while it measures takes its ranks along
 
 import hashlib
 import os
+import shutil
 import socket
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import gettempdir
 from threading import Thread
 from typing import IO
 
 from repro.giving_way import gives_way
 from repro.launch.messages import Site
 from repro.observe.environment import sources_digest
+from repro.testbed.ownership import owned_name
 
 # Where stages find what is kept.
-_ADDRESS = "REPRO_RANKS"
+_FOLDER = "REPRO_RANKS"
 _TAKE, _KEEP, _END = b"T", b"K", b"E"
 _KEY_BYTES = 32
 # What a supervisor gets to bury its ranks.
@@ -31,27 +34,35 @@ END_S = 20.0
 @contextmanager
 def keep_ranks() -> Iterator[Mapping[str, str]]:
     """Keep ranks between processes with this environment; when the context ends, none are left."""
-    with TemporaryDirectory(prefix="repro-") as folder:
-        address = str(Path(folder) / "ranks")
-        with socket.socket(socket.AF_UNIX) as listening:
-            listening.bind(address)
+    if sys.platform != "linux":
+        yield {}
+        return
+    # What a killed one leaves is removed with what supervisors leave.
+    folder = Path(gettempdir()) / owned_name()
+    folder.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as listening:
+        try:
+            with _address_in(folder) as address:
+                listening.bind(address)
             listening.listen()
             thread = Thread(target=_serve, args=(listening,), daemon=True)
             thread.start()
             try:
-                yield {_ADDRESS: address}
+                yield {_FOLDER: str(folder)}
             finally:
-                with _asked(address, _END):
+                with _asked(folder, _END):
                     thread.join()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def take(site: Site) -> tuple[Connection, IO[bytes]] | None:
     """The pipe to ranks of this site that are kept, and what their supervisor writes into."""
     handles: list[int] = []
-    if (address := _address()) is None:
+    if (folder := _folder()) is None:
         return None
     # A pipeline that was killed keeps nothing.
-    with suppress(OSError), _asked(address, _TAKE + _key(site)) as asking:
+    with suppress(OSError), _asked(folder, _TAKE + _key(site)) as asking:
         _, handles, _, _ = socket.recv_fds(asking, 1, 2)
     if not handles:
         return None
@@ -66,10 +77,10 @@ def take(site: Site) -> tuple[Connection, IO[bytes]] | None:
 
 def keep(site: Site, pipe: Connection, log: IO[bytes]) -> bool:
     """Leave ranks of this site, which rest, to who comes next; whether somebody keeps them."""
-    if (address := _address()) is None or pipe.poll():
+    if (folder := _folder()) is None or pipe.poll():
         return False
     handles = pipe.fileno(), log.fileno()
-    with suppress(OSError), _asked(address, _KEEP + _key(site), *handles) as asking:
+    with suppress(OSError), _asked(folder, _KEEP + _key(site), *handles) as asking:
         return asking.recv(1) == _KEEP
     return False
 
@@ -84,9 +95,20 @@ def end(pipe: int) -> None:
             pass
 
 
-def _address() -> str | None:
+def _folder() -> Path | None:
     # What gives way starts ranks that do so too, and cannot stop.
-    return None if gives_way() else os.environ.get(_ADDRESS)
+    folder = None if gives_way() else os.environ.get(_FOLDER)
+    return Path(folder) if folder else None
+
+
+@contextmanager
+def _address_in(folder: Path) -> Iterator[str]:
+    """A socket's address there: none may have more than a hundred characters, as folders do."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{handle}/ranks"
+    finally:
+        os.close(handle)
 
 
 def _key(site: Site) -> bytes:
@@ -95,9 +117,10 @@ def _key(site: Site) -> bytes:
 
 
 @contextmanager
-def _asked(address: str, message: bytes, *handles: int) -> Iterator[socket.socket]:
+def _asked(folder: Path, message: bytes, *handles: int) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX) as asking:
-        asking.connect(address)
+        with _address_in(folder) as address:
+            asking.connect(address)
         socket.send_fds(asking, [message], handles)
         yield asking
 
