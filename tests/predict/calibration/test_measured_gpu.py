@@ -79,6 +79,11 @@ def test_tokens_of_a_decoder_are_met(passes: pd.DataFrame) -> None:
     assert (found.xs("prompt", level="phase").passes == 8).all()
     mean = found.mean_pct.xs("token", level="phase").unstack("model")
     assert (mean["llama3.1-8b"] < 4).all() and (mean["llama2-7b"] < 10).all()
+    # In half precision, prompts too.
+    half = passes[(passes.model == "llama3.1-8b") & (passes.weights == "bf16")]
+    half = half[half.batch <= 64]
+    assert half.error_pct.abs().max() < 10
+    assert half[half.phase == "token"].error_pct.abs().mean() < 5
     # Where products of many rows, which were alike, and torch's element-wise kernels do not decide.
     few = passes[(passes.phase == "token") & (passes.batch <= 16)]
     assert few.error_pct.abs().max() < 13 and few.error_pct.abs().mean() < 5
@@ -86,6 +91,9 @@ def test_tokens_of_a_decoder_are_met(passes: pd.DataFrame) -> None:
 
 def test_the_host_is_slower_than_graphs(passes: pd.DataFrame) -> None:
     launched = passes[passes.host_ms.notna() & (passes.measured_ms < 10)]
+    # Large passes take as long either way.
+    every = passes[passes.host_ms.notna()]
+    assert (every.host_ms > 0.95 * every.measured_ms).all()
     assert len(launched) > 70 and (launched.host_ms > 1.2 * launched.measured_ms).all()
 
 
