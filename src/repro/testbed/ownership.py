@@ -1,6 +1,10 @@
 """Names that say which process owns a thing, so that what a killed one left can be told apart."""
 
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _PREFIX = "repro-"
@@ -24,6 +28,20 @@ def is_leftover(name: str) -> bool:
 def leftovers(folder: Path) -> list[Path]:
     """What ended processes left in a folder."""
     return [path for path in folder.glob(GLOB) if is_leftover(path.name)]
+
+
+@contextmanager
+def owned_folder() -> Iterator[Path]:
+    """A temporary folder of this process; those of ended ones are removed."""
+    parent = Path(tempfile.gettempdir())
+    for folder in leftovers(parent):
+        shutil.rmtree(folder, ignore_errors=True)
+    folder = parent / owned_name()
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _start_ticks(pid: int) -> str:

@@ -5,7 +5,9 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -31,11 +33,17 @@ def _timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "gives_way", lambda: False)
 
 
-@pytest.fixture
-def keeping(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@contextmanager
+def _pipeline(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with keep_ranks() as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
+        yield
+
+
+@pytest.fixture
+def keeping(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with _pipeline(monkeypatch):
         yield
 
 
@@ -151,10 +159,8 @@ def test_a_folder_may_have_a_long_name_and_is_removed(
 ) -> None:
     folder = tmp_path / ("long" * 40)
     folder.mkdir()
-    monkeypatch.setattr(kept, "gettempdir", lambda: str(folder))
-    with keep_ranks() as environment:
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with _pipeline(monkeypatch):
         (used,) = folder.iterdir()
         assert used.stat().st_mode & 0o077 == 0
         _left()
@@ -163,9 +169,7 @@ def test_a_folder_may_have_a_long_name_and_is_removed(
 
 
 def test_the_pipeline_waits_for_the_end_of_what_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    with keep_ranks() as environment:
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
+    with _pipeline(monkeypatch):
         process = _left()
     assert process.wait(0.5) == 0
 

@@ -120,6 +120,8 @@ def test_parts_of_a_pass_are_all_of_it(passes: pd.DataFrame) -> None:
     ratio = both.measured_ms_parts / both.measured_ms
     assert ratio.between(0.84, 1.06).all()
     assert (parts[parts.weights == "bf16"].part != "casts").all()
+    tokens = parts[(parts.phase == "token") & (parts.batch <= 64) & (parts.part == "products")]
+    assert (tokens.predicted_ms / tokens.measured_ms).between(0.95, 1.12).all()
 
 
 def test_power_leaves_what_was_fitted_to_training() -> None:

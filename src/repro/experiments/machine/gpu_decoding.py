@@ -1,7 +1,7 @@
 """Decoders on this machine's GPU: how long tokens and prompts take, and what their kernels do."""
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import product
 
@@ -17,7 +17,7 @@ from repro.train.decoding import Decoder
 from repro.train.gpu_operators import Work, eager_s, kernels, replays_s
 
 # How passes of a decoder are launched.
-_LAUNCHES: Mapping[str, Callable[[Work, int], list[float]]] = {
+_LAUNCHES: Mapping[str, Callable[..., list[float]]] = {
     "graph": lambda work, repeats: replays_s([work], repeats),
     "host": eager_s,
 }
@@ -48,7 +48,7 @@ def measure_gpu_decoding(asked: GpuDecoder) -> xr.Dataset:
         for launch, seconds in _LAUNCHES.items():
             passes = _passes(
                 *(asked, decoder, f"{called} {launch}", reasons),
-                *(partial(_repeated, seconds, asked.repeats), "repeat", asked.repeats),
+                *(partial(seconds, repeats=asked.repeats), "repeat", asked.repeats),
             )
             found.append(passes.expand_dims(launch=[launch]))
         return xr.concat(found, "launch")
@@ -81,10 +81,6 @@ def measure_gpu_decoding_parts(asked: GpuDecoder) -> xr.Dataset:
 
     found = _of_decoders(asked, by_part)
     return found.assign_attrs(attributes("Kernels of decoders on a GPU", asked, reasons))
-
-
-def _repeated(seconds: Callable[[Work, int], list[float]], repeats: int, work: Work) -> list[float]:
-    return seconds(work, repeats)
 
 
 def _by_part(work: Work) -> list[float]:
@@ -129,7 +125,13 @@ def _passes(
 ) -> xr.Dataset:
     """What is measured of each pass of a decoder, `size` numbers along a dimension; NaN, and a
     reason, of those that its GPU has no memory for."""
-    variables, sizes = {}, dict(_sizes(asked))
+    sizes = {
+        "batch": list(asked.batches),
+        "context": list(asked.contexts),
+        "prompt_batch": list(asked.prompt_batches),
+        "prompt_tokens": list(asked.prompt_tokens),
+    }
+    variables = {}
     for name, (long_name, make, dims) in _KINDS.items():
         grid = [*product(*(sizes[dim] for dim in dims))]
         values = []
@@ -140,13 +142,6 @@ def _passes(
         shape = (*(len(sizes[dim]) for dim in dims), size)
         variables[name] = ((*dims, along), np.reshape(values, shape), about(long_name, "s"))
     return xr.Dataset(variables, sizes)
-
-
-def _sizes(asked: GpuDecoder) -> Iterator[tuple[str, list[int]]]:
-    yield "batch", list(asked.batches)
-    yield "context", list(asked.contexts)
-    yield "prompt_batch", list(asked.prompt_batches)
-    yield "prompt_tokens", list(asked.prompt_tokens)
 
 
 def _done(measure: _Measure, make: Callable[..., Work], *of: object) -> list[float]:

@@ -32,45 +32,46 @@ _GREY = "#CCCCCC"
 def operator_ratios(errors: pd.DataFrame) -> hv.Layout:
     """Predicted over measured time of each operator of `operator_errors`, by how long it takes, a
     panel a GPU."""
-    times = errors.assign(
-        series=errors.kind + ", " + errors.variant,
-        ratio=errors.predicted_us / errors.measured_us,
-        time=errors.measured_us,
-    )
-    drawn = []
-    for gpu, found in times.groupby("gpu"):
-        drawn.append(_ratios(found, _OPERATORS, f"microseconds (measured), {gpu}"))
-    return panels(drawn)
+    series = errors.kind + ", " + errors.variant
+    return _ratios(errors, series, _OPERATORS, "us", ["gpu"], "microseconds (measured), {gpu}")
 
 
 def pass_ratios(errors: pd.DataFrame) -> hv.Layout:
     """The same of each pass of `decoding_errors`, a panel a GPU and model."""
-    times = errors.assign(
-        series=errors.phase + "s, " + errors.weights,
-        ratio=errors.predicted_ms / errors.measured_ms,
-        time=errors.measured_ms,
-    )
-    drawn = []
-    for (gpu, model), found in times.groupby(["gpu", "model"], sort=False):
-        drawn.append(_ratios(found, _PASSES, f"ms (measured), {model}, {gpu}"))
-    return panels(drawn)
+    series = errors.phase + "s, " + errors.weights
+    label = "ms (measured), {model}, {gpu}"
+    return _ratios(errors, series, _PASSES, "ms", ["gpu", "model"], label)
 
 
 def part_ratios(parts: pd.DataFrame) -> hv.Layout:
     """The same of each part of passes of `decoding_parts`, a panel a GPU and phase."""
-    times = parts.assign(
-        series=parts.part, ratio=parts.predicted_ms / parts.measured_ms, time=parts.measured_ms
+    label = "ms (measured) of {phase}s, {gpu}"
+    return _ratios(parts, parts.part, _WORK, "ms", ["gpu", "phase"], label)
+
+
+def _ratios(
+    times: pd.DataFrame,
+    series: pd.Series,
+    colours: Mapping[str, str],
+    unit: str,
+    by: list[str],
+    label: str,
+) -> hv.Layout:
+    """A panel for each of `by`, which its `label` names, and in it a colour for each series."""
+    measured = times[f"measured_{unit}"]
+    points = times.assign(series=series, time=measured, ratio=times[f"predicted_{unit}"] / measured)
+    return panels(
+        [
+            _ratio_panel(found, colours, label.format(**dict(zip(by, key, strict=True))))
+            for key, found in points.groupby(by, sort=False)
+        ]
     )
-    drawn = []
-    for (gpu, phase), found in times.groupby(["gpu", "phase"], sort=False):
-        drawn.append(_ratios(found, _WORK, f"ms (measured) of {phase}s, {gpu}"))
-    return panels(drawn)
 
 
-def _ratios(times: pd.DataFrame, colours: Mapping[str, str], label: str) -> hv.Overlay:
+def _ratio_panel(points: pd.DataFrame, colours: Mapping[str, str], label: str) -> hv.Overlay:
     drawn = [hv.HLine(1.0).opts(color=BLACK)]
     for name, colour in colours.items():
-        found = times[times.series == name]
+        found = points[points.series == name]
         drawn.append(_points(found[["time", "ratio"]], name, colour))
     return hv.Overlay(drawn).opts(
         logx=True,

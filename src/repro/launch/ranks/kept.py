@@ -7,21 +7,19 @@ however that is, and a process that dies while it measures takes its ranks along
 
 import hashlib
 import os
-import shutil
 import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from tempfile import gettempdir
 from threading import Thread
 from typing import IO
 
 from repro.giving_way import gives_way
 from repro.launch.messages import Site
 from repro.observe.environment import sources_digest
-from repro.testbed.ownership import owned_name
+from repro.testbed.ownership import owned_folder
 
 # Where stages find what is kept.
 _FOLDER = "REPRO_RANKS"
@@ -37,23 +35,17 @@ def keep_ranks() -> Iterator[Mapping[str, str]]:
     if sys.platform != "linux":
         yield {}
         return
-    # What a killed one leaves is removed with what supervisors leave.
-    folder = Path(gettempdir()) / owned_name()
-    folder.mkdir(mode=0o700)
-    with socket.socket(socket.AF_UNIX) as listening:
+    with owned_folder() as folder, socket.socket(socket.AF_UNIX) as listening:
+        with _address_in(folder) as address:
+            listening.bind(address)
+        listening.listen()
+        thread = Thread(target=_serve, args=(listening,), daemon=True)
+        thread.start()
         try:
-            with _address_in(folder) as address:
-                listening.bind(address)
-            listening.listen()
-            thread = Thread(target=_serve, args=(listening,), daemon=True)
-            thread.start()
-            try:
-                yield {_FOLDER: str(folder)}
-            finally:
-                with _asked(folder, _END):
-                    thread.join()
+            yield {_FOLDER: str(folder)}
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            with _asked(folder, _END):
+                thread.join()
 
 
 def take(site: Site) -> tuple[Connection, IO[bytes]] | None:

@@ -98,13 +98,15 @@ class Session:
         )
 
     def _end(self) -> None:
-        end(self._pipe.fileno())
-        if self._supervisor is not None:
-            try:
-                self._supervisor.wait(END_S)
-            except subprocess.TimeoutExpired:
-                self._supervisor.kill()
-                self._supervisor.wait()
+        if self._supervisor is None:
+            end(self._pipe.fileno())
+            return
+        self._pipe.close()
+        try:
+            self._supervisor.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._supervisor.kill()
+            self._supervisor.wait()
 
 
 def _to_stderr(words: str) -> None:

@@ -6,15 +6,13 @@ namespaces, and so that everything ends when the pipe closes, however the user's
 """
 
 import os
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -47,7 +45,7 @@ from repro.testbed.links import (
     set_rates,
 )
 from repro.testbed.namespaces import Namespace
-from repro.testbed.ownership import leftovers, owned_name
+from repro.testbed.ownership import owned_folder
 from repro.testbed.speed import Passes, SpeedCheck, verify_speed
 from repro.testbed.verify import LinkCheck, until_verified, verify_links
 from repro.train.records import RankRecord, TrainingRun, retimed
@@ -62,7 +60,7 @@ def supervise(user: Connection) -> None:
     """Serve one site until the user closes the pipe."""
     site: Site = user.recv()
     with ExitStack() as stack:
-        scratch = stack.enter_context(_scratch())
+        scratch = stack.enter_context(owned_folder())
         network = None
         if site.topology is not None:
             network = stack.enter_context(build_network(site.topology))
@@ -268,20 +266,6 @@ def _free_port(previous: int, network: Network | None) -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    """A folder for logs, checkpoints and indices; those of killed supervisors are removed."""
-    parent = Path(tempfile.gettempdir())
-    for folder in leftovers(parent):
-        shutil.rmtree(folder, ignore_errors=True)
-    folder = parent / owned_name()
-    folder.mkdir(mode=0o700)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def main() -> None:

@@ -174,14 +174,9 @@ def decoding_parts(measured: xr.Dataset) -> pd.DataFrame:
         for one in predicted:
             of_parts[_part(one)] = of_parts[_part(one)] + 1e3 * part_s(one, on.costs)
         names = [name for name in table if name not in of_parts]
-        both = [
-            one.melt(names, var_name="part", value_name=label)
-            for one, label in (
-                (table, "measured_ms"),
-                (table[names].assign(**of_parts), "predicted_ms"),
-            )
-        ]
-        parts.append(both[0].assign(predicted_ms=both[1].predicted_ms))
+        found = table.melt(names, var_name="part", value_name="measured_ms")
+        same = table[names].assign(**of_parts)
+        parts.append(found.merge(same.melt(names, var_name="part", value_name="predicted_ms")))
     found = pd.concat(parts, ignore_index=True).dropna(subset="measured_ms")
     return found[(found.measured_ms > 0) | (found.predicted_ms > 0)]
 
