@@ -1,17 +1,43 @@
-"""Worker processes of this machine, and a stream mapped over them in bounded memory."""
+"""Processes of this machine: a server that forks them, workers, and a stream mapped over those in
+bounded memory."""
 
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import forkserver, get_context
+from multiprocessing.context import ForkServerContext
 from typing import TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+# What a socket's address may have, and what a fork server's adds to the temporary folder's name.
+_ADDRESS_BYTES = 107
+_ADDED = "/pymp-xxxxxxxx/listener-xxxxxxxx"
+
+
+def fork_server(preloaded: Sequence[str]) -> ForkServerContext:
+    """Start a server that forks processes from one that has loaded these modules.
+
+    Its socket is under `/tmp` where the temporary folder's name is too long for an address, as
+    those of batch jobs may be.
+    """
+    context = get_context("forkserver")
+    context.set_forkserver_preload(list(preloaded))
+    usual = tempfile.tempdir
+    if len(os.fsencode(tempfile.gettempdir() + _ADDED)) > _ADDRESS_BYTES:
+        tempfile.tempdir = "/tmp"
+    try:
+        forkserver.ensure_running()
+    finally:
+        tempfile.tempdir = usual
+    return context
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Rank processes for tests: started once, they meet in process groups of every size."""
 
 import gc
-import multiprocessing
 import os
 import random
 import signal
@@ -16,6 +15,7 @@ from typing import Any
 
 from repro.catalog.models.papers import Family
 from repro.launch.ranks.processes import PRELOADED
+from repro.processes import fork_server
 from repro.testbed.kernel import die_with_parent
 
 _SIZE = 8
@@ -42,8 +42,6 @@ class RankPool:
     """Up to eight ranks on the loopback, each a process with one thread."""
 
     def __init__(self) -> None:
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(PRELOADED)
         self._processes: list[ForkServerProcess] = []
         self._pipes: list[Connection] = []
         self._layout: tuple[object, ...] = ()
@@ -83,9 +81,10 @@ class RankPool:
         self._processes, self._pipes, self._layout = [], [], ()
 
     def _start(self) -> None:
+        context = fork_server(PRELOADED)
         for rank in range(_SIZE):
-            ours, theirs = self._context.Pipe()
-            process = self._context.Process(target=_serve, args=(rank, theirs))
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, theirs))
             process.start()
             theirs.close()
             self._processes.append(process)

@@ -191,7 +191,8 @@ _PIPELINE = """
 import os, subprocess, sys, time
 from repro.launch.ranks.kept import keep_ranks
 with keep_ranks() as environment:
-    subprocess.run([sys.executable, "-c", sys.argv[1]], env={**os.environ, **environment})
+    stage = [sys.executable, "-c", sys.argv[1]]
+    subprocess.run(stage, env={**os.environ, **environment}, check=True)
     print("resting", flush=True)
     time.sleep(600)
 """
@@ -209,7 +210,10 @@ for _ in range(2):
 @pytest.mark.slow
 def test_real_ranks_are_taken_and_end_with_the_pipeline(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _PIPELINE, _STAGE]
-    own = {**os.environ, "TMPDIR": str(tmp_path)}
+    # As some jobs have it: too long for the address of a socket in it.
+    folder = tmp_path / ("long" * 40)
+    folder.mkdir()
+    own = {**os.environ, "TMPDIR": str(folder)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=own) as pipeline:
         assert pipeline.stdout is not None
         try:

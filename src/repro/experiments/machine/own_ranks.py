@@ -1,6 +1,5 @@
 """Ranks as processes of their own on this machine, each with one thread, for a single task."""
 
-import multiprocessing
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from repro.errors import ReproError
+from repro.processes import fork_server
 
 # What ranks that have answered may take to end by themselves.
 _ENDING_S = 5.0
@@ -33,9 +33,8 @@ def run_ranks(what: str, ranks: int, task: Task, *arguments: Any) -> list[Any]:
     ReproError
         A rank's own, or a rank ended without an answer.
     """
-    context = multiprocessing.get_context("forkserver")
     # Loading them takes each rank seconds.
-    context.set_forkserver_preload(["torch", task.__module__])
+    context = fork_server(["torch", task.__module__])
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]

@@ -1,6 +1,5 @@
 """The processes of a site's ranks, the pipes to them, and what is said of one that fails."""
 
-import multiprocessing
 import os
 import signal
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 from repro.errors import ReproError
 from repro.launch.messages import BeginTurn, Failure, Progress, Rest, Site, StayBusy
 from repro.launch.ranks.rank import Place, serve
+from repro.processes import fork_server
 from repro.results.outcome import OutOfMemory
 from repro.testbed.links import Network
 
@@ -45,8 +45,7 @@ class RankProcesses:
     """The rank processes of a site and the pipes to them."""
 
     def __init__(self, site: Site, network: Network | None, logs: Path):
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)
+        context = fork_server(PRELOADED)
         self._topology, self._cores = site.topology, site.cores
         self._logs = [logs / f"rank{rank}.log" for rank in range(site.ranks)]
         self.pipes: list[Connection] = []
