@@ -1,5 +1,6 @@
 """A real browser, Debian's chromium through Playwright, for tests of pages."""
 
+import os
 import shutil
 from collections.abc import Iterator
 
@@ -23,7 +24,11 @@ _HERE = ("file:", "data:", "blob:", "http://127.0.0.1:", "ws://127.0.0.1:")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         expect.set_options(timeout=PATIENCE_S * 1000)
-        started = playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
+        # Its sockets' addresses have no room for every folder's name.
+        environment = {**os.environ, "TMPDIR": "/tmp"}
+        started = playwright.chromium.launch(
+            executable_path=_CHROMIUM, args=["--no-sandbox"], env=environment
+        )
         yield started
         started.close()
 

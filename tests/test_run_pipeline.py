@@ -260,10 +260,14 @@ def test_told_to_end_it_leaves_nothing_running(project: Path, how: signal.Signal
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("timed", [0, 600])
-def test_told_to_end_it_leaves_nothing_running_beside(project: Path, timed: int) -> None:
+@pytest.mark.parametrize(
+    ("timed", "how"), [(0, signal.SIGTERM), (600, signal.SIGTERM), (600, signal.SIGINT)]
+)
+def test_told_to_end_it_leaves_nothing_running_beside(
+    project: Path, timed: int, how: signal.Signals
+) -> None:
     started = _begin(project, dvc=_ENDLESS_BESIDE.format(timed=timed))
-    started.terminate()
+    started.send_signal(how)
     assert started.wait(60) is not None
     wait_until(lambda: not _stage_runs(project))
 

@@ -82,6 +82,8 @@ def run_pipeline(profile: str | None) -> int:
         # What follows measures processors, beside which even ranks that rest are too much.
         course.environment = {}
         return status or _follow(course)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     finally:
         replace_text(_TIMES, json.dumps({**known, chosen: course.times_s}, indent=1) + "\n")
 
@@ -174,41 +176,35 @@ def _follow_beside(course: _Course, timed: list[str]) -> int:
     command = [*_DVC, _ALONE, *course.beside]
     # Kernels begin sessions, and run this first.
     environment = {**os.environ, "PYTHONSTARTUP": giving_way.__file__}
-    try:
-        with _started(
-            command,
-            environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            preexec_fn=giving_way.give_way,
-        ) as beside:
-            if not (status := _follow(course, _ALONE, *timed)):
-                beside.wait()
-            return status
-    except KeyboardInterrupt:
-        return _INTERRUPTED
+    with _started(
+        command,
+        environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=giving_way.give_way,
+    ) as beside:
+        if not (status := _follow(course, _ALONE, *timed)):
+            beside.wait()
+        return status
 
 
 def _follow(course: _Course, *targets: str) -> int:
     """Run DVC, and say more where it begins and ends a stage."""
     environment = {**os.environ, **course.environment}
-    try:
-        with _started([*_DVC, *targets], environment, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                began, unchanged = _RUNNING.search(line), _UNCHANGED.search(line)
-                if (began or unchanged) and course.stage:
-                    _say(course.end())
-                    course.stage = ""
-                if began:
-                    _say(course.begin(began[1]))
-                elif unchanged:
-                    course.left.discard(unchanged[1])
-                else:
-                    print(line, end="", flush=True)
-            status = process.wait()
-    except KeyboardInterrupt:
-        return _INTERRUPTED
+    with _started([*_DVC, *targets], environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            began, unchanged = _RUNNING.search(line), _UNCHANGED.search(line)
+            if (began or unchanged) and course.stage:
+                _say(course.end())
+                course.stage = ""
+            if began:
+                _say(course.begin(began[1]))
+            elif unchanged:
+                course.left.discard(unchanged[1])
+            else:
+                print(line, end="", flush=True)
+        status = process.wait()
     if course.stage and status == 0:
         _say(course.end())
     course.stage = ""

@@ -47,9 +47,9 @@ def fake_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     script = folder / "python"
     script.write_text(
         "#!/bin/sh\n"
-        f'echo "$@" >> {folder}/calls\n'
+        'echo "$@" >> "${0%/*}/calls"\n'
         'while [ "$1" != --dest ]; do shift; done\n'
-        f'cp {folder}/gensim.whl "$2"\n'
+        'cp "${0%/*}/gensim.whl" "$2"\n'
     )
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))

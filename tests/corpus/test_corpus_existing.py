@@ -40,11 +40,9 @@ def test_berts_vocabulary(corpus: Corpus, tmp_path: Path) -> None:
 def test_t5s_pieces(articles_file: Path, tmp_path: Path) -> None:
     import sentencepiece
 
-    text = tmp_path / "text.txt"
-    lines = (json.loads(line)["text"] for line in articles_file.read_text().splitlines())
-    text.write_text("\n".join(lines), encoding="utf-8")
+    articles = [json.loads(line)["text"] for line in articles_file.read_text().splitlines()]
     sentencepiece.SentencePieceTrainer.train(
-        input=str(text),
+        sentence_iterator=iter("\n".join(articles).splitlines()),
         model_prefix=str(tmp_path / "spiece"),
         vocab_size=400,
         pad_id=0,

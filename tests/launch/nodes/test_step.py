@@ -113,7 +113,7 @@ def _dataset(folder: Path, answers: list[Answer]) -> xr.Dataset:
 def test_a_killed_client_leaves_no_ranks(tmp_path: Path) -> None:
     code = (
         "import sys, time\nfrom pathlib import Path\nfrom repro.launch.nodes.step import started\n"
-        "command = ['sh', '-c', f'echo $$ > {sys.argv[1]}/pid; exec sleep 600']\n"
+        "command = ['sh', '-c', 'echo $$ > \"$0\"; exec sleep 600', sys.argv[1] + '/pid']\n"
         "with started(lambda *_: command, 1, Path(sys.argv[1]) / 'step'):\n    time.sleep(600)\n"
     )
     client = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
