@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from itertools import pairwise
+from itertools import pairwise, product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from repro.corpus import pages as pages_module
 from repro.corpus.articles import extract_articles
 from repro.corpus.manifest import stats
 from repro.corpus.records import Article, read_articles
-from repro.corpus.shards import Share
+from repro.corpus.shards import Share, remove_shards, shard_folder
 from repro.corpus.streams import decompress
 from repro.errors import ReproError
 
@@ -200,6 +200,25 @@ def test_killed_at_any_rename_it_goes_on(make_dump: MakeDump, tmp_path: Path, na
     assert extract(dump, output) == manifest
     assert output.read_bytes() == whole.read_bytes()
     assert not list(tmp_path.glob("*.parts-*"))
+
+
+def test_whoever_is_killed_while_shards_are_removed_leaves_none_that_seems_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "articles.jsonl"
+    folder = shard_folder(target, {})
+    folder.mkdir()
+    for name, suffix in product(range(20), (".json", ".jsonl")):
+        (folder / f"{name:06d}{suffix}").touch()
+    remove = os.unlink
+
+    def looking(path: str, *, dir_fd: int | None = None) -> None:
+        remove(path, dir_fd=dir_fd)
+        assert all(one.with_suffix(".jsonl").exists() for one in folder.glob("*.json"))
+
+    monkeypatch.setattr(os, "unlink", looking)
+    remove_shards(target)
+    assert not folder.exists()
 
 
 def test_finished_shards_are_not_done_again(

@@ -56,12 +56,15 @@ def test_once_held_every_pass_takes_as_long() -> None:
     timers = PacedTimers(0.5)
     forward = timers("forward-compute", log_level=2)
     hold_passes(timers, [0.05, 0.0, 0.0])
+    late_s = 0.0
     for cpu_s in (0.001, 0.01):
         forward.start()
         _compute(cpu_s)
         forward.stop()
-        assert forward.elapsed() >= 0.99 * 0.05
-    assert lacked_so_far_s(timers) <= max(0.0, forward.elapsed())
+        took_s = forward.elapsed()
+        assert took_s >= 0.99 * 0.05
+        late_s += max(0.0, took_s - 0.05)
+    assert lacked_so_far_s(timers) <= late_s
 
 
 def test_passes_are_noted_until_they_are_held() -> None:

@@ -168,4 +168,7 @@ def join(parts: Sequence[Path], suffix: str, target: Path) -> None:
 def remove_shards(target: Path) -> None:
     """Remove the shards of `target`, also those of other inputs or parameters."""
     for folder in target.parent.glob(f"{target.name}.parts-*"):
+        # First what says that they are done: who is killed here leaves some of their files.
+        for record in folder.glob("*.json"):
+            record.unlink()
         shutil.rmtree(folder)
