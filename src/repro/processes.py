@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import forkserver, get_context
@@ -22,14 +22,14 @@ _ADDRESS_BYTES = 107
 _ADDED = "/pymp-xxxxxxxx/listener-xxxxxxxx"
 
 
-def fork_server(preloaded: Sequence[str]) -> ForkServerContext:
+def fork_server(preloaded: list[str]) -> ForkServerContext:
     """Start a server that forks processes from one that has loaded these modules.
 
     Its socket is under `/tmp` where the temporary folder's name is too long for an address, as
     those of batch jobs may be.
     """
     context = get_context("forkserver")
-    context.set_forkserver_preload(list(preloaded))
+    context.set_forkserver_preload(preloaded)
     usual = tempfile.tempdir
     if len(os.fsencode(tempfile.gettempdir() + _ADDED)) > _ADDRESS_BYTES:
         tempfile.tempdir = "/tmp"

@@ -40,9 +40,9 @@ def test_berts_vocabulary(corpus: Corpus, tmp_path: Path) -> None:
 def test_t5s_pieces(articles_file: Path, tmp_path: Path) -> None:
     import sentencepiece
 
-    articles = [json.loads(line)["text"] for line in articles_file.read_text().splitlines()]
+    lines = (json.loads(line)["text"] for line in articles_file.read_text().splitlines())
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter("\n".join(articles).splitlines()),
+        sentence_iterator=iter("\n".join(lines).split("\n")),
         model_prefix=str(tmp_path / "spiece"),
         vocab_size=400,
         pad_id=0,

@@ -47,6 +47,14 @@ def keeping(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def long_folder(tmp_path: Path) -> Path:
+    """As some jobs have it for temporary files: too long for the address of a socket in it."""
+    folder = tmp_path / ("long" * 40)
+    folder.mkdir()
+    return folder
+
+
 def _started() -> _Supervisor:
     ours, theirs = multiprocessing.Pipe()
     command = [sys.executable, "-S", "-c", _RESTS, str(theirs.fileno())]
@@ -155,17 +163,15 @@ def test_what_gives_way_leaves_ranks_alone(keeping: None, monkeypatch: pytest.Mo
 
 
 def test_a_folder_may_have_a_long_name_and_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    long_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / ("long" * 40)
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(long_folder))
     with _pipeline(monkeypatch):
-        (used,) = folder.iterdir()
+        (used,) = long_folder.iterdir()
         assert used.stat().st_mode & 0o077 == 0
         _left()
         assert _is_taken()
-    assert not list(folder.iterdir())
+    assert not list(long_folder.iterdir())
 
 
 def test_the_pipeline_waits_for_the_end_of_what_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,12 +214,9 @@ for _ in range(2):
 
 
 @pytest.mark.slow
-def test_real_ranks_are_taken_and_end_with_the_pipeline(tmp_path: Path) -> None:
+def test_real_ranks_are_taken_and_end_with_the_pipeline(long_folder: Path) -> None:
     command = [sys.executable, "-c", _PIPELINE, _STAGE]
-    # As some jobs have it: too long for the address of a socket in it.
-    folder = tmp_path / ("long" * 40)
-    folder.mkdir()
-    own = {**os.environ, "TMPDIR": str(folder)}
+    own = {**os.environ, "TMPDIR": str(long_folder)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=own) as pipeline:
         assert pipeline.stdout is not None
         try:
