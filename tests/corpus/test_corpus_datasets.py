@@ -1,9 +1,7 @@
 """What the training ranks get: checked against the corpus, sample by sample."""
 
-import os
 import shutil
-import subprocess
-import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ from megatron.core.datasets.t5_dataset import (
     T5MaskedWordPieceDataset,
 )
 from synthetic_corpus import Corpus
-from waiting import PATIENCE_S
 
 from repro.corpus import datasets as module
 from repro.corpus.config import FAMILIES, Family
@@ -26,6 +23,7 @@ from repro.corpus.records import to_line
 from repro.corpus.t5 import decoder_tokens_needed
 from repro.corpus.tokenizer import LocalTokenizer
 from repro.errors import ReproError
+from repro.experiments.machine.own_ranks import run_ranks
 
 pytestmark = pytest.mark.slow
 
@@ -253,42 +251,25 @@ def test_an_interrupted_build_leaves_no_cache(
     build("gpt", corpus.data_dir, tmp_path)
 
 
-RANKS = """
-import os, sys, time
-from pathlib import Path
-import torch.distributed as dist
-from repro.corpus.datasets import build_datasets
-rank, data_dir, cache, store = int(sys.argv[1]), *map(Path, sys.argv[2:])
-dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-if rank == 0:
-    time.sleep(0.5)  # the other must wait for it
-for family, decoder in (("gpt", None), ("t5", 20)):
-    train, valid = build_datasets(family, data_dir, sequence_length=64,
-        decoder_sequence_length=decoder, train_samples=300, valid_samples=20, seed=1,
-        split="90,10", cache_dir=cache)
-    key = "tokens" if family == "gpt" else "text_enc"
-    print(family, len(train), len(valid), [int(t) for t in train[299][key]])
-dist.destroy_process_group()
-"""
+def _on_one_of_two(
+    rank: int, ranks: int, port: int, data_dir: Path, cache: Path
+) -> list[tuple[int, int, list[int]]]:
+    """A rank's task."""
+    address = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=ranks)
+    if rank == 0:
+        time.sleep(0.5)  # the other must wait for it
+    found = []
+    for family, key in (("gpt", "tokens"), ("t5", "text_enc")):
+        train, valid = build(family, data_dir, cache)
+        found.append((len(train), len(valid), [int(token) for token in train[TRAIN - 1][key]]))
+    return found
 
 
 def test_two_ranks_share_one_cache(corpus: Corpus, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    ranks = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-W", "ignore", "-c", RANKS, str(rank)),
-                *(str(corpus.data_dir), str(cache), str(tmp_path / "store")),
-            ],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        for rank in range(2)
-    ]
-    outputs = [rank.communicate(timeout=PATIENCE_S)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0]
-    assert outputs[0] == outputs[1] and len(outputs[0].splitlines()) == 2
+    one, other = run_ranks("datasets", 2, _on_one_of_two, corpus.data_dir, cache)
+    assert one == other and len(one) == 2
     assert sorted(path.name.split("-")[0] for path in cache.iterdir()) == ["gpt", "t5"]
 
 

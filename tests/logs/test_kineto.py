@@ -1,14 +1,12 @@
 """Reading of PyTorch's profiler traces: NCCL's kernels, and a trace made here with gloo."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import PATIENCE_S
 
+from repro.experiments.machine.own_ranks import run_ranks
 from repro.logs.kineto import read_kineto
 
 pytestmark = pytest.mark.slow
@@ -16,25 +14,26 @@ pytestmark = pytest.mark.slow
 SAMPLE = (Path(__file__).parent / "samples" / "kineto_nccl.json").read_text(encoding="utf-8")
 MiB = 1024**2
 
-# Two ranks, each with a trace of its own: what gloo runs, in this order.
-RANK = """
-import sys
-import torch
-import torch.distributed as dist
-from torch.profiler import ProfilerActivity, profile
 
-rank, folder = int(sys.argv[1]), sys.argv[2]
-dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-x, whole = torch.ones(1000), torch.ones(2000, dtype=torch.bfloat16)
-with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as trace:
-    dist.all_reduce(x)
-    dist.all_gather_into_tensor(whole, whole[:1000].clone())
-    dist.all_to_all_single(torch.empty(1000), x)
-    dist.broadcast(x, 0)
-    dist.barrier()
-trace.export_chrome_trace(f"{folder}/{rank}.json")
-dist.destroy_process_group()
-"""
+def _traced(rank: int, ranks: int, port: int) -> str:
+    """A rank's task: the trace of what gloo runs, in this order."""
+    import torch
+    import torch.distributed as dist
+
+    from repro.observe.operator_trace import trace_of
+
+    address = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=ranks)
+    x, whole = torch.ones(1000), torch.ones(2000, dtype=torch.bfloat16)
+
+    def communicate() -> None:
+        dist.all_reduce(x)
+        dist.all_gather_into_tensor(whole, whole[:1000].clone())
+        dist.all_to_all_single(torch.empty(1000), x)
+        dist.broadcast(x, 0)
+        dist.barrier()
+
+    return trace_of(communicate)
 
 
 def trace(*events: dict[str, Any], **head: Any) -> str:
@@ -79,14 +78,8 @@ def test_kernels_of_nccl() -> None:
     assert barrier.endswith("'barrier' is none of the collectives that are read")
 
 
-def test_a_trace_of_gloo_made_here(tmp_path: Path) -> None:
-    ranks = [
-        subprocess.Popen([sys.executable, "-c", RANK, str(rank), str(tmp_path)])
-        for rank in range(2)
-    ]
-    assert [rank.wait(timeout=PATIENCE_S) for rank in ranks] == [0, 0]
-    for rank in range(2):
-        text = (tmp_path / f"{rank}.json").read_text(encoding="utf-8")
+def test_a_trace_of_gloo_made_here() -> None:
+    for text in run_ranks("gloo", 2, _traced):
         rows, skipped = read_kineto(text, ranks=None)
         found = sorted((row.collective, row.dtype, row.ranks, row.size_bytes) for row in rows)
         assert found == [

@@ -12,6 +12,7 @@ from functools import cache
 from itertools import cycle
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -27,10 +28,13 @@ from repro.catalog.studies.operator_calls import (
 from repro.collectives.operations import prepare
 
 Operands = tuple[Any, ...]
-# Their first operand is the table.
+# Their first two operands are the table and what is looked up; a third is added to it.
 _IN_TABLES = ("index_select", "embedding", BAGS, CHANGES)
 # Of one measurement, and the most sets of operands, and tables, that take turns.
 _SHORTEST_S, _MOST_SETS, _MOST_TABLES = 1e-3, 12, 48
+# Lookups of one measurement, the first of which counts for nothing; rows of a small table, and of
+# lookups in it.
+_LOOKUPS, _FEW = 4, 512
 # Launches of one measurement, and the width of what is launched.
 _LAUNCHES, _NARROW = 200, 16
 # Rows of two-dimensional operands, and what lies together of a copy that is not.
@@ -56,19 +60,18 @@ _WITH_NUMBER = ("add", "add_", "sub", "rsub", "mul", "mul_", "div", "pow", "fill
 def operator_s(operator: str, sizes: Sizes, turns_bytes: float) -> float:
     """Seconds of CPU time that a call of an operator of `operator_calls` takes.
 
-    Operands and results take turns in so many bytes, as far as `_MOST_SETS` are enough: of lookups
-    the tables, and the rows of them that are looked up.
+    Operands and results take turns in so many bytes, as far as `_MOST_SETS` are enough. Rows of
+    tables were used before an addition that moves so many.
     """
-    make, call = prepared(operator, sizes, turns_bytes)
+    if operator in _IN_TABLES:
+        return _again_s(operator, sizes, turns_bytes)
+    make, call = prepared(operator, sizes)
     sets = [make()]
     result = call(*sets[0])
-    if operator in _IN_TABLES:
-        set_bytes, most = 4 * math.prod(sizes[:-1]), _MOST_TABLES
-    else:
-        # In place, a result is an operand.
-        made = [] if any(result is one for one in sets[0]) else [result]
-        set_bytes, most = nbytes([*sets[0], *made]), _MOST_SETS
-    sets += [make() for _ in range(min(most, int(turns_bytes // max(1, set_bytes))) - 1)]
+    # In place, a result is an operand.
+    made = [] if any(result is one for one in sets[0]) else [result]
+    set_bytes = nbytes([*sets[0], *made])
+    sets += [make() for _ in range(min(_MOST_SETS, int(turns_bytes // max(1, set_bytes))) - 1)]
     # What is kept of them is not where the next result goes.
     results = deque([result, *(call(*operands) for operands in sets[1:])], maxlen=len(sets))
     calls, taken_s = 0, 0.0
@@ -79,6 +82,32 @@ def operator_s(operator: str, sizes: Sizes, turns_bytes: float) -> float:
         taken_s += time.process_time() - start
         calls += len(sets)
     return taken_s / calls
+
+
+def _again_s(operator: str, sizes: Sizes, moved_bytes: float) -> float:
+    """Seconds of a call on rows that were used once before an addition that moves so many bytes,
+    other rows each time, and behind a call on a small table, as tables of an iteration follow each
+    other.
+
+    Calls that took turns would come by the same rows, and the same pages of their tables, sooner
+    than an iteration does.
+    """
+    make, call = prepared(operator, sizes)
+    *first, width, _ = sizes
+    few = [min(first[0], _FEW), *(1.0 for _ in first[1:]), width, _FEW]
+    make_few, call_few = prepared(operator, few)
+    small, move, times = _ones(_FEW, int(width)), _addition(moved_bytes), []
+    for _ in range(_LOOKUPS):
+        table, at, *added = operands = make()
+        torch.index_select(table, 0, at)
+        move()
+        call_few(small, *make_few()[1:])
+        for numbers in added:
+            numbers.fill_(1.0)
+        start = time.process_time()
+        call(*operands)
+        times.append(time.process_time() - start)
+    return float(np.median(times[1:]))
 
 
 def launch_s(moved_bytes: float) -> float:
@@ -243,7 +272,6 @@ def _lookup(tables_bytes: float, operator: str, lookups: int, width: int, rows: 
         )
     tables = _tables(tables_bytes, width, rows)
     if operator == CHANGES:
-        # They were written just before.
         added = _ones(lookups, width)
         return (
             lambda: (next(tables), indices(), added),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from repro.catalog.studies.operators import read_operator_study
+from repro.experiments.machine.operator_cases import IN_A_ROW
 from repro.experiments.machine.operators import Case, Sharded, together
 from repro.logs.operator_trace import TracedOperator
 
@@ -33,16 +34,23 @@ def test_what_the_machine_delays_now_and_then_does_not_count() -> None:
 
 def test_the_error_is_that_of_a_median() -> None:
     draw = np.random.default_rng(1)
-    passes_s = 10 + draw.normal(size=(400, 1, 1))
-    found = _case(passes_s, np.empty((400, 1, 0))).standard_error_s
+    passes_s = 10 + draw.normal(size=(4000, 1, 1))
+    found = np.std(_case(passes_s, np.empty((4000, 1, 0))).drawn_s)
     # Of a normal distribution, of standard deviation 1.
-    assert found == pytest.approx(np.sqrt(np.pi / 2 / 400), rel=0.25)
+    assert found == pytest.approx(np.sqrt(np.pi / 2 / 4000), rel=0.25)
+
+
+def test_turns_are_drawn_whole_and_the_same_ones_in_every_case() -> None:
+    # Turns of four iterations that a machine has taken longer together.
+    turns = np.repeat(np.random.default_rng(1).normal(size=1000), IN_A_ROW)
+    one, other = (_case(10 + by + turns[:, None, None], np.empty((4000, 1, 0))) for by in (0, 3))
+    assert np.std(one.drawn_s) == pytest.approx(np.sqrt(np.pi / 2 / 1000), rel=0.25)
+    assert other.drawn_s - one.drawn_s == pytest.approx(3)
 
 
 def test_operands_take_turns_in_what_an_iteration_goes_through() -> None:
     study = read_operator_study()
     sizes = (10.0, 20.0, 500.0)
-    assert study.operands("index_select", sizes) == (sizes, 0)
     assert study.operands("index_add_", (*sizes, 8e6)) == (sizes, 8e6)
     (_, states), (_, working) = (study.operands(o, sizes) for o in ("embedding", "product nn"))
     assert working < states

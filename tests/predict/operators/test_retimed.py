@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from made_up_operators import HOST_S, PLANS, add_s, made_up_operators, reduce_s, slower
+from made_up_operators import HOST_S, PLANS, add_s, drawn, made_up_operators, reduce_s, slower
 
 from repro.logs.operator_trace import TracedOperator
 from repro.predict.operators.retimed import (
@@ -54,7 +54,7 @@ def test_operators_are_those_measured_among_as_many_ranks_or_else_among_fewest()
     assert curves(among, 1)["add/2"].seconds(sizes) == pytest.approx([3 * add_s(1e4)], rel=1e-3)
 
 
-def test_rows_are_changed_behind_what_their_own_rank_has_gone_through() -> None:
+def test_rows_are_changed_behind_what_their_rank_went_through_since_their_sums() -> None:
     powers = np.array([1.0, 1e9])
     measured = {
         # As many seconds as bytes were gone through.
@@ -65,9 +65,13 @@ def test_rows_are_changed_behind_what_their_own_rank_has_gone_through() -> None:
     }
     none = np.nan
     rows = [
+        (0, "add/2", 1, (5000.0, none, none, none)),
         (0, "_embedding_bag", 1, (10.0, 7.0, 4.0, 500.0)),
+        (0, "_embedding_bag", 1, (10.0, 3.0, 4.0, 1.0)),
         (0, "add/2", 3, (1000.0, none, none, none)),
         (0, "index_add_", 2, (70.0, 4.0, 500.0, none)),
+        (0, "index_add_", 1, (30.0, 4.0, 1.0, none)),
+        (1, "add/2", 1, (20.0, none, none, none)),
         (1, "index_add_", 1, (30.0, 4.0, 500.0, none)),
     ]
     table = pd.DataFrame(
@@ -77,10 +81,14 @@ def test_rows_are_changed_behind_what_their_own_rank_has_gone_through() -> None:
             for rank, operator, calls, sizes in rows
         ]
     )
-    # What additions make, sums of rows, and the rows that are changed.
-    behind = 4 * (3 * 1000 + 10 * 4 + 2 * 70 * 4)
     found = with_seconds(table, measured).seconds
-    assert found.iloc[2:].tolist() == pytest.approx([2 * behind, 4 * 30 * 4])
+    # What additions make; of the other table, sums of 10 bags and its one row.
+    assert found[4] == pytest.approx(2 * 4 * (3 * 1000 + 10 * 4 + 1 * 4))
+    # Of 70 rows drawn from 500 some are the same, and all are changed twice.
+    different = 500 * (1 - 0.998**70)
+    assert found[5] == pytest.approx(4 * (3 * 1000 + 2 * different * 4))
+    # Where none were summed up, since the iteration began.
+    assert found[7] == pytest.approx(4 * 20)
 
 
 def test_iterations_are_their_operators_and_the_host() -> None:
@@ -125,30 +133,35 @@ def test_no_time_of_a_judged_iteration_is_used() -> None:
 
 
 def test_the_plan_that_is_predicted_to_be_fastest_is_looked_up() -> None:
-    (row,) = plans(iterations(made_up_operators())).itertuples()
+    (row,) = plans(made_up_operators()).itertuples()
     assert (row.fastest, row.chosen, row.found, row.lost_pct) == ("even", "even", True, 0.0)
     results = made_up_operators()
     # The other one is measured to be twice as fast.
     wrong = results["case_plan"] == "uneven"
     results["iteration_time_s"] = results["iteration_time_s"].where(~wrong, 1e-3)
-    (row,) = plans(iterations(results)).itertuples()
+    (row,) = plans(results).itertuples()
     assert (row.fastest, row.chosen, row.found) == ("uneven", "even", False)
     assert row.lost_pct > 100 and row.told_apart
 
 
-@pytest.mark.parametrize(("slower_pct", "told_apart"), [(2.0, False), (4.0, True)])
+@pytest.mark.parametrize(
+    ("slower_pct", "together", "told_apart"),
+    [(2.0, False, False), (4.0, False, True), (2.0, True, True)],
+)
 def test_plans_are_told_apart_beyond_the_interval_of_their_difference(
-    slower_pct: float, told_apart: bool
+    slower_pct: float, together: bool, told_apart: bool
 ) -> None:
-    # Each is known to 1 %, a difference to 1.4, its interval to 2.8.
+    # Each is known to 1 %, a difference to 1.4, its interval to 2.8; but what takes both longer in
+    # the same turns makes no difference.
     results = made_up_operators()
     times = results.set_coords("case_plan").swap_dims(case="case_plan")["iteration_time_s"]
     even_s = float(times.sel(case_plan="even"))
     measured_s = even_s / (1 + slower_pct / 100)
     uneven = results["case_plan"] == "uneven"
     results["iteration_time_s"] = results["iteration_time_s"].where(~uneven, measured_s)
-    results["iteration_time_error_s"] = 0.01 * results["iteration_time_s"]
-    (row,) = plans(iterations(results)).itertuples()
+    times = drawn(results["iteration_time_s"].values, together)
+    results["iteration_time_drawn_s"] = (("case", "draw"), times)
+    (row,) = plans(results).itertuples()
     assert (row.chosen, row.fastest, row.told_apart) == ("even", "uneven", told_apart)
     assert row.lost_pct == pytest.approx(slower_pct)
 

@@ -102,9 +102,15 @@ def test_models_are_known_by_their_usual_names(written: str, label: str) -> None
 
 @pytest.mark.parametrize(
     ("written", "label"),
-    [("H100", "H100-SXM-80GB"), ("H200 141GB", "H200-SXM-141GB"), ("a100_80gb", "A100-SXM-80GB")],
+    [
+        ("H100", "H100-SXM-80GB"),
+        ("H200 141GB", "H200-SXM-141GB"),
+        ("a100_80gb", "A100-SXM-80GB"),
+        ("NVIDIA A100-SXM4-40GB", "A100-SXM-40GB"),
+        ("A100 40GB PCIe", "A100-PCIe-40GB"),
+    ],
 )
-def test_gpus_are_known_by_their_chips(written: str, label: str) -> None:
+def test_gpus_are_known_by_their_chips_and_words(written: str, label: str) -> None:
     assert gpu_called(written).label == label
 
 
@@ -113,6 +119,7 @@ def test_gpus_are_known_by_their_chips(written: str, label: str) -> None:
     [
         ({"Model": "abacus-9"}, "unknown model 'abacus-9'; choose from: tinyllama-1.1b"),
         ({"GPU": "TPU v4"}, "unknown GPU 'TPU v4'"),
+        ({"GPU": "NVIDIA H100 PCIe"}, "unknown GPU 'NVIDIA H100 PCIe'; choose from: a100-sxm-80gb"),
         ({"Precision": "int3"}, "unknown precision 'int3'"),
         ({"GPU": "A100"}, "precision 'fp8': A100-SXM-80GB has no units for it; take bf16"),
         ({"Batch Size": 0}, "batch is 0; wanted is 1 or more"),

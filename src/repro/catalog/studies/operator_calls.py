@@ -139,11 +139,26 @@ def moved_bytes(operator: str, sizes: Any) -> Any:
     return _ELEMENT_BYTES * sum(_operands_and_results(operator, sizes))
 
 
-def made_bytes(operator: str, sizes: Any) -> Any:
-    """Bytes of an operator's results, which others take as operands, and of rows that are changed:
-    what an iteration goes through, once each."""
+def looked_up_bytes(operator: str, sizes: Any) -> Any:
+    """Bytes of the different rows of each call (call, axis) that sums rows up or looks them up,
+    drawn evenly: n of r rows are r (1 - (1 - 1/r)^n)."""
+    columns = np.asarray(sizes, dtype=float).T
+    if operator == BAGS:
+        bags, pooling, width, rows = columns
+        drawn = bags * pooling
+    else:
+        drawn, width, rows, *_ = columns
+    return _ELEMENT_BYTES * width * rows * (1 - (1 - 1 / rows) ** drawn)
+
+
+def gone_through_bytes(operator: str, sizes: Any) -> Any:
+    """Bytes that each call (call, axis) is the latest to use of all: its results, and the rows that
+    it sums up or changes, each once."""
+    if operator == CHANGES:
+        return looked_up_bytes(operator, sizes)
     _, results = _operands_and_results(operator, sizes)
-    return _ELEMENT_BYTES * results
+    rows = looked_up_bytes(operator, sizes) if operator == BAGS else 0.0
+    return _ELEMENT_BYTES * results + rows
 
 
 def _operands_and_results(operator: str, sizes: Any) -> tuple[Any, Any]:

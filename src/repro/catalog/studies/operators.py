@@ -150,13 +150,10 @@ class OperatorStudy(Entry):
         return self
 
     def operands(self, operator: str, sizes: Sizes) -> tuple[Sizes, float]:
-        """The sizes of an operator's operands, and the bytes that these and results take turns in;
-        0 is none, as with gradients of looked-up rows, which are taken apart as soon as they are
-        back."""
+        """The sizes of an operator's operands, and the bytes that these and results take turns in,
+        or that are moved before rows of a table are used again."""
         if operator == CHANGES:
             return sizes[:-1], sizes[-1]
-        if operator == "index_select":
-            return sizes, 0.0
         return sizes, self.states_bytes if operator in TOUCHED_ONCE else self.working_set_bytes
 
     def profile(self, name: str) -> OperatorProfile:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import pandas as pd
 import xarray as xr
 
 from repro.claims.findings import Finding, Verdict
@@ -36,8 +35,9 @@ class Yardstick:
         return low <= published if self.least else high >= published
 
 
-def _error(sharded: bool, found: pd.DataFrame) -> Yardstick:
+def _error(sharded: bool, results: xr.Dataset) -> Yardstick:
     """Geometric mean of the errors, with the interval of other cases drawn from these."""
+    found = iterations(results)
     own = found[(found.model == _TABLES) == sharded].error_pct
     draw = np.random.default_rng(0)
     means = [
@@ -51,9 +51,9 @@ def _error(sharded: bool, found: pd.DataFrame) -> Yardstick:
     )
 
 
-def _fastest_found(found: pd.DataFrame) -> Yardstick:
+def _fastest_found(results: xr.Dataset) -> Yardstick:
     """How often the plan predicted to be fastest was; the interval of a share by Wilson (1927)."""
-    chosen = plans(found)
+    chosen = plans(results)
     right, tried, z = int(chosen.found.sum()), len(chosen), NORMAL_QUANTILE
     middle = (right + z**2 / 2) / (tried + z**2)
     half = z / (tried + z**2) * math.sqrt(right * (tried - right) / tried + z**2 / 4)
@@ -66,7 +66,7 @@ def _fastest_found(found: pd.DataFrame) -> Yardstick:
     return Yardstick(100 * right / tried, interval, said, False)
 
 
-_YARDSTICKS: Mapping[str, Callable[[pd.DataFrame], Yardstick]] = {
+_YARDSTICKS: Mapping[str, Callable[[xr.Dataset], Yardstick]] = {
     "C162": partial(_error, True),
     "C163": partial(_error, False),
     "C164": _fastest_found,
@@ -75,7 +75,7 @@ _YARDSTICKS: Mapping[str, Callable[[pd.DataFrame], Yardstick]] = {
 
 def yardstick(claim: str, results: xr.Dataset) -> Yardstick:
     """What this machine's measurements have for a claim of `OPERATORS`."""
-    return _YARDSTICKS[claim](iterations(results))
+    return _YARDSTICKS[claim](results)
 
 
 def _compared(claim: Claim, results: xr.Dataset) -> Finding:

@@ -19,11 +19,13 @@ _LAPS = ("case", "iteration", "rank", "pass")
 # Of a collective's calls, as of ranks with cores of their own: threads that share cores wait for
 # one another in up to half of them, for a slice of the scheduler, ten times what others take.
 UNDISTURBED = 0.25
+# Iterations of a turn, which what wanders disturbs together.
+IN_A_ROW = 4
 _RESAMPLES = 200
 _UNITS = {
     "operator_time_s": ("CPU time of a call, of collectives time", "s"),
     "iteration_time_s": ("iteration time", "s"),
-    "iteration_time_error_s": ("standard error of the iteration time", "s"),
+    "iteration_time_drawn_s": ("iteration time of turns drawn again", "s"),
     "pass_time_s": ("CPU time of what is computed between collectives", "s"),
     "collective_time_s": ("time of a collective, with the waiting for other ranks", "s"),
     "call_traced_s": ("time of all calls in the trace, with the profiler's own", "s"),
@@ -59,12 +61,14 @@ class Case:
         return _time_s(self.passes_s, self.collectives_s)
 
     @property
-    def standard_error_s(self) -> float:
-        """Of `time_s`, which as many iterations drawn again from these give."""
-        count = len(self.passes_s)
-        drawn = np.random.default_rng(0).integers(count, size=(_RESAMPLES, count))
-        return float(
-            np.std([_time_s(self.passes_s[again], self.collectives_s[again]) for again in drawn])
+    def drawn_s(self) -> FloatArray:
+        """`time_s` of as many turns drawn again from these (draw): of cases with as many turns the
+        same ones."""
+        turns = len(self.passes_s) // IN_A_ROW
+        drawn = np.random.default_rng(0).integers(turns, size=(_RESAMPLES, turns, 1))
+        iterations = (IN_A_ROW * drawn + np.arange(IN_A_ROW)).reshape(_RESAMPLES, -1)
+        return np.array(
+            [_time_s(self.passes_s[again], self.collectives_s[again]) for again in iterations]
         )
 
 
@@ -103,9 +107,9 @@ def operator_dataset(found: list[Found]) -> xr.Dataset:
             "operator_size": (("benchmark", "axis"), padded([sizes for *_, sizes, _ in points])),
             "operator_time_s": (("benchmark", "repeat"), np.array([times for *_, times in points])),
             "iteration_time_s": ("case", np.array([case.time_s for case in cases])),
-            "iteration_time_error_s": (
-                "case",
-                np.array([case.standard_error_s for case in cases]),
+            "iteration_time_drawn_s": (
+                ("case", "draw"),
+                np.array([case.drawn_s for case in cases]),
             ),
             "pass_time_s": (_LAPS, _joined([case.passes_s for case in cases])),
             "collective_time_s": (

@@ -2,11 +2,12 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import xarray as xr
@@ -23,6 +24,7 @@ from repro.catalog.studies.operators import (
 )
 from repro.corpus.config import read_corpus_config
 from repro.experiments.machine.operator_cases import (
+    IN_A_ROW,
     UNDISTURBED,
     Case,
     Found,
@@ -41,8 +43,8 @@ _Load = Callable[[], Callable[[], float]]
 # Role, set of tables and plan.
 _Key = tuple[str, int, str]
 _MODEL = "dlrm"
-# Of a collective of one size in a repeat, and iterations of a turn.
-_CALLS, _IN_A_ROW = 7, 4
+# Of a collective of one size in a repeat.
+_CALLS = 7
 _OF_TABLES = {BAGS, CHANGES, "index_select"}
 # The set of tables that no plan is judged on.
 _OTHER_TABLES = 99
@@ -151,7 +153,7 @@ def _single(
 def _in_a_row(load: _Load) -> list[float]:
     """Iterations behind one that finds caches as something else left them."""
     load()()
-    return [load()() for _ in range(_IN_A_ROW)]
+    return [load()() for _ in range(IN_A_ROW)]
 
 
 def _loads(study: OperatorStudy, scratch: Path) -> Iterator[tuple[tuple[str, str], _Load]]:
@@ -201,18 +203,32 @@ def _in_turns(
         found.traces[key] = read_operator_trace(trace_of(step), ranks)
     had = {one.operator for traced in found.traces.values() for one in traced}
     turns = _single(study, profile, found.operators, had)
+    all_rounds = []
     for name, size in product(COLLECTIVES.values(), profile.bytes):
         calls = found.collectives.setdefault((name, (size,)), [])
         turns += profile.turns * [
             (calls, partial(collective_s, name, size, _CALLS, study.states_bytes))
         ]
-    for key, step in steps.items():
-        laps = found.laps.setdefault(key, [])
-        # A set of tables has all its turns in one repeat.
-        often = profile.repeats * profile.turns
-        turns += often * [(laps, partial(_in_a_row_of_all, step))]
+    # A set of tables has all its turns in one repeat, and what is compared in it runs in each.
+    often = profile.repeats * profile.turns
+    for _, own in groupby(steps, lambda key: key[:2]):
+        compared = {key: steps[key] for key in own}
+        rounds: list[dict[_Key, list[list[float]]]] = []
+        turns += often * [(rounds, partial(_round, compared, rounds))]
+        all_rounds.append(rounds)
     take_turns(turns, 1, silent=True)
+    for rounds in all_rounds:
+        for key in rounds[0]:
+            found.laps[key] = [one[key] for one in rounds]
     return found
+
+
+def _round(
+    compared: Mapping[_Key, Callable[[], list[float]]], rounds: Sequence[object]
+) -> dict[_Key, list[list[float]]]:
+    """A turn of each, in another order each time: what a wandering machine takes longer all do."""
+    order = Random(len(rounds)).sample(list(compared), len(compared))
+    return {key: _in_a_row_of_all(compared[key]) for key in order}
 
 
 def _in_a_row_of_all(step: Callable[[], list[float]]) -> list[list[float]]:
@@ -221,7 +237,7 @@ def _in_a_row_of_all(step: Callable[[], list[float]]) -> list[list[float]]:
 
     dist.barrier()
     step()
-    return [step() for _ in range(_IN_A_ROW)]
+    return [step() for _ in range(IN_A_ROW)]
 
 
 def _dlrms(

@@ -10,7 +10,6 @@ the launch of a small one was measured to be. It is taken from an iteration on f
 one's time less its operators', over the number of launches, slowed ones counted as what they take.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,8 +25,8 @@ from repro.catalog.studies.operator_calls import (
     COLLECTIVES,
     LAUNCH,
     LOOKUPS,
+    gone_through_bytes,
     in_lines,
-    made_bytes,
     moved_bytes,
 )
 from repro.logs.operator_trace import HOST, TracedOperator
@@ -134,13 +133,22 @@ def with_seconds(table: pd.DataFrame, measured: Mapping[str, Curve]) -> pd.DataF
 
 
 def _behind(table: pd.DataFrame, measured: Mapping[str, Curve]) -> pd.DataFrame:
-    """Calls, those that change rows behind what their rank goes through in its iteration."""
-    made = pd.Series(0.0, table.index)
+    """Calls, those that change rows behind what their rank has gone through since it summed up
+    rows of a table of that size, or since its iteration began."""
+    through = pd.Series(0.0, table.index)
     for operator, at, sizes in calls_with_curves(table, measured):
         if operator not in COLLECTIVES.values():
-            made.iloc[at] = made_bytes(operator, sizes)
-    behind = (made * table.calls).groupby([table.case, table["rank"]]).transform("sum")
-    return table.assign(size_3=table.size_3.where(table.operator != CHANGES, behind))
+            through.iloc[at] = gone_through_bytes(operator, sizes)
+    through *= table.calls
+    until = through.groupby([table.case, table["rank"]]).cumsum()
+    own, of = ["case", "rank"], ["width", "rows"]
+    bags = table[table.operator == BAGS].rename(columns=dict(zip(_SIZES[2:], of, strict=True)))
+    looked_up = bags.assign(until=until).groupby([*own, *of]).until.last()
+    changed = table.operator == CHANGES
+    changes = table[changed].rename(columns=dict(zip(_SIZES[1:3], of, strict=True)))
+    tables = pd.MultiIndex.from_frame(changes[[*own, *of]])
+    since = looked_up.reindex(tables, fill_value=0.0).to_numpy()
+    return table.assign(size_3=table.size_3.mask(changed, (until - through)[changed] - since))
 
 
 def calls_with_curves(
@@ -168,9 +176,9 @@ def iterations(results: xr.Dataset) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        A row per case that is judged: `model`, `tables`, `plan`, `ranks`, `measured_s` with its
+        A row per case that is judged: `model`, `tables`, `plan`, `ranks`, `measured_s` and its
         standard error `measured_error_s`, `predicted_s` with its parts `host_s` and
-        `collectives_s`, and `error_pct`.
+        `collectives_s`, and `error_pct`; its index is the number of the case.
     """
     every = calls(results)
     cases = pd.DataFrame(
@@ -180,7 +188,7 @@ def iterations(results: xr.Dataset) -> pd.DataFrame:
         }
     ).assign(
         measured_s=results["iteration_time_s"].values,
-        measured_error_s=results["iteration_time_error_s"].values,
+        measured_error_s=results["iteration_time_drawn_s"].std("draw").values,
     )
     launch_s: dict[tuple[str, int], float] = {}
     for number, case in cases[cases.role != JUDGED].to_dict("index").items():
@@ -192,7 +200,7 @@ def iterations(results: xr.Dataset) -> pd.DataFrame:
     own = every[every.case.isin(judged.index)]
     found = judged.join(_paths(own.assign(host_s=own.launches * own.case.map(of_case))))
     found["error_pct"] = 100 * (found.predicted_s / found.measured_s - 1)
-    return found.reset_index(drop=True)
+    return found
 
 
 def _launch_s(own: pd.DataFrame, passes_s: pd.Series) -> float:
@@ -248,7 +256,7 @@ def retimed_trace(
     return found.sort_values("traced_ms", ascending=False).reset_index()
 
 
-def plans(found: pd.DataFrame) -> pd.DataFrame:
+def plans(results: xr.Dataset) -> pd.DataFrame:
     """Which plan of each set of tables was fastest, and which was predicted to be.
 
     Returns
@@ -258,10 +266,12 @@ def plans(found: pd.DataFrame) -> pd.DataFrame:
         whether they are the same (`found`), how much slower the chosen one is (`lost_pct`), and
         whether it is known to be (`told_apart`): by more than the interval of the difference.
     """
+    found, drawn_s = iterations(results), results["iteration_time_drawn_s"]
     rows = []
     for (ranks, tables), own in found[found.plan != ""].groupby(["ranks", "tables"]):
         fastest, chosen = (own.iloc[int(own[name].argmin())] for name in _COMPARED)
-        error_s = math.hypot(fastest.measured_error_s, chosen.measured_error_s)
+        # Of the same turns, which both had one after the other.
+        error_s = float((drawn_s.isel(case=chosen.name) - drawn_s.isel(case=fastest.name)).std())
         rows.append(
             {
                 "ranks": ranks,
@@ -318,7 +328,7 @@ def iteration_table(results: xr.Dataset) -> pd.DataFrame:
 
 def plan_table(results: xr.Dataset) -> pd.DataFrame:
     """`plans` of what was measured."""
-    return plans(iterations(results)).round(1) if has_runs(results) else _not_run(results)
+    return plans(results).round(1) if has_runs(results) else _not_run(results)
 
 
 def coverage(results: xr.Dataset) -> pd.DataFrame:

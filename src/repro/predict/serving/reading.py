@@ -46,6 +46,8 @@ _CALLED: Mapping[str, tuple[str, ...]] = {
 _MEASURED = ("latency_ms", "tokens_per_s", "tokens_per_s_per_gpu")
 _OWN_SHAPE = ("layers", "hidden", "heads", "vocab")
 _CHIP = re.compile(r"[a-z]+\d+[a-z]?")
+# Others sit on boards of several, whose links they have.
+_CARD = "pcie"
 _YES = {"yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0}
 
 
@@ -116,7 +118,8 @@ def serving_rows(table: pd.DataFrame) -> Iterator[ServingRows]:
 
 
 def gpu_called(label: str) -> Gpu:
-    """A GPU by its label, or the first one with that chip.
+    """A GPU by its label, or of those with that chip, on a card or not, the one that has most of
+    the label's words, such as its memory; the first of several.
 
     Raises
     ------
@@ -127,11 +130,21 @@ def gpu_called(label: str) -> Gpu:
     for name, entry in known.items():
         if label in (name, entry.label, *entry.published_as):
             return entry
-    chips = _CHIP.findall(label.lower().replace("nvidia", ""))
-    for entry in known.values():
-        if chips and chips[:1] == _CHIP.findall(entry.label.lower())[:1]:
-            return entry
-    raise ReproError(f"unknown GPU {label!r}; choose from: {', '.join(known)}")
+    chip, *_ = [*_CHIP.findall(label.lower().replace("nvidia", "")), ""]
+    words = _words(label)
+    alike = [
+        entry
+        for entry in known.values()
+        if _CHIP.findall(entry.label.lower())[:1] == [chip]
+        and (_CARD in words) == (_CARD in _words(entry.label))
+    ]
+    if not alike:
+        raise ReproError(f"unknown GPU {label!r}; choose from: {', '.join(known)}")
+    return max(alike, key=lambda entry: len(words & _words(entry.label)))
+
+
+def _words(label: str) -> set[str]:
+    return set(re.split(r"[^a-z0-9]+", label.lower()))
 
 
 def model_called(name: str) -> OpenModel:
