@@ -9,6 +9,7 @@ from repro.catalog.studies.operator_calls import BAGS, CHANGES, LOOKUPS, in_line
 from repro.catalog.studies.operators import read_operator_study
 from repro.logs.operator_trace import HOST, read_operator_trace
 from repro.observe.operator_trace import trace_of
+from repro.train import operators
 from repro.train.operators import operator_s, prepared
 
 _GRIDS = read_operator_study().profile("ci").grids()
@@ -79,3 +80,33 @@ def test_time_is_of_a_call_whatever_takes_turns(
     assert sets == min(12, max(1, working_set_bytes // (3 * 4 * side**2)))
     found_s = operator_s("product nn", (side, side, side), working_set_bytes)
     assert found_s == pytest.approx(2e-3 / sets)
+
+
+@pytest.mark.parametrize(
+    ("operator", "sizes"),
+    [
+        ("index_select", (7, 4, 50)),
+        ("embedding", (7, 4, 50)),
+        (CHANGES, (700, 4, 50)),
+        (BAGS, (5, 0.2, 4, 50)),
+    ],
+)
+def test_rows_of_tables_are_used_again_behind_what_is_moved(
+    operator: str, sizes: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved, tables = [], []
+    monkeypatch.setattr(operators, "_addition", lambda size: lambda: moved.append(size))
+    anywhere = operators._table_anywhere
+
+    def noted(rows: int, width: int) -> torch.Tensor:
+        tables.append(anywhere(rows, width))
+        return tables[-1]
+
+    monkeypatch.setattr(operators, "_table_anywhere", noted)
+    ticks = itertools.count(step=2e-3)
+    monkeypatch.setattr("repro.train.operators.time.process_time", lambda: next(ticks))
+    assert operator_s(operator, sizes, 3e6) == pytest.approx(2e-3)
+    assert moved == [3e6] * len(tables)
+    # Elsewhere each time, and as rows of a model's table lie in cache lines.
+    assert len({one.data_ptr() for one in tables}) == len(tables) > 1
+    assert all(one.shape == (50, 4) and one.data_ptr() % 64 == 0 for one in tables)

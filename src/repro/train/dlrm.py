@@ -211,9 +211,9 @@ class Dlrm:
             weight.grad = None
 
 
-def laps_s(model: Dlrm, batch: Batch) -> list[float]:
-    """An iteration's passes on this rank, then its collectives, in seconds."""
-    model.iterate(batch)
+def laps_s(model: Dlrm, batches: Iterator[Batch]) -> list[float]:
+    """The next iteration's passes on this rank, then its collectives, in seconds."""
+    model.iterate(next(batches))
     return [*model.passes_s, *model.collectives_s]
 
 

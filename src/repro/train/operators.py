@@ -33,8 +33,8 @@ _IN_TABLES = ("index_select", "embedding", BAGS, CHANGES)
 # Of one measurement, and the most sets of operands, and tables, that take turns.
 _SHORTEST_S, _MOST_SETS, _MOST_TABLES = 1e-3, 12, 48
 # Lookups of one measurement, the first of which counts for nothing; rows of a small table, and of
-# lookups in it.
-_LOOKUPS, _FEW = 4, 512
+# lookups in it; elements of a cache line.
+_LOOKUPS, _FEW, _LINE = 4, 512, 16
 # Launches of one measurement, and the width of what is launched.
 _LAUNCHES, _NARROW = 200, 16
 # Rows of two-dimensional operands, and what lies together of a copy that is not.
@@ -86,28 +86,39 @@ def operator_s(operator: str, sizes: Sizes, turns_bytes: float) -> float:
 
 def _again_s(operator: str, sizes: Sizes, moved_bytes: float) -> float:
     """Seconds of a call on rows that were used once before an addition that moves so many bytes,
-    other rows each time, and behind a call on a small table, as tables of an iteration follow each
-    other.
+    other rows of another table each time, and behind a call on a small table, as tables of an
+    iteration follow each other.
 
     Calls that took turns would come by the same rows, and the same pages of their tables, sooner
     than an iteration does.
     """
     make, call = prepared(operator, sizes)
-    *first, width, _ = sizes
+    *first, width, rows = (int(size) for size in sizes)
     few = [min(first[0], _FEW), *(1.0 for _ in first[1:]), width, _FEW]
     make_few, call_few = prepared(operator, few)
-    small, move, times = _ones(_FEW, int(width)), _addition(moved_bytes), []
+    small, move, times = _ones(_FEW, width), _addition(moved_bytes), []
     for _ in range(_LOOKUPS):
-        table, at, *added = operands = make()
+        _, at, *added = make()
+        table = _table_anywhere(rows, width)
         torch.index_select(table, 0, at)
         move()
         call_few(small, *make_few()[1:])
         for numbers in added:
             numbers.fill_(1.0)
         start = time.process_time()
-        call(*operands)
+        call(table, at, *added)
         times.append(time.process_time() - start)
     return float(np.median(times[1:]))
+
+
+def _table_anywhere(rows: int, width: int) -> torch.Tensor:
+    """A part of a piece of memory that caches do not hold, from the beginning of a line on."""
+    elements = rows * width
+    if elements > _DRAWN:
+        return _ones(rows, width)
+    start = int(torch.randint(_DRAWN - elements + 1, ())) // _LINE * _LINE
+    ones = _ones_to_look_up(torch.get_default_dtype(), torch.get_default_device())
+    return ones[start : start + elements].view(rows, width)
 
 
 def launch_s(moved_bytes: float) -> float:

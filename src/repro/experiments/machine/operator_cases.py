@@ -20,7 +20,7 @@ _LAPS = ("case", "iteration", "rank", "pass")
 # one another in up to half of them, for a slice of the scheduler, ten times what others take.
 UNDISTURBED = 0.25
 # Iterations of a turn, which what wanders disturbs together.
-IN_A_ROW = 4
+IN_A_ROW = 5
 _RESAMPLES = 200
 _UNITS = {
     "operator_time_s": ("CPU time of a call, of collectives time", "s"),

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby, product
+from itertools import cycle, groupby, product
 from pathlib import Path
 from random import Random
 
@@ -43,8 +43,9 @@ _Load = Callable[[], Callable[[], float]]
 # Role, set of tables and plan.
 _Key = tuple[str, int, str]
 _MODEL = "dlrm"
-# Of a collective of one size in a repeat.
-_CALLS = 7
+# Of a collective of one size in a repeat; iterations behind which caches hold what they hold from
+# then on; batches that take turns, as rows that every iteration uses would stay in caches.
+_CALLS, _SETTLING, _BATCHES = 7, 3, 4
 _OF_TABLES = {BAGS, CHANGES, "index_select"}
 # The set of tables that no plan is judged on.
 _OTHER_TABLES = 99
@@ -151,8 +152,9 @@ def _single(
 
 
 def _in_a_row(load: _Load) -> list[float]:
-    """Iterations behind one that finds caches as something else left them."""
-    load()()
+    """Iterations behind those that find caches as something else left them."""
+    for _ in range(_SETTLING):
+        load()()
     return [load()() for _ in range(IN_A_ROW)]
 
 
@@ -236,7 +238,8 @@ def _in_a_row_of_all(step: Callable[[], list[float]]) -> list[list[float]]:
     import torch.distributed as dist
 
     dist.barrier()
-    step()
+    for _ in range(_SETTLING):
+        step()
     return [step() for _ in range(IN_A_ROW)]
 
 
@@ -254,7 +257,8 @@ def _dlrms(
         tables = study.tables.draw(number)
         shards = plan_shards(plan, tables, shape.width, ranks)
         model = Dlrm(shape, tables, shards, rank, ranks)
-        yield (role, number, plan), partial(laps_s, model, model.batch(number))
+        batches = [model.batch(seed) for seed in range(_BATCHES)]
+        yield (role, number, plan), partial(laps_s, model, cycle(batches))
 
 
 def together(answers: list[list[Sharded]]) -> Found:
