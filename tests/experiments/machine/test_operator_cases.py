@@ -41,7 +41,7 @@ def test_the_error_is_that_of_a_median() -> None:
 
 
 def test_turns_are_drawn_whole_and_the_same_ones_in_every_case() -> None:
-    # Turns of four iterations that a machine has taken longer together.
+    # Turns of some iterations that a machine has taken longer together.
     turns = np.repeat(np.random.default_rng(1).normal(size=1000), IN_A_ROW)
     one, other = (
         _case(10 + by + turns[:, None, None], np.empty((len(turns), 1, 0))) for by in (0, 3)

@@ -20,7 +20,7 @@ _LAPS = ("case", "iteration", "rank", "pass")
 # one another in up to half of them, for a slice of the scheduler, ten times what others take.
 UNDISTURBED = 0.25
 # Iterations of a turn, which what wanders disturbs together.
-IN_A_ROW = 5
+IN_A_ROW = 3
 _RESAMPLES = 200
 _UNITS = {
     "operator_time_s": ("CPU time of a call, of collectives time", "s"),
@@ -62,10 +62,10 @@ class Case:
 
     @property
     def drawn_s(self) -> FloatArray:
-        """`time_s` of as many turns drawn again from these (draw): of cases with as many turns the
-        same ones."""
+        """`time_s` of turns drawn again from these (draw), of cases with as many turns the same
+        ones; one less than these, so that they differ as much as other turns would."""
         turns = len(self.passes_s) // IN_A_ROW
-        drawn = np.random.default_rng(0).integers(turns, size=(_RESAMPLES, turns, 1))
+        drawn = np.random.default_rng(0).integers(turns, size=(_RESAMPLES, max(turns - 1, 1), 1))
         iterations = (IN_A_ROW * drawn + np.arange(IN_A_ROW)).reshape(_RESAMPLES, -1)
         return np.array(
             [_time_s(self.passes_s[again], self.collectives_s[again]) for again in iterations]
