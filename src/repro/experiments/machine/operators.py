@@ -45,7 +45,7 @@ _Key = tuple[str, int, str]
 _MODEL = "dlrm"
 # Of a collective of one size in a repeat; iterations behind which caches hold what they hold from
 # then on; batches that take turns, as rows that every iteration uses would stay in caches.
-_CALLS, _SETTLING, _BATCHES = 7, 3, 4
+_CALLS, _SETTLING, _BATCHES = 5, 3, 4
 _OF_TABLES = {BAGS, CHANGES, "index_select"}
 # The set of tables that no plan is judged on.
 _OTHER_TABLES = 99
