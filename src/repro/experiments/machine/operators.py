@@ -8,6 +8,7 @@ from functools import partial
 from itertools import cycle, groupby, product
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
 import numpy as np
 import xarray as xr
@@ -40,6 +41,7 @@ from repro.predict.operators.retimed import FEWER, JUDGED
 
 # Loads a batch, and returns the iteration on it, which returns its seconds.
 _Load = Callable[[], Callable[[], float]]
+_Timed = TypeVar("_Timed")
 # Role, set of tables and plan.
 _Key = tuple[str, int, str]
 _MODEL = "dlrm"
@@ -114,7 +116,9 @@ def _alone(rank: int, ranks: int, port: int, profile_name: str) -> Found:
     with tempfile.TemporaryDirectory() as scratch:
         loads = dict(_loads(study, Path(scratch)))
         times: dict[tuple[str, str], list[list[float]]] = {key: [] for key in loads}
-        whole = [(times[key], partial(_in_a_row, load)) for key, load in loads.items()]
+        whole = [
+            (times[key], partial(_in_a_row, partial(_loaded, load))) for key, load in loads.items()
+        ]
         take_turns([*single, *profile.turns * whole], profile.repeats, silent=False)
         texts = {key: trace_of(load()) for key, load in loads.items()}
     cases = [
@@ -151,11 +155,15 @@ def _single(
     ]
 
 
-def _in_a_row(load: _Load) -> list[float]:
+def _loaded(load: _Load) -> float:
+    return load()()
+
+
+def _in_a_row(step: Callable[[], _Timed]) -> list[_Timed]:
     """Iterations behind those that find caches as something else left them."""
     for _ in range(_SETTLING):
-        load()()
-    return [load()() for _ in range(IN_A_ROW)]
+        step()
+    return [step() for _ in range(IN_A_ROW)]
 
 
 def _loads(study: OperatorStudy, scratch: Path) -> Iterator[tuple[tuple[str, str], _Load]]:
@@ -228,19 +236,15 @@ def _in_turns(
 def _round(
     compared: Mapping[_Key, Callable[[], list[float]]], rounds: Sequence[object]
 ) -> dict[_Key, list[list[float]]]:
-    """A turn of each, in another order each time: what a wandering machine takes longer all do."""
-    order = Random(len(rounds)).sample(list(compared), len(compared))
-    return {key: _in_a_row_of_all(compared[key]) for key in order}
-
-
-def _in_a_row_of_all(step: Callable[[], list[float]]) -> list[list[float]]:
-    """As `_in_a_row`, of ranks that begin together."""
+    """A turn of each, which ranks begin together, in another order each time: what a wandering
+    machine takes longer all do."""
     import torch.distributed as dist
 
-    dist.barrier()
-    for _ in range(_SETTLING):
-        step()
-    return [step() for _ in range(IN_A_ROW)]
+    found = {key: list[list[float]]() for key in compared}
+    for key in Random(len(rounds)).sample(list(compared), len(compared)):
+        dist.barrier()
+        found[key] = _in_a_row(compared[key])
+    return found
 
 
 def _dlrms(
