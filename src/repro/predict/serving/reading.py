@@ -130,12 +130,12 @@ def gpu_called(label: str) -> Gpu:
     for name, entry in known.items():
         if label in (name, entry.label, *entry.published_as):
             return entry
-    chip, *_ = [*_CHIP.findall(label.lower().replace("nvidia", "")), ""]
-    words = _words(label)
+    chip, words = _CHIP.findall(label.lower().replace("nvidia", ""))[:1], _words(label)
     alike = [
         entry
         for entry in known.values()
-        if _CHIP.findall(entry.label.lower())[:1] == [chip]
+        if chip
+        and _CHIP.findall(entry.label.lower())[:1] == chip
         and (_CARD in words) == (_CARD in _words(entry.label))
     ]
     if not alike:
