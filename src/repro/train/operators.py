@@ -114,11 +114,8 @@ def _again_s(operator: str, sizes: Sizes, moved_bytes: float) -> float:
 def _table_anywhere(rows: int, width: int) -> torch.Tensor:
     """A part of a piece of memory that caches do not hold, from the beginning of a line on."""
     elements = rows * width
-    if elements > _DRAWN:
-        return _ones(rows, width)
-    start = int(torch.randint(_DRAWN - elements + 1, ())) // _LINE * _LINE
-    ones = _ones_to_look_up(torch.get_default_dtype(), torch.get_default_device())
-    return ones[start : start + elements].view(rows, width)
+    start = int(torch.randint(max(_DRAWN - elements, 0) + 1, ())) // _LINE * _LINE
+    return _ones_from(start, elements).view(rows, width)
 
 
 def launch_s(moved_bytes: float) -> float:
@@ -263,12 +260,16 @@ def _ones_to_look_up(precision: torch.dtype, device: torch.device) -> torch.Tens
 def _tables(tables_bytes: float, width: int, rows: int) -> Iterator[torch.Tensor]:
     """Tables, over and over: as many of this size as there are bytes for, one at least."""
     count = min(max(int(tables_bytes // (4 * width * rows)), 1), _MOST_TABLES)
-    elements = count * rows * width
-    # Of one piece of memory, where it is enough: to fill it takes longer than to look things up.
+    return cycle(_ones_from(0, count * rows * width).view(count, rows, width))
+
+
+def _ones_from(start: int, elements: int) -> torch.Tensor:
+    """Of one piece of memory, where it is enough: to fill it takes longer than to look things
+    up."""
     if elements > _DRAWN:
-        return cycle(_ones(elements).view(count, rows, width))
+        return _ones(elements)
     ones = _ones_to_look_up(torch.get_default_dtype(), torch.get_default_device())
-    return cycle(ones[:elements].view(count, rows, width))
+    return ones[start : start + elements]
 
 
 def _lookup(tables_bytes: float, operator: str, lookups: int, width: int, rows: int) -> Made:
