@@ -9,7 +9,7 @@ import pytest
 
 from repro.catalog.studies.operator_calls import benchmark_of
 from repro.errors import ReproError
-from repro.logs.operator_trace import HOST, read_operator_file, read_operator_trace
+from repro.logs.operator_trace import HOST, HOST_OF_VIEW, read_operator_file, read_operator_trace
 
 
 def _event(name: str, start: float, end: float, dims: list[Any] | None = None) -> dict[str, Any]:
@@ -46,6 +46,9 @@ _ITERATION = _trace(
     _event("aten::mul_", 210, 220, [[48], []]),
     _event("aten::mul_", 230, 240, [[48], []]),
     _event("aten::unheard_of", 250, 260, [[48]]),
+    # A view stands for those that it consists of.
+    _event("aten::select", 270, 274, [[6, 8]]),
+    _event("aten::as_strided", 271, 273, [[6, 8]]),
 )
 
 
@@ -59,6 +62,7 @@ def test_an_operator_stands_for_what_it_calls() -> None:
     # What no microbenchmark stands for is named, without sizes.
     assert found[1, "unheard_of"].sizes == ()
     assert found[0, HOST].calls == 1 and found[1, HOST].calls == 3
+    assert (0, HOST_OF_VIEW) not in found and found[1, HOST_OF_VIEW].calls == 1
 
 
 def test_collectives_of_several_ranks_divide_an_iteration() -> None:
@@ -86,6 +90,8 @@ def test_collectives_of_several_ranks_divide_an_iteration() -> None:
         ("add", [[6, 4], [4]], [[4, 1], [1]], ("add row", (6, 4))),
         ("add", [[6, 4], [6, 1]], [[4, 1], [1, 1]], ("add/1", (24,))),
         ("copy_", [[6, 4], [6, 4]], [[4, 1], [1, 6]], ("copy_ strided", (24,))),
+        ("cat", [[[6, 4], [1, 4]], []], [[[4, 1], [8, 1]], []], ("cat/1", (28,))),
+        ("cat", [[[6, 4], [6, 4]], []], [[[4, 1], [8, 1]], []], ("cat strided", (48,))),
         ("_fused_adam_", [[[6, 4], [4]], [[6, 4], [4]]], [], ("_fused_adamw_/1", (28,))),
         ("index_select", [[9, 4], [], [7]], [[4, 1], [], [1]], ("index_select", (7, 4, 9))),
         (

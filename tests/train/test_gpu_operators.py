@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from repro.catalog.studies.operator_calls import BAGS, BY_ELEMENTS, BY_ROWS, LOOKUPS, STRIDED_COPY
+from repro.catalog.studies.operator_calls import BAGS, BY_ELEMENTS, BY_ROWS, LOOKUPS
 from repro.train import gpu_operators
 from repro.train.megatron.models import DTYPES
 
@@ -43,7 +43,7 @@ def _call(operator: str, precisions: tuple[str, ...], sizes: tuple[int, ...]) ->
 
 
 def test_copies_have_two_precisions(prepared: list[_Operands]) -> None:
-    for operator in ("copy_/2", STRIDED_COPY):
+    for operator in ("copy_/2", "copy_ strided"):
         _call(operator, ("fp32", "bf16"), (640,))
         to, given = prepared[-1]
         assert (to.dtype, given.dtype) == (torch.float32, torch.bfloat16)

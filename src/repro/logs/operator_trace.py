@@ -14,8 +14,14 @@ from repro.errors import ReproError
 from repro.logs.cut_json import read_json
 from repro.logs.reading import read_text
 
-# Stands for what lies between operators: Python, autograd, views.
-HOST = "host"
+# Stand for what lies between operators: Python and autograd; of those that compute nothing.
+HOST, HOST_OF_VIEW = "host", "host of a view"
+HOSTS = (HOST, HOST_OF_VIEW)
+_VIEWS = (
+    *("view", "view_as", "reshape", "_reshape_alias", "flatten", "unflatten", "t", "transpose"),
+    *("permute", "select", "slice", "narrow", "unsqueeze", "squeeze", "expand", "expand_as"),
+    *("detach", "as_strided", "split", "split_with_sizes", "chunk", "unbind", "alias"),
+)
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,7 @@ class TracedOperator:
         one.
     operator, sizes
         As in `repro.catalog.studies.operator_calls`, without sizes where no microbenchmark
-        stands for it; or `HOST`, of which there is one call for each outermost operator.
+        stands for it; or one of `HOSTS`, of which there is a call for each outermost operator.
     calls
         How many.
     traced_s
@@ -109,7 +115,7 @@ def _operators(events: list[dict[str, Any]], ranks: int) -> Iterator[tuple[str, 
             continue
         if start >= outer_until[thread]:
             outer_until[thread] = end
-            yield HOST, (), 0.0
+            yield HOST_OF_VIEW if short in _VIEWS else HOST, (), 0.0
         if start < stands_until[thread]:
             continue
         if found := benchmark_of(event["name"], args):

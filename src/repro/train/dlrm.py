@@ -176,7 +176,7 @@ class Dlrm:
             for shard, sums in zip(
                 shards, torch.split(part.view(size, -1), widths, 1), strict=True
             ):
-                features[:, shard.table, slice(*shard.columns)] += sums
+                features[:, shard.table, slice(*shard.columns)].add_(sums)
         return features
 
     def _taken_apart(self, gradients: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from itertools import cycle
+from itertools import cycle, product
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from repro.catalog.studies.operator_calls import (
     BAGS,
     CHANGES,
     LOOKUPS,
-    STRIDED_COPY,
+    STRIDED,
     SUM_OF_ROWS,
     Sizes,
 )
@@ -39,7 +39,7 @@ _LOOKUPS, _FEW, _LINE = 4, 512, 16
 _LAUNCHES, _NARROW = 200, 16
 # Rows of two-dimensional operands, and what lies together of a copy that is not.
 _WIDTHS = {
-    **{"sum": 1280, "cat": 80, "max": 1280, "sub_": 1280, "div_": 1280},
+    **{"sum": 1280, "max": 1280, "sub_": 1280, "div_": 1280},
     **{"masked_fill": 1280, "masked_fill_": 1280},
 }
 # A causal mask of so many rows and columns; tensors of an optimizer's step; numbers that are drawn
@@ -47,7 +47,7 @@ _WIDTHS = {
 _MASK, _TENSORS, _DRAWN = (40, 32), 16, 1 << 25
 # They take positive numbers.
 _POSITIVE = ("log", "sqrt", "pow", "div")
-_RUN, _RUNS = 40, 16
+_RUN, _RUNS, _ROW = 40, 16, 80
 _ADAM: dict[str, Any] = {
     **{"lr": 1e-4, "beta1": 0.9, "beta2": 0.95, "weight_decay": 0.01, "eps": 1e-8},
     **{"amsgrad": False, "maximize": False},
@@ -105,10 +105,17 @@ def _again_s(operator: str, sizes: Sizes, moved_bytes: float) -> float:
         call_few(small, *make_few()[1:])
         for numbers in added:
             numbers.fill_(1.0)
-        start = time.process_time()
+        start = _begun_s()
         call(table, at, *added)
         times.append(time.process_time() - start)
     return float(np.median(times[1:]))
+
+
+def _begun_s() -> float:
+    """The process's CPU time, where a single call is timed. It is read twice: what the clock itself
+    needs is not in caches behind many bytes."""
+    time.process_time()
+    return time.process_time()
 
 
 def _table_anywhere(rows: int, width: int) -> torch.Tensor:
@@ -127,10 +134,23 @@ def launch_s(moved_bytes: float) -> float:
     taken_s = 0.0
     for _ in range(_LAUNCHES):
         move()
-        start = time.process_time()
+        start = _begun_s()
         module(narrow)
         taken_s += time.process_time() - start
     return taken_s / _LAUNCHES
+
+
+def view_s() -> float:
+    """Seconds of CPU time that a view takes, of those that an iteration has most."""
+    tensor = _ones(_NARROW, _NARROW)
+    views: tuple[Callable[[], object], ...] = (
+        *(tensor.t, tensor.flatten),
+        *(lambda: tensor[0], lambda: tensor[:, :1]),
+    )
+    start = time.process_time()
+    for _, view in product(range(_LAUNCHES), views):
+        view()
+    return (time.process_time() - start) / (_LAUNCHES * len(views))
 
 
 def _addition(moved_bytes: float) -> Callable[[], object]:
@@ -178,8 +198,8 @@ Made = tuple[Callable[[], Operands], Callable[..., object]]
 
 def prepared(operator: str, sizes: Sequence[Any], tables_bytes: float = 0.0) -> Made:
     """What makes a set of operands, and the call; tables take turns in so many bytes."""
-    if operator == STRIDED_COPY:
-        return _strided_copy(*sizes)
+    if operator in STRIDED:
+        return _strided(operator, *sizes)
     if operator.rpartition(" ")[0].endswith("product"):
         return _product(operator.rpartition(" ")[2], *sizes)
     if operator in LOOKUPS:
@@ -303,7 +323,9 @@ def _bags(tables_bytes: float, bags: int, pooling: float, width: int, rows: int)
     )
 
 
-def _strided_copy(elements: int) -> Made:
+def _strided(operator: str, elements: int) -> Made:
+    if operator == "cat strided":
+        return lambda: (_halves(elements),), _side_by_side
     run = min(elements, _RUN)
     runs = min(elements // run, _RUNS)
     shape = (runs, elements // (run * runs), run)
@@ -311,6 +333,16 @@ def _strided_copy(elements: int) -> Made:
         lambda: (_ones(*shape), _ones(shape[1], runs, run).transpose(0, 1)),
         torch.Tensor.copy_,
     )
+
+
+def _halves(elements: int) -> tuple[torch.Tensor, ...]:
+    """Of the rows of a tensor."""
+    width = min(elements, _ROW)
+    return _normal(elements // width, width).tensor_split(2, -1)
+
+
+def _side_by_side(parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    return torch.cat(parts, -1)
 
 
 def _by_elements(name: str, operands: int, elements: int) -> Made:
@@ -323,7 +355,6 @@ def _by_elements(name: str, operands: int, elements: int) -> Made:
         "linalg_vector_norm": torch.linalg.vector_norm,
         "masked_fill": lambda x: x.masked_fill(mask, -1.0),
         "masked_fill_": lambda x: x.masked_fill_(mask, -1.0),
-        "cat": lambda x: torch.cat(x.tensor_split(2, -1), -1),
         "threshold_backward": lambda g, x: torch.ops.aten.threshold_backward(g, x, 0),
         "gelu": torch.nn.functional.gelu,
         "gelu_backward": torch.ops.aten.gelu_backward,
@@ -336,6 +367,8 @@ def _by_elements(name: str, operands: int, elements: int) -> Made:
         # By a number for each row.
         return lambda: (_ones(*shape), _ones(*shape[:-1], 1)), getattr(torch.Tensor, name)
     call = special.get(name) or getattr(torch, name, None) or getattr(torch.Tensor, name)
+    if name == "cat":
+        return lambda: (tuple(half.contiguous() for half in _halves(elements)),), _side_by_side
     if operands == 1 and name in _WITH_NUMBER:
         return lambda: (_ones(*shape),), lambda x: call(x, 1.0)
     made = _ones if name.endswith("_") or name in _POSITIVE else _normal

@@ -78,14 +78,14 @@ def test_iterations_that_a_gpu_decides_are_met() -> None:
     found = by_gpu(read_all_kept("gpu_iterations"), gpu_iterations)
     largest_pct = gpu_iteration_errors(found).largest_pct.xs("gpu", level="longer")
     assert len(largest_pct) == 4
-    assert (largest_pct.xs("transformer", level="kind") < 2).all() and (largest_pct < 5).all()
+    assert (largest_pct.xs("transformer", level="kind") < 2).all() and (largest_pct < 7.5).all()
     assert (found.known_pct > 97).all()
     # Kernels, with nothing of the host. Short ones of small iterations begin sooner in a stream.
     ratios = found.gpu_ms / found.traced_ms
-    assert (np.abs(ratios[found.longer == "gpu"] - 1) < 0.17).all()
-    assert (np.abs(ratios - 1) < 0.3).all()
+    assert (np.abs(ratios[found.longer == "gpu"] - 1) < 0.12).all()
+    assert (np.abs(ratios - 1) < 0.17).all()
     totals = found.groupby("gpu")[["gpu_ms", "traced_ms"]].sum()
-    assert (np.abs(totals.gpu_ms / totals.traced_ms - 1) < 0.08).all()
+    assert (np.abs(totals.gpu_ms / totals.traced_ms - 1) < 0.065).all()
 
 
 def test_operators_add_up_to_iterations(measured: xr.Dataset) -> None:

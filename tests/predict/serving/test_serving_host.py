@@ -45,18 +45,18 @@ def test_another_decoder_tells_what_this_one_takes() -> None:
     # A narrower one of half the layers, each of which takes 0.3 ms beside its products.
     other = _SHAPE.model_copy(update={"layers": 16, "hidden": 1024, "ffn": 2048, "vocab": 128})
     others = other.count(0) - other.vocab * other.hidden
-    # Time goes with the root of the batch and with the context: lines in logarithms.
-    root = batches**0.5
-    byte_s, attended = 1e-10 * root, 1e-7 * batches[:, None] * contexts
+    # A call takes something, and each sequence and number in the cache as much more.
+    byte_s, layer_s = 1e-10 * (3 + batches), 3e-4 * (2 + batches)
+    attended = 1e-7 * batches[:, None] * contexts
     batch, context = np.array([2.0, 9.0]), np.array([100.0, 1000.0])
     for ranks in (1, 2):
-        token_s = 2 * others * byte_s / ranks + 16 * 3e-4 * root
+        token_s = 2 * others * byte_s / ranks + 16 * layer_s
         curves = (
-            Curve((batches,), np.log(token_s)),
-            Curve((batches,), np.log(byte_s)),
-            Curve((batches, contexts), np.log(attended)),
+            Curve((batches,), token_s),
+            Curve((batches,), byte_s),
+            Curve((batches, contexts), attended),
         )
         found = measured_token_s(_SHAPE, Measured(other, *curves), batch, context, 2.0, ranks)
-        products_s = 2 * _WEIGHTS / ranks * 1e-10 * batch**0.5
-        layers_s = 32 * (1e-7 * batch * context + 3e-4 * batch**0.5)
+        products_s = 2 * _WEIGHTS / ranks * 1e-10 * (3 + batch)
+        layers_s = 32 * (1e-7 * batch * context + 3e-4 * (2 + batch))
         assert found == pytest.approx(products_s + layers_s, rel=1e-3)

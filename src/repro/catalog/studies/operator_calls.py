@@ -30,12 +30,17 @@ BY_ROWS = (
     SUM_OF_ROWS,
     ADDED_ROW,
 )
+# No trace has these: a small operator of a module, by the bytes that the operator before it moved,
+# and a view, which computes nothing.
+LAUNCH, LAUNCHED_VIEW = "launch", "launch of a view"
 CHANGES, BAGS = "index_add_", "_embedding_bag"
 LOOKUPS = ("index_select", CHANGES, "embedding", "embedding_dense_backward")
 # Where the width is among the sizes of those that fetch rows and write no others; bytes that memory
 # hands over at once.
 _FETCHED_AT = {CHANGES: 1, BAGS: 2}
 _LINE_BYTES = 64
+# Axes of which caches hold a share: rows of tables, and bytes that were moved since.
+_IN_CACHES = {"index_select": (2,), "embedding": (2,), BAGS: (3,), CHANGES: (2, 3), LAUNCH: (0,)}
 # All numbers are in fp32.
 _ELEMENT_BYTES = 4
 # What the profiler calls them.
@@ -51,9 +56,8 @@ BY_ELEMENTS: Mapping[str, tuple[int, ...]] = {
     "copy_": (2,),
     "_fused_adamw_": (1,),
 }
-STRIDED_COPY = "copy_ strided"
-# A small operator of a module, by the bytes that the operator before it moved; no trace has it.
-LAUNCH = "launch"
+# Of tensors whose rows do not follow each other.
+STRIDED = ("copy_ strided", "cat strided")
 COLLECTIVES = {"allreduce_": "all_reduce", "alltoall_base_": "all_to_all"}
 # Others that do the same work.
 _ALIASES = {
@@ -108,7 +112,7 @@ def precisions_of(operator: str, args: Mapping[str, Any]) -> tuple[str, ...]:
     ]
     largest = max((count for count, _ in given), default=0)
     found = tuple(kind for count, kind in given if count == largest)
-    return found if "/" in operator or operator == STRIDED_COPY else found[:1]
+    return found if "/" in operator or operator in STRIDED else found[:1]
 
 
 def in_lines(operator: str, sizes: Any) -> Any:
@@ -121,6 +125,11 @@ def in_lines(operator: str, sizes: Any) -> Any:
         beginnings = np.gcd(row_bytes, _LINE_BYTES)
         sizes[:, axis] = (row_bytes + _LINE_BYTES - beginnings) / _LINE_BYTES
     return sizes
+
+
+def axes_in_caches(operator: str) -> tuple[int, ...]:
+    """Axes of an operator's sizes, in some precision or none, of which caches hold a share."""
+    return _IN_CACHES.get(operator.partition(" ")[0], ())
 
 
 def moved_bytes(operator: str, sizes: Any) -> Any:
@@ -182,7 +191,7 @@ def _operands_and_results(operator: str, sizes: Any) -> tuple[Any, Any]:
     if operator in LOOKUPS:
         elements = columns[0] * columns[1]
         return elements, elements
-    if operator == STRIDED_COPY:
+    if operator in STRIDED:
         return columns[0], columns[0]
     return int(count) * columns[0], _BESIDE.get(name, not name.endswith("_")) * columns[0]
 
@@ -225,11 +234,12 @@ def _lookup(name: str, dims: Sequence[Any], given: Sequence[str]) -> Sizes:
 def _by_elements(name: str, dims: Sequence[Any], strides: Sequence[Any]) -> tuple[str, Sizes]:
     counts = [_elements(one) for one in dims]
     largest = max(counts, default=1)
-    if name == "copy_" and any(
-        count == largest and not _is_dense(shape, stride)
+    if (strided := f"{name} strided") in STRIDED and not all(
+        _is_dense(shape, stride)
         for count, shape, stride in zip(counts, dims, strides, strict=False)
+        if count == largest
     ):
-        return STRIDED_COPY, (largest,)
+        return strided, (largest,)
     measured = BY_ELEMENTS[name]
     operands = min(max(counts.count(largest), measured[0]), measured[-1])
     return f"{name}/{operands}", (largest,)
@@ -242,8 +252,10 @@ def _elements(dims: Any) -> int:
     return math.prod(dims)
 
 
-def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether its elements are one behind the other."""
+def _is_dense(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """Whether its elements are one behind the other; of a list of tensors, those of each."""
+    if shape and isinstance(shape[0], list):
+        return all(map(_is_dense, shape, strides))
     expected = 1
     for size, stride in zip(reversed(shape), reversed(strides), strict=False):
         if size > 1 and stride != expected:

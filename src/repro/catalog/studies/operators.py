@@ -14,7 +14,7 @@ from repro.catalog.studies.operator_calls import (
     CHANGES,
     LOOKUPS,
     PRODUCTS,
-    STRIDED_COPY,
+    STRIDED,
     Sizes,
 )
 from repro.paths import PARAMS
@@ -117,8 +117,7 @@ class OperatorProfile(Grids):
             f"{name}/{count}" for name, counts in BY_ELEMENTS.items() for count in counts
         ]
         others = {
-            name: self.by_size(name)
-            for name in (*BY_ROWS, *LOOKUPS, BAGS, *by_elements, STRIDED_COPY)
+            name: self.by_size(name) for name in (*BY_ROWS, *LOOKUPS, BAGS, *by_elements, *STRIDED)
         }
         changes = (*self.by_size(CHANGES), self.changed_behind)
         return {**products, **batched, **others, CHANGES: changes}

@@ -117,7 +117,7 @@ def _measured(probed: xr.Dataset, shape: DecoderShape) -> Measured:
 
     def curve(name: str) -> Curve:
         axes = tuple(probed[dim].values.astype(float) for dim in _MEASURED[name][2])
-        return Curve(axes, np.log(probed[name].values))
+        return Curve(axes, probed[name].values)
 
     return Measured(shape, curve("probe_token_s"), curve("weight_byte_s"), curve("attention_s"))
 

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from repro.catalog.models.dlrm import PLANS, plan_shards
 from repro.catalog.studies.experiments import Profile
-from repro.catalog.studies.operator_calls import BAGS, CHANGES, COLLECTIVES, LAUNCH
+from repro.catalog.studies.operator_calls import BAGS, CHANGES, COLLECTIVES, LAUNCH, LAUNCHED_VIEW
 from repro.catalog.studies.operators import (
     FEWER_SAMPLES,
     OperatorProfile,
@@ -101,7 +101,7 @@ def _alone(rank: int, ranks: int, port: int, profile_name: str) -> Found:
     """On one rank: operators, and the iterations of all models of one."""
     from repro.observe.operator_trace import trace_of
     from repro.train.megatron.groups import join_groups
-    from repro.train.operators import launch_s
+    from repro.train.operators import launch_s, view_s
     from repro.train.run import device_scope
 
     study = read_operator_study()
@@ -111,6 +111,7 @@ def _alone(rank: int, ranks: int, port: int, profile_name: str) -> Found:
     single = _single(study, profile, operators, profile.grids().keys() - _OF_TABLES)
     for moved in profile.moved:
         single.append((operators.setdefault((LAUNCH, (moved,)), []), partial(launch_s, moved)))
+    single.append((operators.setdefault((LAUNCHED_VIEW, (0,)), []), view_s))
     with device_scope():
         join_groups(rank, ranks, "127.0.0.1", port)
     with tempfile.TemporaryDirectory() as scratch:

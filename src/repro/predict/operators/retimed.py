@@ -11,7 +11,7 @@ one's time less its operators', over the number of launches, slowed ones counted
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -24,12 +24,14 @@ from repro.catalog.studies.operator_calls import (
     CHANGES,
     COLLECTIVES,
     LAUNCH,
+    LAUNCHED_VIEW,
     LOOKUPS,
+    axes_in_caches,
     gone_through_bytes,
     in_lines,
     moved_bytes,
 )
-from repro.logs.operator_trace import HOST, TracedOperator
+from repro.logs.operator_trace import HOST, HOST_OF_VIEW, HOSTS, TracedOperator
 from repro.observe.precision import NORMAL_QUANTILE
 from repro.predict.workload import Array
 from repro.results.store import has_runs, why_not_run
@@ -43,30 +45,33 @@ _SIZES = ("size_0", "size_1", "size_2", "size_3")
 class Curve:
     """Seconds of an operator over its sizes, which were measured in all combinations.
 
-    Logarithms are interpolated linearly between logarithms of sizes; sizes below the smallest take
-    as long as that, those above the largest what the last two make of them.
+    A call takes something, and each row, number or byte as much more: between sizes time is a line.
+    Along axes `in_caches`, of which these hold a share, it is one over logarithms of sizes. Sizes
+    below the smallest take as long as that, those above the largest what the last two make of them.
     """
 
     axes: tuple[Array, ...]
-    log_s: Array
+    times_s: Array
+    in_caches: tuple[int, ...] = ()
 
     def seconds(self, sizes: Array) -> Array:
         """Of sizes (call, axis)."""
-        inside = [
-            np.log(np.maximum(column, axis[0]))
-            for axis, column in zip(self.axes, sizes.T, strict=True)
+        lines = [
+            (self._line(number, axis), self._line(number, np.maximum(column, axis[0])))
+            for number, (axis, column) in enumerate(zip(self.axes, sizes.T, strict=True))
             if len(axis) > 1
         ]
-        if not inside:
-            return np.full(len(sizes), float(np.exp(self.log_s.squeeze())))
+        if not lines:
+            return np.full(len(sizes), float(self.times_s.squeeze()))
+        axes, inside = zip(*lines, strict=True)
         interpolate = RegularGridInterpolator(
-            [np.log(axis) for axis in self.axes if len(axis) > 1],
-            self.log_s.squeeze(),
-            bounds_error=False,
-            fill_value=None,
+            axes, self.times_s.squeeze(), bounds_error=False, fill_value=None
         )
-        seconds: Array = np.exp(interpolate(np.stack(inside, axis=-1)))
+        seconds: Array = interpolate(np.stack(inside, axis=-1))
         return seconds
+
+    def _line(self, number: int, sizes: Array) -> Array:
+        return np.log(sizes) if number in self.in_caches else sizes
 
 
 def curves(results: xr.Dataset, ranks: int = 1) -> dict[str, Curve]:
@@ -85,15 +90,16 @@ def curves(results: xr.Dataset, ranks: int = 1) -> dict[str, Curve]:
         rows = measured[measured.ranks == among]
         columns = [name for name in _SIZES if rows[name].notna().all()]
         sizes = pd.DataFrame(in_lines(str(operator), rows[columns]), columns=columns)
-        found[str(operator)] = curve_of(sizes, rows.seconds.to_numpy())
+        found[str(operator)] = curve_of(str(operator), sizes, rows.seconds.to_numpy())
     return found
 
 
-def curve_of(sizes: pd.DataFrame, seconds: Array) -> Curve:
+def curve_of(operator: str, sizes: pd.DataFrame, seconds: Array) -> Curve:
     """Means of what was measured at all combinations of sizes, a column an axis."""
     means = sizes.assign(seconds=seconds).groupby(list(sizes.columns)).seconds.mean()
     axes = tuple(np.unique(sizes[name].to_numpy()) for name in sizes)
-    return Curve(axes, np.log(means.to_numpy()).reshape([len(axis) for axis in axes]))
+    times_s = means.to_numpy().reshape([len(axis) for axis in axes])
+    return Curve(axes, times_s, axes_in_caches(operator))
 
 
 def calls(results: xr.Dataset) -> pd.DataFrame:
@@ -122,12 +128,16 @@ def with_seconds(table: pd.DataFrame, measured: Mapping[str, Curve]) -> pd.DataF
     """Calls with what microbenchmarks let expect of them; `known` says of which they do. Those of
     one case and rank are an iteration."""
     table = _behind(table, measured)
-    seconds, launches = np.zeros(len(table)), np.where(table.operator == HOST, table.calls, 0.0)
+    seconds = np.zeros(len(table))
+    launches = np.where(table.operator == HOST, table.calls, 0.0)
+    if (views := table.operator == HOST_OF_VIEW).any():
+        view_s = float(measured[LAUNCHED_VIEW].times_s.squeeze())
+        launches[views] = view_s / _launch(measured).times_s[0] * table.calls[views]
     for operator, at, sizes in calls_with_curves(table, measured):
         times = table.calls.to_numpy()[at]
         seconds[at] = measured[operator].seconds(in_lines(operator, sizes)) * times
         if operator not in COLLECTIVES.values():
-            launches[at] = _slower(measured[LAUNCH], moved_bytes(operator, sizes)) * times
+            launches[at] = _slower(_launch(measured), moved_bytes(operator, sizes)) * times
     known = table.operator.isin(list(measured))
     return table.assign(seconds=seconds, launches=launches, known=known)
 
@@ -162,11 +172,15 @@ def calls_with_curves(
             yield str(operator), np.asarray(at), sizes
 
 
+def _launch(measured: Mapping[str, Curve]) -> Curve:
+    """What a launch takes behind so many bytes: with more never less."""
+    launch = measured[LAUNCH]
+    return replace(launch, times_s=isotonic_regression(launch.times_s).x)
+
+
 def _slower(launch: Curve, moved_bytes: Array) -> Array:
-    """What a launch takes more behind so many bytes, as a part of what it takes behind none: with
-    more bytes never less."""
-    log_s = isotonic_regression(launch.log_s).x
-    slower: Array = Curve(launch.axes, log_s - log_s[0]).seconds(moved_bytes[:, None]) - 1
+    """What a launch takes more behind so many bytes, as a part of what it takes behind none."""
+    slower: Array = launch.seconds(moved_bytes[:, None]) / launch.times_s[0] - 1
     return slower
 
 
@@ -248,7 +262,7 @@ def retimed_trace(
     sizes = pd.DataFrame(table.pop("sizes").tolist()).reindex(columns=range(len(_SIZES)))
     table[list(_SIZES)] = sizes.to_numpy(dtype=float)
     table = table.assign(case=0, rank=0)
-    timed = with_seconds(table[table.operator != HOST], curves(results, ranks))
+    timed = with_seconds(table[~table.operator.isin(HOSTS)], curves(results, ranks))
     found = timed.groupby(["operator", "known"]).agg(
         calls=("calls", "sum"), traced_ms=("traced_s", "sum"), predicted_ms=("seconds", "sum")
     )
@@ -348,7 +362,8 @@ def coverage(results: xr.Dataset) -> pd.DataFrame:
     points = points[sizes].drop_duplicates().assign(same=True)
     every = calls(results).merge(points, on=sizes, how="left")
     every["model"] = results["case_model"].values[every.case]
-    judged = every[(results["case_role"].values[every.case] == JUDGED) & (every.operator != HOST)]
+    of_judged = results["case_role"].values[every.case] == JUDGED
+    judged = every[of_judged & ~every.operator.isin(HOSTS)]
     rows = {}
     for model, own in judged.groupby("model"):
         known, others = own[own.known], own[~own.known]

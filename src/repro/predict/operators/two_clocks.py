@@ -48,7 +48,7 @@ def gpu_curves(measured: xr.Dataset) -> dict[str, Curve]:
     for operator, rows in table.groupby("operator"):
         own = rows[sizes.columns].dropna(axis="columns", how="all")
         if len(own) == own.nunique().prod():
-            found[str(operator)] = curve_of(own, rows.seconds.to_numpy())
+            found[str(operator)] = curve_of(str(operator), own, rows.seconds.to_numpy())
     return found
 
 
