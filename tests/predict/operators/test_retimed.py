@@ -38,6 +38,12 @@ def test_curves_are_exact_where_measured_and_where_each_size_adds_as_much() -> N
     assert curve.seconds(smaller) == pytest.approx(seconds(*smallest.T))
 
 
+def test_nothing_takes_less_than_the_shortest() -> None:
+    # What a byte of weights takes falls with the batch.
+    falling = Curve((np.array([1.0, 4.0]),), np.array([3e-9, 1e-9]))
+    assert falling.seconds(np.array([[2.0], [100.0]])) == pytest.approx([7e-9 / 3, 1e-9])
+
+
 def test_an_axis_of_one_size_is_no_axis() -> None:
     sides = np.array([10.0, 40.0])
     curve = Curve((np.array([7.0]), sides), 1e-9 * sides[None, :])

@@ -47,7 +47,8 @@ class Curve:
 
     A call takes something, and each row, number or byte as much more: between sizes time is a line.
     Along axes `in_caches`, of which these hold a share, it is one over logarithms of sizes. Sizes
-    below the smallest take as long as that, those above the largest what the last two make of them.
+    below the smallest take as long as that, those above the largest what the last two make of them,
+    and none less than the shortest.
     """
 
     axes: tuple[Array, ...]
@@ -68,7 +69,7 @@ class Curve:
             axes, self.times_s.squeeze(), bounds_error=False, fill_value=None
         )
         seconds: Array = interpolate(np.stack(inside, axis=-1))
-        return seconds
+        return np.maximum(seconds, self.times_s.min())
 
     def _line(self, number: int, sizes: Array) -> Array:
         return np.log(sizes) if number in self.in_caches else sizes
