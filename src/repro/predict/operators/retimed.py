@@ -68,8 +68,8 @@ class Curve:
         interpolate = RegularGridInterpolator(
             axes, self.times_s.squeeze(), bounds_error=False, fill_value=None
         )
-        seconds: Array = interpolate(np.stack(inside, axis=-1))
-        return np.maximum(seconds, self.times_s.min())
+        seconds: Array = np.maximum(interpolate(np.stack(inside, axis=-1)), self.times_s.min())
+        return seconds
 
     def _line(self, number: int, sizes: Array) -> Array:
         return np.log(sizes) if number in self.in_caches else sizes
