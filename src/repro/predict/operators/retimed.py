@@ -128,17 +128,17 @@ def calls(results: xr.Dataset) -> pd.DataFrame:
 def with_seconds(table: pd.DataFrame, measured: Mapping[str, Curve]) -> pd.DataFrame:
     """Calls with what microbenchmarks let expect of them; `known` says of which they do. Those of
     one case and rank are an iteration."""
-    table = _behind(table, measured)
+    table, launch = _behind(table, measured), _launch(measured)
     seconds = np.zeros(len(table))
     launches = np.where(table.operator == HOST, table.calls, 0.0)
     if (views := table.operator == HOST_OF_VIEW).any():
         view_s = float(measured[LAUNCHED_VIEW].times_s.squeeze())
-        launches[views] = view_s / _launch(measured).times_s[0] * table.calls[views]
+        launches[views] = view_s / launch.times_s[0] * table.calls[views]
     for operator, at, sizes in calls_with_curves(table, measured):
         times = table.calls.to_numpy()[at]
         seconds[at] = measured[operator].seconds(in_lines(operator, sizes)) * times
         if operator not in COLLECTIVES.values():
-            launches[at] = _slower(_launch(measured), moved_bytes(operator, sizes)) * times
+            launches[at] = _slower(launch, moved_bytes(operator, sizes)) * times
     known = table.operator.isin(list(measured))
     return table.assign(seconds=seconds, launches=launches, known=known)
 
