@@ -272,15 +272,16 @@ def test_links_are_as_slow_as_ranks_turn_out_to_be(paced: Session, enwiki: Path)
         found = paced.run(asked)
         assert isinstance(found, Outcome)
         record = found.records[0]
-        # What a rank lacks of the machine is none of what its passes are held to.
+        # Held, passes take what they took then, but for other work: what a rank lacks of the
+        # machine, and what computing takes longer beside it. The quietest iteration counts.
+        held_s = sum(min(record.phase_time_s[name]) for name in COMPUTING)
         lacked_s = np.multiply(record.lacked_share, record.iteration_time_s).min()
-        if lacked_s < 0.01 * record.slower * sum(asked_s):
+        passes_s = record.slower * sum(asked_s)
+        if lacked_s < 0.01 * passes_s and held_s < 1.05 * passes_s:
             break
-    # How long passes take a warm rank varies, and whether these take three times as long as asked;
-    # held they take what they took then, but for other work: the quietest iteration of each counts.
+    # How long passes take a warm rank varies, and whether these take three times as long as asked.
     assert record.slower > 1
-    held_s = sum(min(record.phase_time_s[name]) for name in COMPUTING)
-    assert record.slower == pytest.approx(held_s / sum(asked_s), rel=0.05)
+    assert held_s == pytest.approx(passes_s, rel=0.05)
     assert {one.slower for one in found.records} == {record.slower}
     assert found.fabric_latency_s == pytest.approx(record.slower * first.fabric_latency_s)
     assert [one.set_gbps for one in found.links] == pytest.approx(
