@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 from waiting import wait_until
 
+from repro.cli.predicting import retime
+from repro.errors import ReproError
 from repro.paths import ROOT
+from repro.results import store
 
 pytestmark = pytest.mark.slow
 
@@ -38,6 +41,17 @@ def test_bad_input_is_one_line(arguments: tuple[str, ...], message: str) -> None
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_without_microbenchmarks_no_trace_is_timed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::relu", "tid": 1, "ts": 0, "dur": 1}
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps({"traceEvents": [{**event, "args": {"Input Dims": [[4]]}}]}))
+    monkeypatch.setattr(store, "RESULTS", tmp_path)
+    with pytest.raises(ReproError, match="no microbenchmarks; results: none yet"):
+        retime(trace)
 
 
 def test_an_interruption_says_that_the_command_goes_on() -> None:

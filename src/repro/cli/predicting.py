@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from repro.errors import ReproError
-from repro.paths import PARAMS, PUBLISHED, RESULTS
+from repro.paths import PARAMS, PUBLISHED
 
 app = typer.Typer()
 _PANEL = "Predict"
@@ -162,10 +162,12 @@ def retime(
     """Print the operators of a TRACE with what this machine's microbenchmarks let expect."""
     from repro.logs.operator_trace import read_operator_file
     from repro.predict.operators.retimed import retimed_trace
-    from repro.results.store import read_dataset
+    from repro.results.store import has_runs, read_result, why_not_run
 
-    rows = read_operator_file(trace, ranks)
-    found = retimed_trace(rows, read_dataset(RESULTS / "operators.nc"), ranks)
+    rows, measured = read_operator_file(trace, ranks), read_result("operators")
+    if not has_runs(measured):
+        raise ReproError(f"no microbenchmarks; {why_not_run(measured)}")
+    found = retimed_trace(rows, measured, ranks)
     typer.echo(found.round(3).to_string(index=False))
 
 
