@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-# An addition takes 1 us and 2 ns an element; a collective 50 us and 1 ns a byte; the host 10 us for
-# each outermost operator, a fifth of that for each view, and more behind operators that move more
-# than a megabyte.
-HOST_S = 1e-5
+# An addition takes 1 us and 2 ns an element; a collective 50 us and 1 ns a byte; the host 40 us to
+# begin a pass of a recommendation model, 10 us for each outermost operator that autograd has a part
+# in, 2 us for each view, and more behind operators that move more than a megabyte: as much more as
+# a small module, in loops without autograd as many seconds as an operator by itself, of 5 us.
+BEGIN_S, HOST_S, VIEW_S, LOOP_S = 4e-5, 1e-5, 2e-6, 5e-6
 
 
 def add_s(elements: float) -> float:
@@ -37,56 +38,77 @@ def made_up_operators(factor: float = 1.0) -> xr.Dataset:
     """Two models and two plans; judged iterations take `factor` of what is to be expected."""
     elements, sizes = np.geomspace(10, 1e8, 200), np.geomspace(64, 1e7, 200)
     points = [(1, "add/2", size, add_s(size)) for size in elements]
-    points += [(1, "launch", size, 3e-5) for size in (1e2, 1e3, 1e6)]
-    points += [(1, "launch", 1e6 * 16**power, 3e-5 * (1 + power)) for power in (1, 2)]
-    points += [(1, "launch of a view", 0.0, 6e-6)]
+    for launch, takes_s in (("launch", 3e-5), ("launch in a loop", LOOP_S)):
+        points += [(1, launch, size, takes_s) for size in (1e2, 1e3, 1e6)]
+        points += [(1, launch, 1e6 * 16**power, takes_s * (1 + power)) for power in (1, 2)]
+    points += [(1, "launch of a view", 0.0, VIEW_S)]
     points += [(2, "all_reduce", size, reduce_s(size)) for size in sizes]
     cases: list[dict[str, object]] = []
     calls: list[dict[str, object]] = []
 
-    def case(role: str, model: str, seconds: float, plan: str = "") -> None:
-        """Of one pass, as far as passes are asked for."""
+    passes_s: list[list[float]] = []
+
+    def case(role: str, model: str, seconds: list[float], plan: str = "") -> None:
+        """Of so many passes."""
         one = {"role": role, "model": model, "plan": plan, "tables": 0}
         ranks = 2 if model == "dlrm" else 1
-        cases.append({**one, "ranks": ranks, "time_s": seconds})
+        cases.append({**one, "ranks": ranks, "time_s": sum(seconds)})
+        passes_s.append([*seconds, *(3 - len(seconds)) * [np.nan]])
 
-    def call(rank: int, segment: int, operator: str, size: tuple[float, ...], times: int) -> None:
-        where = {"case": len(cases) - 1, "rank": rank, "segment": segment}
-        calls.append({**where, "operator": operator, "size": size, "calls": times, "traced_s": 1.0})
+    def call(
+        where: tuple[int, int],
+        operator: str,
+        size: tuple[float, ...],
+        times: int,
+        autograd: bool = True,
+    ) -> None:
+        """On a rank in a segment."""
+        rank, segment = where
+        one = {"case": len(cases) - 1, "rank": rank, "segment": segment, "autograd": autograd}
+        calls.append({**one, "operator": operator, "size": size, "calls": times, "traced_s": 1.0})
 
     for model, number in (("small", 1e4), ("large", 1e6)):
         for role, count, times in (("fewer samples", 20.0, 1.0), ("judged", number, factor)):
-            host_s = HOST_S * (30 + 20 * slower(count))
-            case(role, model, times * (host_s + 20 * add_s(count)))
-            call(0, 0, "host", (), 24)
-            call(0, 0, "host of a view", (), 30)
-            call(0, 0, "add/2", (count,), 20)
-    # The first pass looks something up and tells nothing; the collective is in no pass.
-    case("fewer samples", "dlrm", 5 * HOST_S + 5 * add_s(20.0))
-    call(0, 0, "index_select", (1e6, 48.0, 1e5), 1)
-    call(0, 1, "host", (), 5)
-    call(0, 1, "add/2", (20.0,), 5)
-    call(0, 1, "all_reduce", (8e5,), 1)
+            host_s = 30 * VIEW_S + HOST_S * (24 + 20 * slower(count))
+            case(role, model, [times * (host_s + 20 * add_s(count))])
+            call((0, 0), "host", (), 24)
+            call((0, 0), "host of a view", (), 30)
+            call((0, 0), "add/2", (count,), 20)
+    # The first pass looks something up and tells nothing; collectives are in no pass.
+    of_autograd = BEGIN_S + 5 * HOST_S + 5 * add_s(20.0)
+    case("fewer samples", "dlrm", [1.0, of_autograd, BEGIN_S + 3 * add_s(20.0)])
+    call((0, 0), "index_select", (1e6, 48.0, 1e5), 1)
+    call((0, 1), "host", (), 5)
+    call((0, 1), "add/2", (20.0,), 5)
+    call((0, 1), "all_reduce", (8e5,), 1)
+    call((0, 2), "host", (), 3, autograd=False)
+    call((0, 2), "add/2", (20.0,), 3, autograd=False)
     for plan, (added, size) in PLANS.items():
-        passes = 2 * (add_s(max(added)) + HOST_S * (1 + slower(max(added))))
-        case("judged", "dlrm", factor * (passes + reduce_s(size)), plan)
+        passes = sum(plan_passes_s(max(added)))
+        case("judged", "dlrm", [factor * (passes + reduce_s(size))], plan)
         for rank, segment in product((0, 1), (0, 1)):
-            # As much as one that is no view.
-            call(rank, segment, "host of a view", (), 5)
-            call(rank, segment, "add/2", (added[rank],), 1)
+            where, autograd = (rank, segment), segment == 0
+            call(where, "host of a view", (), 5, autograd)
+            call(where, "host", (), 1, autograd)
+            call(where, "add/2", (added[rank],), 1, autograd)
             if segment == 0:
-                call(rank, segment, "all_reduce", (size,), 1)
-    return _dataset(points, pd.DataFrame(cases), pd.DataFrame(calls))
+                call(where, "all_reduce", (size,), 1)
+    return _dataset(points, passes_s, pd.DataFrame(cases), pd.DataFrame(calls))
+
+
+def plan_passes_s(added: float) -> tuple[float, float]:
+    """Seconds of the passes of a plan, with autograd and without."""
+    both = BEGIN_S + add_s(added) + 5 * VIEW_S
+    return both + HOST_S * (1 + slower(added)), both + LOOP_S * slower(added)
 
 
 def _dataset(
-    points: list[tuple[int, str, float, float]], cases: pd.DataFrame, calls: pd.DataFrame
+    points: list[tuple[int, str, float, float]],
+    passes_s: list[list[float]],
+    cases: pd.DataFrame,
+    calls: pd.DataFrame,
 ) -> xr.Dataset:
     times = cases.pop("time_s").to_numpy()
-    # Of one rank, behind one that looks something up, if there is any.
-    looking = cases.index.isin(calls.case[calls.operator == "index_select"])
-    passes = np.where(looking[:, None], [[1.0, np.nan]], np.nan)
-    passes[np.arange(len(cases)), looking.astype(int)] = times
     call_sizes = _padded(list(calls.pop("size")))
     repeats = np.array([0.9, 1.0, 1.1])
     return xr.Dataset(
@@ -103,7 +125,10 @@ def _dataset(
             ),
             "iteration_time_s": ("case", times),
             "iteration_time_drawn_s": (("case", "draw"), drawn(times)),
-            "pass_time_s": (("case", "iteration", "rank", "pass"), passes[:, None, None]),
+            "pass_time_s": (
+                ("case", "iteration", "rank", "pass"),
+                np.array(passes_s)[:, None, None],
+            ),
             "call_size": (("call", "axis"), call_sizes),
             **{f"case_{name}": ("case", cases[name].to_numpy()) for name in cases},
             **{f"call_{name}": ("call", calls[name].to_numpy()) for name in calls},

@@ -1,6 +1,7 @@
 """Microbenchmarks are of the operators, and of the sizes, that a trace of them shows."""
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -26,6 +27,24 @@ def test_a_trace_has_what_is_measured(operator: str) -> None:
         found = read_operator_trace(trace_of(lambda: call(*operands)))
     known = {one.operator: one.sizes for one in found if one.operator != HOST and one.sizes}
     assert known[operator] == sizes
+
+
+def test_what_autograd_records_and_runs_is_told_from_loops() -> None:
+    weight, rows, sums = torch.ones(4, 3, requires_grad=True), torch.ones(6, 4), torch.ones(6, 4)
+
+    def step() -> None:
+        # It could be recorded, but asks for no gradient.
+        sums.add_(rows)
+        (sums @ weight).relu().sum().backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            weight.mul_(0.5)
+
+    step()
+    found = {(one.operator, one.autograd) for one in read_operator_trace(trace_of(step))}
+    # Of the first gradient's beginning the backward pass knows nothing either.
+    assert {(name, True) for name in ("product nn", "relu/1", "sum/1", "product tn")} <= found
+    assert {(name, False) for name in ("add_/2", "mul_/1", "fill_/1")} <= found
+    assert not {("product nn", False), ("mul_/1", True)} & found
 
 
 @pytest.mark.parametrize("operator", [one for one in _GRIDS if one not in (*LOOKUPS, BAGS)])
@@ -80,6 +99,21 @@ def test_time_is_of_a_call_whatever_takes_turns(
     assert sets == min(12, max(1, working_set_bytes // (3 * 4 * side**2)))
     found_s = operator_s("product nn", (side, side, side), working_set_bytes)
     assert found_s == pytest.approx(2e-3 / sets)
+
+
+@pytest.mark.parametrize(("operator", "sets"), [("relu/1", 12), ("cat/1", 1), ("cat strided", 1)])
+def test_what_is_concatenated_was_used_just_before(
+    operator: str, sets: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def counted(*asked: Any) -> Any:
+        make, call = prepared(*asked)
+        return lambda: made.append(asked) or make(), call
+
+    monkeypatch.setattr(operators, "prepared", counted)
+    operator_s(operator, (1280,), 1e9)
+    assert len(made) == sets
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,9 @@ from repro.catalog.studies.operator_calls import (
     ADDED_ROW,
     BAGS,
     CHANGES,
+    CONCATENATIONS,
+    LAUNCH,
+    LAUNCH_IN_LOOP,
     LOOKUPS,
     STRIDED,
     SUM_OF_ROWS,
@@ -60,8 +63,9 @@ _WITH_NUMBER = ("add", "add_", "sub", "rsub", "mul", "mul_", "div", "pow", "fill
 def operator_s(operator: str, sizes: Sizes, turns_bytes: float) -> float:
     """Seconds of CPU time that a call of an operator of `operator_calls` takes.
 
-    Operands and results take turns in so many bytes, as far as `_MOST_SETS` are enough. Rows of
-    tables were used before an addition that moves so many.
+    Operands and results take turns in so many bytes, as far as `_MOST_SETS` are enough; what is
+    concatenated was used just before, as an iteration makes it. Rows of tables were used before an
+    addition that moves so many.
     """
     if operator in _IN_TABLES:
         return _again_s(operator, sizes, turns_bytes)
@@ -71,7 +75,8 @@ def operator_s(operator: str, sizes: Sizes, turns_bytes: float) -> float:
     # In place, a result is an operand.
     made = [] if any(result is one for one in sets[0]) else [result]
     set_bytes = nbytes([*sets[0], *made])
-    sets += [make() for _ in range(min(_MOST_SETS, int(turns_bytes // max(1, set_bytes))) - 1)]
+    others = min(_MOST_SETS, int(turns_bytes // max(1, set_bytes))) - 1
+    sets += others * sets if operator in CONCATENATIONS else [make() for _ in range(others)]
     # What is kept of them is not where the next result goes.
     results = deque([result, *(call(*operands) for operands in sets[1:])], maxlen=len(sets))
     calls, taken_s = 0, 0.0
@@ -125,17 +130,21 @@ def _table_anywhere(rows: int, width: int) -> torch.Tensor:
     return _ones_from(start, elements).view(rows, width)
 
 
-def launch_s(moved_bytes: float) -> float:
-    """Seconds of CPU time that a small operator of a module takes behind an addition that moves so
-    many bytes, which evict what Python and torch need for it from the caches."""
-    move = _addition(moved_bytes)
-    module, narrow = torch.nn.LayerNorm(_NARROW), _ones(1, _NARROW)
-    module(narrow)
+def launch_s(launch: str, moved_bytes: float) -> float:
+    """Seconds of CPU time that a small operator, one of `LAUNCHES`, takes behind an addition that
+    moves so many bytes, which evict what Python and torch need for it from the caches."""
+    move, narrow = _addition(moved_bytes), _ones(1, _NARROW)
+    module, first = torch.nn.LayerNorm(_NARROW), torch.zeros(1, dtype=torch.long)
+    calls: dict[str, Callable[[], object]] = {
+        LAUNCH: lambda: module(narrow),
+        LAUNCH_IN_LOOP: lambda: torch.index_select(narrow, 0, first),
+    }
+    call = calls[launch]
     taken_s = 0.0
     for _ in range(_LAUNCHES):
         move()
         start = _begun_s()
-        module(narrow)
+        call()
         taken_s += time.process_time() - start
     return taken_s / _LAUNCHES
 
@@ -171,7 +180,7 @@ def nbytes(values: Iterable[object]) -> int:
 def collective_s(collective: str, size_bytes: int, calls: int, states_bytes: float) -> list[float]:
     """Seconds of each of some calls between all ranks on this one, each behind an addition that
     moves `states_bytes`, from which ranks come as they do in an iteration: apart, every second one
-    later, in turns."""
+    later, in turns, with what they hand over just made."""
     assert dist.group.WORLD is not None
     operation = prepare(
         collective,
@@ -187,6 +196,7 @@ def collective_s(collective: str, size_bytes: int, calls: int, states_bytes: flo
         dist.barrier()
         for _ in range(1 + (dist.get_rank() + number) % 2):
             move()
+        operation.given.mul_(1.0)
         start = time.monotonic()
         operation.call()
         times.append(time.monotonic() - start)

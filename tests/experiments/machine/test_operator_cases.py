@@ -61,7 +61,7 @@ def test_operands_take_turns_in_what_an_iteration_goes_through() -> None:
 def test_what_ranks_and_repeats_measured_becomes_one() -> None:
     everywhere, once = ("add/2", (10.0,)), ("relu/1", (10.0,))
     collective = ("all_reduce", (64.0,))
-    traced = [TracedOperator(0, "add/2", (10.0,), 1, 1.0)]
+    traced = [TracedOperator(0, "add/2", (10.0,), True, 1, 1.0)]
 
     def measured(rank: int, repeat: int) -> Sharded:
         # Each repeat has a set of tables of its own. Of four passes and three collectives.

@@ -30,9 +30,10 @@ BY_ROWS = (
     SUM_OF_ROWS,
     ADDED_ROW,
 )
-# No trace has these: a small operator of a module, by the bytes that the operator before it moved,
-# and a view, which computes nothing.
-LAUNCH, LAUNCHED_VIEW = "launch", "launch of a view"
+# No trace has these: a small operator of a module, and one by itself, as loops have them, by the
+# bytes that the operator before it moved; and a view, which computes nothing.
+LAUNCH, LAUNCH_IN_LOOP, LAUNCHED_VIEW = "launch", "launch in a loop", "launch of a view"
+LAUNCHES = (LAUNCH, LAUNCH_IN_LOOP)
 CHANGES, BAGS = "index_add_", "_embedding_bag"
 LOOKUPS = ("index_select", CHANGES, "embedding", "embedding_dense_backward")
 # Where the width is among the sizes of those that fetch rows and write no others; bytes that memory
@@ -58,6 +59,7 @@ BY_ELEMENTS: Mapping[str, tuple[int, ...]] = {
 }
 # Of tensors whose rows do not follow each other.
 STRIDED = ("copy_ strided", "cat strided")
+CONCATENATIONS = ("cat/1", "cat strided")
 COLLECTIVES = {"allreduce_": "all_reduce", "alltoall_base_": "all_to_all"}
 # Others that do the same work.
 _ALIASES = {
@@ -128,7 +130,8 @@ def in_lines(operator: str, sizes: Any) -> Any:
 
 
 def axes_in_caches(operator: str) -> tuple[int, ...]:
-    """Axes of an operator's sizes, in some precision or none, of which caches hold a share."""
+    """Axes of an operator's sizes, in some precision or none, and of any launch's, of which caches
+    hold a share."""
     return _IN_CACHES.get(operator.partition(" ")[0], ())
 
 

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from repro.catalog.models.dlrm import PLANS, plan_shards
 from repro.catalog.studies.experiments import Profile
-from repro.catalog.studies.operator_calls import BAGS, CHANGES, COLLECTIVES, LAUNCH, LAUNCHED_VIEW
+from repro.catalog.studies.operator_calls import BAGS, CHANGES, COLLECTIVES, LAUNCHED_VIEW, LAUNCHES
 from repro.catalog.studies.operators import (
     FEWER_SAMPLES,
     OperatorProfile,
@@ -109,8 +109,9 @@ def _alone(rank: int, ranks: int, port: int, profile_name: str) -> Found:
     operators: dict[Point, list[float]] = {}
     # Rows are summed up and changed in turns with the iterations that do so, below.
     single = _single(study, profile, operators, profile.grids().keys() - _OF_TABLES)
-    for moved in profile.moved:
-        single.append((operators.setdefault((LAUNCH, (moved,)), []), partial(launch_s, moved)))
+    for launch, moved in product(LAUNCHES, profile.moved):
+        point = operators.setdefault((launch, (moved,)), [])
+        single.append((point, partial(launch_s, launch, moved)))
     single.append((operators.setdefault((LAUNCHED_VIEW, (0,)), []), view_s))
     with device_scope():
         join_groups(rank, ranks, "127.0.0.1", port)

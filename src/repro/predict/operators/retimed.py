@@ -4,10 +4,13 @@ A rank's operators run one after the other on one thread; ranks meet in collecti
 path is the slowest rank's operators of each segment between two collectives, and the collectives,
 as in Lin et al., "Towards Universal Performance Modeling for Machine Learning Training on Multi-GPU
 Platforms" (2024). What an operator takes is interpolated between sizes that were measured alone.
-What the host does between operators is the same for every outermost operator of a model, but for
-what evicts it from the caches: it is slower behind an operator that moves many bytes, by as much as
-the launch of a small one was measured to be. It is taken from an iteration on fewer samples: that
-one's time less its operators', over the number of launches, slowed ones counted as what they take.
+What the host does beside them comes from an iteration on fewer samples. A loop over operators does
+hardly more than call them, as their microbenchmarks do: what its pass takes beyond them it takes to
+begin. For those that autograd records or runs it does the same for each, in Python and autograd:
+the time of other passes less the beginning and the operators, over their number. All are slower
+behind operators that move many bytes, which evict what the host runs on from the caches: those of a
+loop by as many seconds as a small one was measured to be, others by the ratio that was measured for
+a small module; slowed ones count as what they take.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +26,8 @@ from repro.catalog.studies.operator_calls import (
     BAGS,
     CHANGES,
     COLLECTIVES,
-    LAUNCH,
     LAUNCHED_VIEW,
+    LAUNCHES,
     LOOKUPS,
     axes_in_caches,
     gone_through_bytes,
@@ -111,12 +114,13 @@ def calls(results: xr.Dataset) -> pd.DataFrame:
     DataFrame
         Rows as `repro.logs.operator_trace.TracedOperator`, by case and rank. `known` is whether a
         microbenchmark stands for the operator; others and the host have 0 seconds here. `launches`
-        are the host's, and what operators add to them by moving bytes.
+        are the host's of what autograd has a part in, and what operators add to them by moving
+        bytes; `host_s` is what it takes for views, and more for others behind many bytes.
     """
     table = sizes_of(results, "call").assign(
         **{
             name: results[f"call_{name}"].values
-            for name in ("case", "rank", "segment", "operator", "calls", "traced_s")
+            for name in ("case", "rank", "segment", "operator", "autograd", "calls", "traced_s")
         }
     )
     ranks = results["case_ranks"].values[table.case]
@@ -128,19 +132,22 @@ def calls(results: xr.Dataset) -> pd.DataFrame:
 def with_seconds(table: pd.DataFrame, measured: Mapping[str, Curve]) -> pd.DataFrame:
     """Calls with what microbenchmarks let expect of them; `known` says of which they do. Those of
     one case and rank are an iteration."""
-    table, launch = _behind(table, measured), _launch(measured)
-    seconds = np.zeros(len(table))
-    launches = np.where(table.operator == HOST, table.calls, 0.0)
-    if (views := table.operator == HOST_OF_VIEW).any():
-        view_s = float(measured[LAUNCHED_VIEW].times_s.squeeze())
-        launches[views] = view_s / launch.times_s[0] * table.calls[views]
+    table = _behind(table, measured)
+    autograd, calls = table.autograd.to_numpy(), table.calls.to_numpy()
+    seconds, host_s = np.zeros(len(table)), np.zeros(len(table))
+    launches = np.where(autograd & (table.operator == HOST), calls, 0.0)
+    in_module, in_loop = (_launch(measured[name]) for name in LAUNCHES)
     for operator, at, sizes in calls_with_curves(table, measured):
-        times = table.calls.to_numpy()[at]
-        seconds[at] = measured[operator].seconds(in_lines(operator, sizes)) * times
+        seconds[at] = measured[operator].seconds(in_lines(operator, sizes)) * calls[at]
         if operator not in COLLECTIVES.values():
-            launches[at] = _slower(launch, moved_bytes(operator, sizes)) * times
+            moved = moved_bytes(operator, sizes)
+            ratio = _longer_s(in_module, moved) / in_module.times_s[0]
+            launches[at] = np.where(autograd[at], ratio * calls[at], 0.0)
+            host_s[at] = np.where(autograd[at], 0.0, _longer_s(in_loop, moved) * calls[at])
+    if (views := (table.operator == HOST_OF_VIEW).to_numpy()).any():
+        host_s[views] = measured[LAUNCHED_VIEW].times_s.squeeze() * calls[views]
     known = table.operator.isin(list(measured))
-    return table.assign(seconds=seconds, launches=launches, known=known)
+    return table.assign(seconds=seconds, host_s=host_s, launches=launches, known=known)
 
 
 def _behind(table: pd.DataFrame, measured: Mapping[str, Curve]) -> pd.DataFrame:
@@ -173,16 +180,15 @@ def calls_with_curves(
             yield str(operator), np.asarray(at), sizes
 
 
-def _launch(measured: Mapping[str, Curve]) -> Curve:
+def _launch(launch: Curve) -> Curve:
     """What a launch takes behind so many bytes: with more never less."""
-    launch = measured[LAUNCH]
     return replace(launch, times_s=isotonic_regression(launch.times_s).x)
 
 
-def _slower(launch: Curve, moved_bytes: Array) -> Array:
-    """What a launch takes more behind so many bytes, as a part of what it takes behind none."""
-    slower: Array = launch.seconds(moved_bytes[:, None]) / launch.times_s[0] - 1
-    return slower
+def _longer_s(launch: Curve, moved_bytes: Array) -> Array:
+    """What a launch takes longer behind so many bytes than behind none."""
+    longer_s: Array = launch.seconds(moved_bytes[:, None]) - launch.times_s[0]
+    return longer_s
 
 
 def iterations(results: xr.Dataset) -> pd.DataFrame:
@@ -205,38 +211,53 @@ def iterations(results: xr.Dataset) -> pd.DataFrame:
         measured_s=results["iteration_time_s"].values,
         measured_error_s=results["iteration_time_drawn_s"].std("draw").values,
     )
-    launch_s: dict[tuple[str, int], float] = {}
+    hosts: dict[tuple[str, int], _Host] = {}
     for number, case in cases[cases.role != JUDGED].to_dict("index").items():
         passes_s = results["pass_time_s"].isel(case=number).median("iteration").to_series()
-        own = every[every.case == number]
-        launch_s[case["model"], case["ranks"]] = _launch_s(own, passes_s.dropna())
+        hosts[case["model"], case["ranks"]] = _host(every[every.case == number], passes_s.dropna())
     judged = cases[cases.role == JUDGED].drop(columns="role")
-    of_case = judged.apply(lambda one: launch_s[one.model, one.ranks], axis=1)
     own = every[every.case.isin(judged.index)]
-    found = judged.join(_paths(own.assign(host_s=own.launches * own.case.map(of_case))))
+    of_case = judged.apply(lambda one: pd.Series(vars(hosts[one.model, one.ranks])), axis=1)
+    found = judged.join(_paths(own.join(of_case, on="case")))
     found["error_pct"] = 100 * (found.predicted_s / found.measured_s - 1)
     return found
 
 
-def _launch_s(own: pd.DataFrame, passes_s: pd.Series) -> float:
-    """What the host takes for one launch, from an iteration's passes by rank and segment.
+@dataclass(frozen=True)
+class _Host:
+    """Seconds that the host takes to begin a pass, and for a launch that autograd has a part in."""
 
-    Where some look nothing up, from these: of few lookups caches hold more than of many.
+    pass_s: float
+    launch_s: float
+
+
+def _host(own: pd.DataFrame, passes_s: pd.Series) -> _Host:
+    """Of an iteration, from its passes by rank and segment.
+
+    Where some look nothing up, from these: of few lookups caches hold more than of many. Where
+    autograd has a part in every pass, to begin is in what a launch takes.
     """
     computing = own[~own.operator.isin(COLLECTIVES.values())]
     looking = computing.operator.isin([*LOOKUPS, BAGS])
     others = computing[~computing.segment.isin(computing.segment[looking])]
     chosen = others if len(others) else computing
-    passes = chosen.groupby(["rank", "segment"])[["seconds", "launches"]].sum()
-    left_s = passes_s.reindex(passes.index) - passes.seconds
-    return float(left_s.sum() / passes.launches.sum())
+    passes = chosen.groupby(["rank", "segment"])[["seconds", "host_s", "launches"]].sum()
+    left_s = passes_s.reindex(passes.index) - passes.seconds - passes.host_s
+    loops = passes.launches == 0
+    pass_s = float(left_s[loops].mean()) if loops.any() else 0.0
+    launched = passes.launches[~loops].sum()
+    launch_s = float((left_s[~loops] - pass_s).sum() / launched) if launched else 0.0
+    return _Host(pass_s, launch_s)
 
 
 def _paths(own: pd.DataFrame) -> pd.DataFrame:
-    """The critical path of every case's iteration."""
+    """The critical path of every case's iteration; each call with its case's host."""
     meets = own.operator.isin(COLLECTIVES.values())
-    computing = own.assign(busy_s=own.host_s + own.seconds)[~meets]
-    by_rank = computing.groupby(["case", "segment", "rank"])[["busy_s", "host_s"]].sum()
+    computing = own.assign(host_s=own.host_s + own.launches * own.launch_s)[~meets]
+    passes = computing.groupby(["case", "segment", "rank"])
+    by_rank = passes[["seconds", "host_s"]].sum()
+    by_rank["host_s"] += passes.pass_s.first()
+    by_rank["busy_s"] = by_rank.seconds + by_rank.host_s
     # The slowest rank's of each segment.
     slowest = by_rank.loc[by_rank.groupby(["case", "segment"]).busy_s.idxmax()]
     path = slowest.groupby("case").sum()
