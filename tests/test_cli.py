@@ -6,12 +6,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from waiting import wait_until
 
+from repro.cli import send_again
 from repro.cli.predicting import retime
 from repro.errors import ReproError
 from repro.paths import ROOT
@@ -63,6 +65,19 @@ def test_an_interruption_says_that_the_command_goes_on() -> None:
     _, said = process.communicate(timeout=60)
     assert said == "repro: interrupted; the same command goes on from here\n"
     assert process.returncode == 130
+
+
+def test_an_interruption_where_nothing_can_be_raised_comes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Collected:
+        def __del__(self) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "unraisablehook", send_again)
+    with pytest.raises(KeyboardInterrupt):
+        Collected()
+        time.sleep(60)
 
 
 def test_a_port_that_is_taken_is_named() -> None:

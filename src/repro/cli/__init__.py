@@ -1,6 +1,8 @@
 """The command line: one short function per stage of the pipeline, and the questions users ask."""
 
+import signal
 import sys
+import threading
 import warnings
 from importlib.metadata import version
 from typing import Annotated, Any
@@ -10,6 +12,9 @@ from typer.core import TyperGroup
 
 from repro.cli import corpus, measuring, predicting, showing
 from repro.errors import ReproError
+
+# Until Python is out of a callback.
+_SOON_S = 0.01
 
 
 class _Interruptible(TyperGroup):
@@ -64,10 +69,21 @@ app.add_typer(measuring.app)
 app.add_typer(corpus.app, name="corpus", no_args_is_help=True, rich_help_panel=measuring.PANEL)
 
 
+def send_again(lost: "sys.UnraisableHookArgs") -> None:
+    """Interrupt once more where an interruption was lost, as in callbacks of Python's own imports,
+    which can raise nothing; of anything else Python's own words."""
+    if lost.exc_type is KeyboardInterrupt:
+        main_thread = threading.main_thread().ident
+        threading.Timer(_SOON_S, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(lost)
+
+
 def main() -> None:
     """Run a command; what the user can mend is one line on stderr and exit status 1."""
     # Megatron-Core names every accelerated package that it does without.
     warnings.filterwarnings("ignore", category=UserWarning, module="megatron")
+    sys.unraisablehook = send_again
     try:
         app(standalone_mode=True)
     except ReproError as error:
