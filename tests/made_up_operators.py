@@ -45,7 +45,6 @@ def made_up_operators(factor: float = 1.0) -> xr.Dataset:
     points += [(2, "all_reduce", size, reduce_s(size)) for size in sizes]
     cases: list[dict[str, object]] = []
     calls: list[dict[str, object]] = []
-
     passes_s: list[list[float]] = []
 
     def case(role: str, model: str, seconds: list[float], plan: str = "") -> None:

@@ -132,8 +132,7 @@ def test_the_host_is_slower_behind_operators_that_move_much() -> None:
     results = made_up_operators()
     launches = results["operator_name"] == "launch"
     first = launches & (results["operator_size"].isel(axis=0) == 1e2)
-    noise = xr.where(first, 1.5, 1.0)
-    results["operator_time_s"] = results["operator_time_s"] * noise
+    results["operator_time_s"] = results["operator_time_s"] * xr.where(first, 1.5, 1.0)
     again = iterations(results).set_index("model")
     to_16_mb = 2 / ((1.5 + 1 + 1) / 3) - 1
     wanted = 30 * VIEW_S + HOST_S * (24 + 20 * to_16_mb * np.log(12) / np.log(16))
