@@ -18,10 +18,9 @@ from made_up_operators import (
 )
 
 from repro.logs.operator_trace import TracedOperator
+from repro.predict.operators.curves import Curve, curves
 from repro.predict.operators.retimed import (
-    Curve,
     coverage,
-    curves,
     errors_by_model,
     geometric_mean_pct,
     iterations,

@@ -5,7 +5,7 @@ import pytest
 
 from repro.catalog.models.open_models import open_model
 from repro.claims.studies.inference import INFERENCE, xeon_token_s
-from repro.predict.operators.retimed import Curve
+from repro.predict.operators.curves import Curve
 from repro.predict.serving.host import Host, Measured, measured_token_s, output_token_s
 
 _SHAPE = open_model("llama2-7b").shape

@@ -14,7 +14,7 @@ from repro.catalog.models.open_models import DecoderShape
 from repro.catalog.studies.decoding import DecodingProfile, Weights, read_decoding
 from repro.experiments.machine.own_ranks import run_ranks, take_turns
 from repro.observe.environment import provenance
-from repro.predict.operators.retimed import Curve
+from repro.predict.operators.curves import Curve
 from repro.predict.serving.host import Measured, measured_token_s
 
 _DIMS = ("weights", "ranks", "batch", "context")

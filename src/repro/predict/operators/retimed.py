@@ -13,13 +13,12 @@ loop by as many seconds as a small one was measured to be, others by the ratio t
 a small module; slowed ones count as what they take.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 import xarray as xr
-from scipy.interpolate import RegularGridInterpolator
 from scipy.optimize import isotonic_regression
 
 from repro.catalog.studies.operator_calls import (
@@ -29,81 +28,18 @@ from repro.catalog.studies.operator_calls import (
     LAUNCHED_VIEW,
     LAUNCHES,
     LOOKUPS,
-    axes_in_caches,
     gone_through_bytes,
     in_lines,
     moved_bytes,
 )
 from repro.logs.operator_trace import HOST, HOST_OF_VIEW, HOSTS, TracedOperator
 from repro.observe.precision import NORMAL_QUANTILE
+from repro.predict.operators.curves import SIZES, Curve, calls_with_curves, curves, sizes_of
 from repro.predict.workload import Array
 from repro.results.store import has_runs, why_not_run
 
 FEWER, JUDGED = "fewer samples", "judged"
 _COMPARED = ("measured_s", "predicted_s")
-_SIZES = ("size_0", "size_1", "size_2", "size_3")
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Seconds of an operator over its sizes, which were measured in all combinations.
-
-    A call takes something, and each row, number or byte as much more: between sizes time is a line.
-    Along axes `in_caches`, of which these hold a share, it is one over logarithms of sizes. Sizes
-    below the smallest take as long as that, those above the largest what the last two make of them,
-    and none less than the shortest.
-    """
-
-    axes: tuple[Array, ...]
-    times_s: Array
-    in_caches: tuple[int, ...] = ()
-
-    def seconds(self, sizes: Array) -> Array:
-        """Of sizes (call, axis)."""
-        lines = [
-            (self._line(number, axis), self._line(number, np.maximum(column, axis[0])))
-            for number, (axis, column) in enumerate(zip(self.axes, sizes.T, strict=True))
-            if len(axis) > 1
-        ]
-        if not lines:
-            return np.full(len(sizes), float(self.times_s.squeeze()))
-        axes, inside = zip(*lines, strict=True)
-        interpolate = RegularGridInterpolator(
-            axes, self.times_s.squeeze(), bounds_error=False, fill_value=None
-        )
-        seconds: Array = np.maximum(interpolate(np.stack(inside, axis=-1)), self.times_s.min())
-        return seconds
-
-    def _line(self, number: int, sizes: Array) -> Array:
-        return np.log(sizes) if number in self.in_caches else sizes
-
-
-def curves(results: xr.Dataset, ranks: int = 1) -> dict[str, Curve]:
-    """What was measured of each operator among so many ranks, or else among the fewest that it was
-    measured among, collectives left out: means over repeats, by sizes `in_lines`."""
-    table = sizes_of(results, "operator").assign(
-        operator=results["operator_name"].values,
-        ranks=results["operator_ranks"].values,
-        seconds=results["operator_time_s"].mean("repeat").values,
-    )
-    found = {}
-    for operator, measured in table.groupby("operator"):
-        among = ranks if ranks in measured.ranks.values else measured.ranks.min()
-        if among != ranks and operator in COLLECTIVES.values():
-            continue
-        rows = measured[measured.ranks == among]
-        columns = [name for name in _SIZES if rows[name].notna().all()]
-        sizes = pd.DataFrame(in_lines(str(operator), rows[columns]), columns=columns)
-        found[str(operator)] = curve_of(str(operator), sizes, rows.seconds.to_numpy())
-    return found
-
-
-def curve_of(operator: str, sizes: pd.DataFrame, seconds: Array) -> Curve:
-    """Means of what was measured at all combinations of sizes, a column an axis."""
-    means = sizes.assign(seconds=seconds).groupby(list(sizes.columns)).seconds.mean()
-    axes = tuple(np.unique(sizes[name].to_numpy()) for name in sizes)
-    times_s = means.to_numpy().reshape([len(axis) for axis in axes])
-    return Curve(axes, times_s, axes_in_caches(operator))
 
 
 def calls(results: xr.Dataset) -> pd.DataFrame:
@@ -160,24 +96,13 @@ def _behind(table: pd.DataFrame, measured: Mapping[str, Curve]) -> pd.DataFrame:
     through *= table.calls
     until = through.groupby([table.case, table["rank"]]).cumsum()
     own, of = ["case", "rank"], ["width", "rows"]
-    bags = table[table.operator == BAGS].rename(columns=dict(zip(_SIZES[2:], of, strict=True)))
+    bags = table[table.operator == BAGS].rename(columns=dict(zip(SIZES[2:], of, strict=True)))
     looked_up = bags.assign(until=until).groupby([*own, *of]).until.last()
     changed = table.operator == CHANGES
-    changes = table[changed].rename(columns=dict(zip(_SIZES[1:3], of, strict=True)))
+    changes = table[changed].rename(columns=dict(zip(SIZES[1:3], of, strict=True)))
     tables = pd.MultiIndex.from_frame(changes[[*own, *of]])
     since = looked_up.reindex(tables, fill_value=0.0).to_numpy()
     return table.assign(size_3=table.size_3.mask(changed, (until - through)[changed] - since))
-
-
-def calls_with_curves(
-    table: pd.DataFrame, measured: Mapping[str, Curve]
-) -> Iterator[tuple[str, Array, Array]]:
-    """Every operator for which a microbenchmark stands, where its calls are, and their sizes."""
-    for operator, at in table.groupby("operator").indices.items():
-        if curve := measured.get(str(operator)):
-            columns = list(_SIZES[: len(curve.axes)])
-            sizes = table.iloc[at][columns].to_numpy(dtype=float)
-            yield str(operator), np.asarray(at), sizes
 
 
 def _launch(launch: Curve) -> Curve:
@@ -281,8 +206,8 @@ def retimed_trace(
         `predicted_ms`, and whether a microbenchmark stands for it (`known`).
     """
     table = pd.DataFrame([vars(row) for row in rows])
-    sizes = pd.DataFrame(table.pop("sizes").tolist()).reindex(columns=range(len(_SIZES)))
-    table[list(_SIZES)] = sizes.to_numpy(dtype=float)
+    sizes = pd.DataFrame(table.pop("sizes").tolist()).reindex(columns=range(len(SIZES)))
+    table[list(SIZES)] = sizes.to_numpy(dtype=float)
     table = table.assign(case=0, rank=0)
     timed = with_seconds(table[~table.operator.isin(HOSTS)], curves(results, ranks))
     found = timed.groupby(["operator", "known"]).agg(
@@ -379,7 +304,7 @@ def coverage(results: xr.Dataset) -> pd.DataFrame:
     """
     if not has_runs(results):
         return _not_run(results)
-    sizes = ["operator", *_SIZES]
+    sizes = ["operator", *SIZES]
     points = sizes_of(results, "operator").assign(operator=results["operator_name"].values)
     points = points[sizes].drop_duplicates().assign(same=True)
     every = calls(results).merge(points, on=sizes, how="left")
@@ -401,8 +326,3 @@ def coverage(results: xr.Dataset) -> pd.DataFrame:
 
 def _not_run(results: xr.Dataset) -> pd.DataFrame:
     return pd.DataFrame({"not run": [why_not_run(results)]})
-
-
-def sizes_of(results: xr.Dataset, kind: str) -> pd.DataFrame:
-    """The sizes of a dataset's operators or calls, a column an axis."""
-    return pd.DataFrame(results[f"{kind}_size"].values, columns=list(_SIZES))

@@ -5,7 +5,7 @@ begins when it is launched and the one before it has ended; where the host waits
 the GPU has done all. The longer of the two clocks is the iteration, as in Lin et al., "Towards
 Universal Performance Modeling for Machine Learning Training on Multi-GPU Platforms" (2024). What
 the GPU takes for a call is interpolated between sizes that were measured alone
-(`repro.predict.operators.retimed.Curve`); a call that no microbenchmark stands for takes what the
+(`repro.predict.operators.curves.Curve`); a call that no microbenchmark stands for takes what the
 shortest of all takes. What the host takes for a launch is the same within the forward pass, the
 backward pass and what is behind them, and comes from another iteration: that of the same model on
 the fewest samples.
@@ -19,15 +19,8 @@ import xarray as xr
 from scipy.optimize import brentq
 
 from repro.logs.gpu_trace import PARTS, WAIT
-from repro.predict.operators.retimed import (
-    FEWER,
-    JUDGED,
-    Curve,
-    calls_with_curves,
-    curve_of,
-    errors_pct,
-    sizes_of,
-)
+from repro.predict.operators.curves import Curve, calls_with_curves, curve_of, sizes_of
+from repro.predict.operators.retimed import FEWER, JUDGED, errors_pct
 from repro.predict.workload import Array
 
 # No launch takes longer.

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from repro.catalog.models.open_models import DecoderShape
+from repro.predict.operators.curves import Curve
 from repro.predict.operators.kernels import joint
-from repro.predict.operators.retimed import Curve
 from repro.predict.workload import Array
 
 
