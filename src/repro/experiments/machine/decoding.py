@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from repro.catalog.models.open_models import DecoderShape
 from repro.catalog.studies.decoding import DecodingProfile, Weights, read_decoding
-from repro.experiments.machine.own_ranks import run_ranks, take_turns
+from repro.experiments.machine.own_ranks import bind_to_core, run_ranks, take_turns
 from repro.observe.environment import provenance
 from repro.predict.operators.curves import Curve
 from repro.predict.serving.host import Measured, measured_token_s
@@ -137,6 +137,8 @@ def _rank(
     from repro.train.decoding import Decoder, Probe, token_s
 
     if ranks > 1:
+        # Where the kernel chooses cores, steps are a sixth longer and vary twice as much.
+        bind_to_core(rank)
         address = f"tcp://127.0.0.1:{port}"
         dist.init_process_group("gloo", init_method=address, rank=rank, world_size=ranks)
     entry = read_decoding()

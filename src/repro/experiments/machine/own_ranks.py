@@ -2,8 +2,10 @@
 
 import os
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -82,6 +84,19 @@ def take_turns(turns: Sequence[Turn], repeats: int, silent: bool) -> None:
     for repeat in tqdm(range(repeats), desc="repeats", leave=False, disable=silent):
         for into, measure in Random(repeat).sample(turns, len(turns)):
             into.append(measure())
+
+
+def bind_to_core(rank: int, cpus: Path = Path("/sys/devices/system/cpu")) -> None:
+    """Keep this process, and what it starts, on a core that no other rank has, as long as there are
+    as many; where cores have several threads, on one of them. Only Linux can."""
+    if sys.platform != "linux":
+        return
+    cores: dict[str, int] = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        siblings = cpus / f"cpu{cpu}" / "topology" / "thread_siblings_list"
+        cores.setdefault(siblings.read_text() if siblings.exists() else str(cpu), cpu)
+    bound = list(cores.values())
+    os.sched_setaffinity(0, {bound[rank % len(bound)]})
 
 
 def _rank(answer: Connection, task: Task, rank: int, ranks: int, port: int, *given: Any) -> None:
