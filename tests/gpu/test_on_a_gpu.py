@@ -12,7 +12,7 @@ from made_up import small_run
 from repro.catalog.models.open_models import DecoderShape
 from repro.catalog.models.papers import model
 from repro.catalog.studies.selection import select
-from repro.catalog.systems.gpus import Gpu, gpu, gpu_of_device
+from repro.catalog.systems.gpus import Gpu, gpu, gpu_called
 from repro.experiments.machine.gpu_decoding import _part
 from repro.experiments.on_nodes import resolve_on_nodes
 from repro.launch.carry_out import carry_out
@@ -39,7 +39,7 @@ def _run(corpus: Path, precision: str, **changes: object) -> TrainingRun:
 
 
 def _this_gpu() -> Gpu:
-    return gpu(gpu_of_device(torch.cuda.get_device_name()))
+    return gpu(gpu_called(torch.cuda.get_device_name()))
 
 
 def test_precisions_learn_alike(one_rank: None, enwiki: Path, tmp_path: Path) -> None:

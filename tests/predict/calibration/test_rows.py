@@ -41,7 +41,7 @@ def _with(name: str, value: object) -> Change:
         (_with("iteration_time_s", -1.5), ("line 3", "iteration_time_s", "-1.5", "positive")),
         (_with("iteration_time_s", "fast"), ("line 3", "iteration_time_s", "fast")),
         (_with("iteration_time_s", None), ("line 3", "iteration_time_s", "nan")),
-        (_with("gpu", "Z100"), ("unknown GPU 'Z100'", "A100-SXM-80GB")),
+        (_with("gpu", "Z100"), ("unknown GPU 'Z100'", "a100-sxm-80gb")),
         (_with("recompute", "some"), ("unknown recompute 'some'", "selective")),
         (_with("tp", 3), ("gpus", "tp x pp x dp")),
         (_with("pp", 5), ("gpus", "tp x pp x dp")),

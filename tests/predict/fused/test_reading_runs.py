@@ -58,7 +58,7 @@ def test_what_it_says_holds() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"gpu": "h900"}, "unknown GPU 'h900'; choose from: .*h100_sxm"),
+        ({"gpu": "h900"}, "unknown GPU 'h900'; choose from: .*h100-sxm-80gb"),
         ({"dtype": "int4"}, "line 2: dtype is 'int4'; wanted is one of bf16, fp8, mxfp8, nvfp4"),
         ({"dp": 3}, "line 2: gpus is 16; wanted is tp x pp x cp x dp"),
         ({"fsdp": "perhaps"}, "line 2: fsdp is 'perhaps'; wanted is yes or no"),

@@ -7,7 +7,6 @@ from repro.errors import ReproError
 from repro.predict.serving.memory import largest_batch
 from repro.predict.serving.reading import (
     ServingRows,
-    gpu_called,
     is_serving,
     model_called,
     serving_rows,
@@ -98,20 +97,6 @@ def test_other_tables_are_not_of_serving() -> None:
 )
 def test_models_are_known_by_their_usual_names(written: str, label: str) -> None:
     assert model_called(written).label == label
-
-
-@pytest.mark.parametrize(
-    ("written", "label"),
-    [
-        ("H100", "H100-SXM-80GB"),
-        ("H200 141GB", "H200-SXM-141GB"),
-        ("a100_80gb", "A100-SXM-80GB"),
-        ("NVIDIA A100-SXM4-40GB", "A100-SXM-40GB"),
-        ("A100 40GB PCIe", "A100-PCIe-40GB"),
-    ],
-)
-def test_gpus_are_known_by_their_chips_and_words(written: str, label: str) -> None:
-    assert gpu_called(written).label == label
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """GPUs by their data sheets (`params/gpus.yaml`)."""
 
+import re
 from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
@@ -11,6 +12,9 @@ from repro.paths import PARAMS
 Generation = Literal["volta", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"]
 # Generations with units for products whose operands share a scale by 32 elements.
 _SCALED = ("blackwell", "cdna4")
+_CHIP = re.compile(r"[a-z]+\d+[a-z]?")
+# Others sit on boards of several, whose links they have.
+_CARD = "pcie"
 
 
 class Gpu(Entry):
@@ -49,10 +53,6 @@ class Gpu(Entry):
         }
         return tuple(name for name, has in units.items() if has)
 
-    def is_called(self, device: str) -> bool:
-        """Whether a driver's name of a device has the model that the label begins with."""
-        return self.label.partition("-")[0] in device
-
 
 def read_gpus() -> dict[str, Gpu]:
     """All GPUs by name, in the order of the file."""
@@ -60,28 +60,38 @@ def read_gpus() -> dict[str, Gpu]:
     return gpus
 
 
-def gpu_of_device(device: str) -> str:
-    """The name of the GPU that a driver calls so.
+def gpu_called(device: str) -> str:
+    """The name of the GPU that a driver or a table calls so: by its own names, or of those with
+    that chip, on a card or not, the one that has most of the words, such as its memory; the first
+    of several.
 
     Raises
     ------
     ReproError
         The file has none.
     """
-    for name, known in read_gpus().items():
-        if known.is_called(device):
+    known = read_gpus()
+    for name, entry in known.items():
+        if device in (name, entry.label, *entry.published_as):
             return name
-    raise ReproError(f"measured on {device}, which params/gpus.yaml has not: add it")
-
-
-def gpu_labelled(label: str) -> str:
-    """The name of the GPU that measurements call by its label; unknown labels as `gpu`."""
-    known = {
-        called: name
-        for name, entry in read_gpus().items()
-        for called in (entry.label, *entry.published_as)
+    chip, words = _CHIP.findall(device.lower().replace("nvidia", ""))[:1], _words(device)
+    alike = {
+        name: len(words & _words(entry.label))
+        for name, entry in known.items()
+        if chip
+        and _CHIP.findall(entry.label.lower())[:1] == chip
+        and (_CARD in words) == (_CARD in _words(entry.label))
     }
-    return choose("GPU", label, known)
+    if not alike:
+        raise ReproError(
+            f"unknown GPU {device!r}; choose from: {', '.join(known)}, or add it to "
+            "params/gpus.yaml"
+        )
+    return max(alike, key=lambda name: alike[name])
+
+
+def _words(name: str) -> set[str]:
+    return set(re.split(r"[^a-z0-9]+", name.lower()))
 
 
 def gpu(name: str) -> Gpu:

@@ -9,7 +9,7 @@ import xarray as xr
 
 from repro.catalog.models.papers import model
 from repro.catalog.systems.clusters import Cluster
-from repro.catalog.systems.gpus import Gpu
+from repro.catalog.systems.gpus import Gpu, gpu_called, read_gpus
 from repro.errors import ReproError
 from repro.predict.calibration.rows import TrainingRows, training_rows
 from repro.predict.workload import Array
@@ -47,10 +47,10 @@ def check_device(measured: xr.Dataset, gpu: Gpu) -> None:
     Raises
     ------
     ReproError
-        What the ranks ran on does not have the model name that the GPU's label begins with.
+        What the ranks ran on is another one, or none of the catalog's.
     """
     for entry in json.loads(measured.attrs.get("ran_on", "[]")):
-        if not gpu.is_called(str(entry["device"])):
+        if read_gpus()[gpu_called(str(entry["device"]))] != gpu:
             raise ReproError(
                 f"measured on {entry['device']}, which is no {gpu.label}; name a cluster with "
                 "that GPU as the experiment's (params/one_gpu.yaml)"

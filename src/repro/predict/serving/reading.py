@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from repro.catalog.models.open_models import OpenModel, read_open_models
-from repro.catalog.systems.gpus import Gpu, read_gpus
+from repro.catalog.systems.gpus import gpu, gpu_called
 from repro.catalog.systems.serving import read_serving_stacks, serving_stack_of
 from repro.errors import ReproError
 from repro.predict.serving.memory import largest_batch
@@ -45,9 +45,6 @@ _CALLED: Mapping[str, tuple[str, ...]] = {
 }
 _MEASURED = ("latency_ms", "tokens_per_s", "tokens_per_s_per_gpu")
 _OWN_SHAPE = ("layers", "hidden", "heads", "vocab")
-_CHIP = re.compile(r"[a-z]+\d+[a-z]?")
-# Others sit on boards of several, whose links they have.
-_CARD = "pcie"
 _YES = {"yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0}
 
 
@@ -112,39 +109,9 @@ def serving_rows(table: pd.DataFrame) -> Iterator[ServingRows]:
     for _, own in keys.drop_duplicates().iterrows():
         part = called[(keys == own).all(axis=1)]
         label, weights, cache, stack = own
-        served_by = engine(gpu_called(label), weights, cache, stack)
+        served_by = engine(gpu(gpu_called(label)), weights, cache, stack)
         rows = _served(part, served_by)
         yield ServingRows(part.index, rows, served_by, _total_s(part, rows))
-
-
-def gpu_called(label: str) -> Gpu:
-    """A GPU by its label, or of those with that chip, on a card or not, the one that has most of
-    the label's words, such as its memory; the first of several.
-
-    Raises
-    ------
-    ReproError
-        No GPU of the catalogue has it.
-    """
-    known = read_gpus()
-    for name, entry in known.items():
-        if label in (name, entry.label, *entry.published_as):
-            return entry
-    chip, words = _CHIP.findall(label.lower().replace("nvidia", ""))[:1], _words(label)
-    alike = [
-        entry
-        for entry in known.values()
-        if chip
-        and _CHIP.findall(entry.label.lower())[:1] == chip
-        and (_CARD in words) == (_CARD in _words(entry.label))
-    ]
-    if not alike:
-        raise ReproError(f"unknown GPU {label!r}; choose from: {', '.join(known)}")
-    return max(alike, key=lambda entry: len(words & _words(entry.label)))
-
-
-def _words(label: str) -> set[str]:
-    return set(re.split(r"[^a-z0-9]+", label.lower()))
 
 
 def model_called(name: str) -> OpenModel:
