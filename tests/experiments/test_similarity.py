@@ -108,7 +108,7 @@ def test_as_many_sequences_fit_as_on_the_real_gpu(name: str) -> None:
     allowance = memory_allowance_bytes(
         kind, _A, pipeline=False, stages=1, fixed_bytes=fixed, sequence_bytes=each
     )
-    limit = _A.device.memory_gb * 1e9
+    limit = _A.device.memory_bytes
     for micro_batch in range(1, 65):
         one, _ = workload(kind.family, kind.full, Plan(micro_batch, micro_batch)).flat()
         fits = float(memory(one).total[0]) + FRAMEWORK_BYTES <= limit
@@ -131,6 +131,6 @@ def test_a_stage_has_room_for_nearly_as_many_sequences_as_the_real_one() -> None
             ).max()
         )
         + FRAMEWORK_BYTES
-        <= _A.device.memory_gb * 1e9
+        <= _A.device.memory_bytes
     )
     assert largest <= allowance / each < 3 * largest

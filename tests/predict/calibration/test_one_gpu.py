@@ -97,8 +97,8 @@ def test_what_had_no_memory_has_no_times_and_bounds_the_memory_model(
     limits = memory_limits(compared)
     assert limits.loc["gpt2-medium", ["measured", "predicted", "full"]].tolist() == [32, 32, 64]
     assert limits.loc["gpt2-medium", "agrees"]
-    # By the memory model 64 sequences of BERT-Large fit; the made-up GPU had no room for them.
-    assert limits.loc["bert-large", ["measured", "predicted", "full"]].tolist() == [32, 64, 64]
+    # By the memory model 128 sequences of BERT-Large fit; the made-up GPU had no room for 64.
+    assert limits.loc["bert-large", ["measured", "predicted", "full"]].tolist() == [32, 128, 64]
     assert not limits.loc["bert-large", "agrees"]
 
 
@@ -204,7 +204,10 @@ def test_an_h200_is_met_on_the_half_that_no_fit_has_seen() -> None:
     errors = summary(compared)
     assert errors.loc[("forward + backward", HELD_OUT), "median_pct"] < 5
     assert errors.loc[("peak memory", HELD_OUT), "median_pct"] < 4
-    assert memory_limits(compared).agrees.all()
+    # 128 sequences of BERT-Large take 143 GB by the model, 148 as smaller batches grow, and there
+    # are 148.
+    limits = memory_limits(compared)
+    assert limits.index[~limits.agrees].tolist() == ["bert-large"]
     # What torch's softmax moves explains most of what another software's calibration misses.
     missed, counted = (
         errors.xs(quantity).largest_pct.max()

@@ -55,7 +55,7 @@ def _by_hand(job: Job) -> dict[tuple[int | str, ...], float]:
             continue
         predicted = quantities(one, job.machine, job.calibration.parameters)
         used = sum(predicted[part][0] for part in MEMORY) + FRAMEWORK_BYTES
-        if used <= job.cluster.device.memory_gb * 1e9:
+        if used <= job.cluster.device.memory_bytes:
             found[t, d, p, v, b, mode] = predicted["iteration_time_s"][0]
     return found
 
@@ -169,7 +169,7 @@ def test_gpus_that_cannot_be_split_say_what_to_change() -> None:
 def test_what_fits_no_memory_says_how_much_it_needs() -> None:
     job = choose_job("gpt2-large", "lassen", "fabric", 1, 32, "none")
     with pytest.raises(
-        ReproError, match=r"^gpus 1: GPT-2-Large takes [\d.]+ GB .* has 16 GB; .*recompute any"
+        ReproError, match=r"^gpus 1: GPT-2-Large takes [\d.]+ GB .* has 17\.0 GB; .*recompute any"
     ):
         best_plans(job, 1)
 

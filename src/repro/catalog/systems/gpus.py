@@ -12,6 +12,9 @@ from repro.paths import PARAMS
 Generation = Literal["volta", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"]
 # Generations with units for products whose operands share a scale by 32 elements.
 _SCALED = ("blackwell", "cdna4")
+# What processes have of a gigabyte of a data sheet's memory: it is binary, and the driver keeps a
+# hundredth (measured: 79.18 GiB of an H100's 80, 139.80 of an H200's 141).
+MEMORY_GB_BYTES = 0.99 * 2**30
 _CHIP = re.compile(r"[a-z]+\d+[a-z]?")
 # Others sit on boards of several, whose links they have.
 _CARD = "pcie"
@@ -22,10 +25,11 @@ class Gpu(Entry):
 
     `peak_flops` is the dense half-precision peak in FLOP/s, `fp8_flops` and `fp4_flops` those of
     lower precisions where it has units for them. `memory_gbytes_per_s` is the peak rate of its
-    memory in 1e9 B/s, `memory_gb` its size in 1e9 B. `multiprocessors` are what a matrix product's
-    tiles are spread over (streaming multiprocessors, compute units). `link_gbytes_per_s` is the
-    rate in each direction of all its links to the `domain_gpus` that they join, `nic_gbps` that of
-    its port to other nodes in its maker's systems. `published_as` are its names in measurements.
+    memory in 1e9 B/s, `memory_gb` its size as data sheets have it. `multiprocessors` are what a
+    matrix product's tiles are spread over (streaming multiprocessors, compute units).
+    `link_gbytes_per_s` is the rate in each direction of all its links to the `domain_gpus` that
+    they join, `nic_gbps` that of its port to other nodes in its maker's systems. `published_as` are
+    its names in measurements.
     """
 
     label: str
@@ -41,6 +45,11 @@ class Gpu(Entry):
     domain_gpus: PositiveInt = 8
     nic_gbps: PositiveFloat
     source: str
+
+    @property
+    def memory_bytes(self) -> float:
+        """What its memory has for processes."""
+        return MEMORY_GB_BYTES * self.memory_gb
 
     @property
     def precisions(self) -> tuple[str, ...]:

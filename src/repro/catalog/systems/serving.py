@@ -53,7 +53,8 @@ class ServingStack(Entry):
     those that queries share. With `reduces_at_once` small all-reduces are one kernel, else NCCL's.
     A pass has `pass_tokens` tokens at most; with `steady_pipeline` batches follow each other
     through the stages of a pipeline, else each token of all sequences waits for the one before. A
-    cache is handed out in pages of `page_tokens`, 1 where it is contiguous.
+    cache is handed out in pages of `page_tokens`, 1 where it is contiguous; a tenth of the memory
+    is spared, with `spares_rest` of what weights leave of it, else of all.
     `costs` that are missing are calibrated ones (`params/serving_fit.yaml`).
     """
 
@@ -71,6 +72,7 @@ class ServingStack(Entry):
     pass_tokens: PositiveInt
     steady_pipeline: bool = True
     page_tokens: PositiveInt = 1
+    spares_rest: bool = False
     costs: ServingCosts | None = None
     source: str
 

@@ -152,7 +152,7 @@ def verdict(job: Job, plans: pd.DataFrame) -> str:
         f"Predicted for {job.title}: {describe(plans.index)[0]} is fastest, with "
         f"{1e3 * best.iteration_time_s:.0f} ms an iteration (90 % interval {1e3 * best.low_s:.0f} "
         f"to {1e3 * best.high_s:.0f} ms), {best.gpu_s_per_sequence:.3f} GPU s a sequence and "
-        f"{best.memory_bytes / 1e9:.1f} of {best.gpu_memory_bytes / 1e9:g} GB. Computing is "
+        f"{best.memory_bytes / 1e9:.1f} of {best.gpu_memory_bytes / 1e9:.1f} GB. Computing is "
         f"{100 * computing:.0f} % of its time. Intervals overlap with its own in {alike} of the "
         f"other {len(plans) - 1} plans shown."
     )

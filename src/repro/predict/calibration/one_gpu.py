@@ -224,4 +224,4 @@ def as_run_bytes(workload: Workload) -> Array:
 
 def tensor_bytes(gpu: Gpu) -> float:
     """What a GPU's memory has for tensors: all but what the framework takes."""
-    return 1e9 * gpu.memory_gb - FRAMEWORK_BYTES
+    return gpu.memory_bytes - FRAMEWORK_BYTES

@@ -8,7 +8,8 @@ from repro.predict.serving.served import BYTES, Engine, Served
 from repro.predict.workload import Array
 
 _HALF_BYTES = 2
-# Engines leave this part of the memory to others, and what a pass needs beside weights and cache.
+# What engines use of the memory, or of what weights leave of it; the rest is for what a pass needs
+# beside weights and caches.
 USABLE = 0.9
 
 
@@ -42,8 +43,8 @@ def cache_bytes(rows: Served, engine: Engine, tokens: Array) -> Array:
 
 def free_bytes(rows: Served, engine: Engine) -> Array:
     """What is left for caches."""
-    usable = USABLE * 1e9 * engine.device.memory_gb
-    left: Array = usable - FRAMEWORK_BYTES - weight_bytes(rows, engine)
+    whole, held = engine.device.memory_bytes, FRAMEWORK_BYTES + weight_bytes(rows, engine)
+    left: Array = USABLE * (whole - held) if engine.stack.spares_rest else USABLE * whole - held
     return left
 
 
@@ -69,7 +70,7 @@ def check_fits(rows: Served, engine: Engine) -> None:
     if left <= 0:
         raise ReproError(
             f"{weight_bytes(rows, engine)[at] / 1e9:.0f} GB of weights on each {where.label} of "
-            f"{where.memory_gb:g} GB; take more GPUs or a lower precision"
+            f"{where.memory_bytes / 1e9:.0f} GB; take more GPUs or a lower precision"
         )
     tokens = (rows.input_tokens + rows.output_tokens)[at]
     one = cache_bytes(rows, engine, rows.input_tokens + rows.output_tokens)[at]

@@ -86,7 +86,7 @@ def predict_with(
     machines = {name: machine(entry, parameters, one) for name, one in protocols.items()}
     result = _dataset(selection, list(machines), _fill(selection, machines, parameters))
     memory = result["memory_bytes"]
-    full = (memory > entry.device.memory_gb * 1e9).astype(float).where(memory.notnull())
+    full = (memory > entry.device.memory_bytes).astype(float).where(memory.notnull())
     about = {"long_name": "whether a GPU's memory is not enough", "units": "1"}
     result["out_of_memory"] = full.assign_attrs(about)
     if chosen.until_out_of_memory:

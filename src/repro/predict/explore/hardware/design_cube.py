@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.systems.gpus import gpu
+from repro.catalog.systems.gpus import MEMORY_GB_BYTES, gpu
 from repro.catalog.systems.technology import Technology
 from repro.errors import ReproError
 from repro.predict.explore.hardware.designs import candidate_plans, check_axes, waits_by_plan
@@ -70,7 +70,7 @@ def design_cube(
     like = gpu(technology.reference.gpu).model_copy(
         update={"link_gbytes_per_s": link_gbytes_per_s, "domain_gpus": domain_gpus}
     )
-    sizes = 1e9 * axes["memory_gb"]
+    sizes = MEMORY_GB_BYTES * axes["memory_gb"]
     rates = {
         "peak_flops": 1e12 * peak,
         "memory_bytes_per_s": 1e9 * speed,

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.systems.gpus import Gpu, gpu, read_gpus
+from repro.catalog.systems.gpus import MEMORY_GB_BYTES, Gpu, gpu, read_gpus
 from repro.catalog.systems.technology import Technology
 from repro.errors import ReproError
 from repro.predict.blocks import in_blocks
@@ -120,8 +120,9 @@ def explore_designs(
     shape = at[0].shape
     node, kind, network, area, power = (axis.ravel() for axis in at)
     peak = peak_flops(technology, node, area, power)
-    stacks = np.array([(one.gbytes_per_s, one.gb) for one in kinds]).T * 1e9
-    speeds, sizes = (stacks * [one.places for one in kinds])[:, kind.astype(int)]
+    stacks = [(1e9 * one.gbytes_per_s, MEMORY_GB_BYTES * one.gb) for one in kinds]
+    packages = np.transpose(stacks) * [one.places for one in kinds]
+    speeds, sizes = packages[:, kind.astype(int)]
     reference = gpu(technology.reference.gpu)
     like = reference.model_copy(
         update={"link_gbytes_per_s": link_gbytes_per_s, "domain_gpus": domain_gpus}
@@ -210,7 +211,7 @@ def candidate_plans(training: Training, like: Gpu, memory_bytes: Array) -> Run:
     for faster in (1.0, 6.0):
         device = like.model_copy(
             update={
-                "memory_gb": sizes[-1] / 1e9,
+                "memory_gb": sizes[-1] / MEMORY_GB_BYTES,
                 "peak_flops": like.peak_flops * faster,
                 "multiprocessors": round(like.multiprocessors * faster),
             }

@@ -202,11 +202,11 @@ def fitting_plans(
     )
     run = on_device(read_runs(table), where)
     table["memory_bytes"] = fullest_bytes(run)
-    fitting = (table.memory_bytes <= 1e9 * where.memory_gb).to_numpy()
+    fitting = (table.memory_bytes <= where.memory_bytes).to_numpy()
     if not fitting.any():
         raise DoesNotFit(
             f"gpus {gpus}: {entry.label} takes {table.memory_bytes.min() / 1e9:.0f} GB or more of "
-            f"each, and {where.label} has {where.memory_gb:g} GB"
+            f"each, and {where.label} has {where.memory_bytes / 1e9:.0f} GB"
         )
     return table[fitting], run.rows(fitting)
 

@@ -165,7 +165,7 @@ def _scaling(
     shape: Shape, splits: list[Split], study: LargerModels, entry: Cluster
 ) -> Iterator[tuple[int, dict[str, float]]]:
     """Index of each number of GPUs that a model can run on, and its quantities there."""
-    limit = entry.device.memory_gb * 1e9
+    limit = entry.device.memory_bytes
     calibrated = calibration(entry.calibration)
     drawn = without_columns(draw_parameters(calibrated, entry))
     chosen: Split | None = None

@@ -219,7 +219,7 @@ def best_plans(job: Job, count: int) -> pd.DataFrame:
     device = job.cluster.device
     table = pd.DataFrame(predicted, index=plans).assign(
         framework=FRAMEWORK_BYTES,
-        gpu_memory_bytes=1e9 * device.memory_gb,
+        gpu_memory_bytes=device.memory_bytes,
         fabric_limit_gbps=8e-9 * job.machine.levels[-1].bytes_per_s,
     )
     table["memory_bytes"] = table[[*MEMORY, "framework"]].sum(axis=1)
@@ -228,7 +228,7 @@ def best_plans(job: Job, count: int) -> pd.DataFrame:
     if fitting.empty:
         raise ReproError(
             f"gpus {job.gpus}: {job.model.label} takes {table.memory_bytes.min() / 1e9:.1f} GB or "
-            f"more of each, and {device.label} has {device.memory_gb:g} GB; "
+            f"more of each, and {device.label} has {device.memory_bytes / 1e9:.1f} GB; "
             f"take more GPUs{'' if job.recompute == RECOMPUTE else ', recompute any'} or a cluster "
             "whose GPUs have more"
         )

@@ -108,7 +108,7 @@ class Compressed:
     def fits(self, w: Workload) -> Array:
         """Which plans divide, and have memory enough on the first stage."""
         held = memory(w, widths=WIDTHS["half gradients"], dropout=False).total + FRAMEWORK_BYTES
-        return np.asarray(valid(w) & (held <= 1e9 * self.where.gpu.memory_gb))
+        return np.asarray(valid(w) & (held <= self.where.gpu.memory_bytes))
 
     def phases(self, w: Workload, scheme: str, setting: Setting) -> Phases:
         """Of plans in a scheme. GPT-NeoX-20B's logits have weights of their own (its 20B.yml): no

@@ -242,7 +242,7 @@ def memory_bytes(shape: Shape, partition: Partition, own: Computing) -> dict[str
 def fits(shape: Shape, partition: Partition, own: Computing, machine: Machine) -> bool:
     """Whether a GPU's memory is enough."""
     held = sum(memory_bytes(shape, partition, own).values())
-    return held <= machine.gpu.memory_gb * 1e9
+    return held <= machine.gpu.memory_bytes
 
 
 def faster_links(machine: Machine, times: float) -> Machine:

@@ -1,8 +1,8 @@
-"""GPUs by what drivers and tables call them."""
+"""GPUs by what drivers and tables call them, and what drivers say of their memory."""
 
 import pytest
 
-from repro.catalog.systems.gpus import gpu_called, read_gpus
+from repro.catalog.systems.gpus import gpu, gpu_called, read_gpus
 from repro.errors import ReproError
 
 
@@ -33,3 +33,8 @@ def test_what_the_file_has_not_is_not_taken_for_another(written: str) -> None:
     wanted = rf"unknown GPU '{written}'; choose from: a100-sxm-80gb, .*, or add it to params/gpus"
     with pytest.raises(ReproError, match=wanted):
         gpu_called(written)
+
+
+@pytest.mark.parametrize(("name", "gib"), [("h100-sxm-80gb", 79.18), ("h200-sxm-141gb", 139.80)])
+def test_memory_is_what_a_driver_says_that_there_is(name: str, gib: float) -> None:
+    assert gpu(name).memory_bytes == pytest.approx(gib * 2**30, rel=0.003)
