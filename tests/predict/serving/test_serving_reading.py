@@ -46,6 +46,11 @@ def test_throughput_of_a_gpu_counts_all_of_them() -> None:
     assert _only(table).total_s == pytest.approx(32 * 256 / 4096.0 / 4)
 
 
+def test_a_split_is_said_by_itself_or_by_the_number_of_gpus() -> None:
+    assert _only(_table(gpus=4).drop(columns="TP")).rows.tp == 4
+    assert _only(_table(gpus=4, tp_size=2).drop(columns="TP")).rows.tp == 2
+
+
 def test_without_a_batch_there_are_as_many_sequences_as_fit() -> None:
     one = _only(_table(**{"Batch Size": None}))
     assert one.rows.batch == largest_batch(one.rows, one.engine) > 100

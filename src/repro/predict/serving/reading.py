@@ -27,9 +27,10 @@ _CALLED: Mapping[str, tuple[str, ...]] = {
     "batch": ("batch_size", "concurrency", "max_batch", "max_batch_size", "max_num_seqs"),
     "dtype": ("precision", "quantization", "weights_dtype"),
     "cache_dtype": ("kv_dtype", "kv_cache_dtype"),
-    "tp": ("tensor_parallel", "tp_size"),
-    "pp": ("pipeline_parallel", "pp_size"),
-    "ep": ("expert_parallel", "ep_size"),
+    # Who says only how many GPUs there are splits over all of them.
+    "tp": ("tensor_parallel", "tensor_parallel_size", "tp_size", "gpus", "num_gpus"),
+    "pp": ("pipeline_parallel", "pipeline_parallel_size", "pp_size"),
+    "ep": ("expert_parallel", "expert_parallel_size", "ep_size"),
     "stack": ("engine", "framework", "software"),
     "latency_ms": ("total_latency_ms",),
     "tokens_per_s": (
@@ -60,15 +61,13 @@ class ServingRows:
 
 
 def renamed(table: pd.DataFrame) -> pd.DataFrame:
-    """A table with the names that its columns have here."""
+    """A table with the names that its columns have here, the first of several for the same."""
     plain = {re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_"): name for name in table.columns}
-    names = {
-        plain[one]: own
+    found = {
+        own: [plain[one] for one in (own, *others) if one in plain]
         for own, others in _CALLED.items()
-        for one in (own, *others)
-        if one in plain and own not in plain.keys() - {one}
     }
-    return table.rename(columns=names)
+    return table.rename(columns={said[0]: own for own, said in found.items() if said})
 
 
 def is_serving(table: pd.DataFrame) -> bool:
