@@ -203,9 +203,10 @@ def test_an_h200_is_met_on_the_half_that_no_fit_has_seen() -> None:
     compared = compare_halves(read_kept("one_gpu", CLUSTER.gpu), CLUSTER)
     errors = summary(compared)
     assert errors.loc[("forward + backward", HELD_OUT), "median_pct"] < 5
-    assert errors.loc[("peak memory", HELD_OUT), "median_pct"] < 4
-    # 128 sequences of BERT-Large take 143 GB by the model, 148 as smaller batches grow, and there
-    # are 148.
+    assert errors.loc[("peak memory", HELD_OUT), "median_pct"] < 1
+    assert errors.loc[("peak memory", HELD_OUT), "largest_pct"] < 4
+    # 128 sequences of BERT-Large take 146 GB by the model, 148 as smaller batches grow, and did not
+    # fit into 150.
     limits = memory_limits(compared)
     assert limits.index[~limits.agrees].tolist() == ["bert-large"]
     # What torch's softmax moves explains most of what another software's calibration misses.

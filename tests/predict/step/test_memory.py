@@ -87,14 +87,17 @@ def test_a_full_pipeline_holds_as_much_as_one_stage_with_all_layers() -> None:
 
 def test_one_stage_holds_the_head_too() -> None:
     # Korthikanti et al., section 4.3: 4 s b h / t (1 + v/h) for the final norm, the logits' input
-    # and fp32 logits, beside the embeddings' dropout mask.
+    # and fp32 logits, beside the embeddings' dropout mask; and the logits in half precision that
+    # those are made of.
     t = np.array([1.0, 2.0, 8.0])
     w = rows(Plan(global_batch_size=8, tensor_parallel=t, sequence_parallel=True))
     found = memory(w)
     ends = 1024 * 1024 / t + 4 * 1024 * 1024 / t
     expected = 24 * activation_bytes_per_layer(w) + ends
     assert found.activations == pytest.approx(expected, rel=1e-12)
-    assert found.logits == pytest.approx(4 * 1024 * 51200 / t, rel=1e-12)
+    assert found.logits == pytest.approx((4 + 2) * 1024 * 51200 / t, rel=1e-12)
+    # Those in fp32 are used as they are.
+    assert memory(w, widths=WIDTHS["fp32"]).logits == pytest.approx(4 * 1024 * 51200 / t)
 
 
 def test_interleaving_holds_more_micro_batches() -> None:
@@ -151,7 +154,7 @@ def test_only_the_ends_have_embeddings_and_the_last_stage_logits() -> None:
     words = 2 * 51200 * 1024
     held = np.array([float(one.weights[0]) for one in stages]) - layers
     assert held == pytest.approx([words + 2 * 1024 * 1024, 0, 0, words])
-    assert [float(one.logits[0]) for one in stages] == [0, 0, 0, 4 * 1024 * 51200]
+    assert [float(one.logits[0]) for one in stages] == [0, 0, 0, 6 * 1024 * 51200]
     per_layer = float(activation_bytes_per_layer(w)[0])
     middle = [float(one.activations[0]) for one in stages[1:3]]
     assert middle == pytest.approx([3 * 6 * per_layer, 2 * 6 * per_layer])

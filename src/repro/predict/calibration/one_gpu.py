@@ -24,6 +24,7 @@ from repro.predict.calibration.one_gpu_rows import (
     measured_cells,
     rows_of_cells,
 )
+from repro.predict.memory import WIDTHS
 from repro.predict.parameters import Parameters, calibration
 from repro.predict.step.layers import TORCH_SOFTMAX
 from repro.predict.step.memory import FRAMEWORK_BYTES, memory
@@ -218,8 +219,13 @@ def _with_predictions(
 
 
 def as_run_bytes(workload: Workload) -> Array:
-    """Bytes of tensors of a run here: without dropout, and with torch's softmax."""
-    return memory(workload, dropout=False, torch_softmax=True).total
+    """Bytes of tensors of a run here, at most: gradients in half precision, of which the
+    optimizer's step makes fp32 ones once activations are gone, no dropout, torch's softmax."""
+    widths = WIDTHS["half gradients"]
+    held = memory(workload, widths=widths, dropout=False, torch_softmax=True)
+    copied = 4 / widths.gradient * held.gradients
+    in_step = held.weights + held.gradients + held.optimizer_states + copied
+    return np.maximum(held.total, in_step)
 
 
 def tensor_bytes(gpu: Gpu) -> float:

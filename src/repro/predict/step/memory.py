@@ -70,9 +70,10 @@ def recomputed_layer_bytes(
     return np.where(w.recompute == 2, whole, 0.0)
 
 
-def logits_bytes(w: Workload) -> Array:
-    """The fp32 logits of one micro batch."""
-    size: Array = _LOGIT_BYTES * w.tokens * w.vocabulary_size / w.tensor_parallel
+def logits_bytes(w: Workload, element: float = MIXED.element) -> Array:
+    """The fp32 logits of one micro batch, and what they are made of, unless that is fp32."""
+    each = _LOGIT_BYTES + (element if element < _LOGIT_BYTES else 0.0)
+    size: Array = each * w.tokens * w.vocabulary_size / w.tensor_parallel
     return size
 
 
@@ -123,7 +124,7 @@ def memory(
     return Memory(
         **model_states(count, count / w.data_parallel, level, widths, at_once),
         activations=layers + again + masks + head,
-        logits=np.where(last, logits_bytes(w), 0.0),
+        logits=np.where(last, logits_bytes(w, widths.element), 0.0),
     )
 
 
