@@ -7,6 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from repro.catalog.systems.gpus import gpu, gpu_called
+from repro.paths import PUBLISHED
 from repro.predict.fused.iteration import (
     Phases,
     in_blocks_s,
@@ -216,6 +218,14 @@ def test_the_fullest_gpu_is_one_of_the_ends() -> None:
     assert ends[0][0] > ends[0][1] and ends[1][0] < ends[1][1]
     for run, of in zip((first, last), ends, strict=True):
         assert fullest_bytes(run)[0] == pytest.approx(margin * (max(of) + FRAMEWORK_BYTES))
+
+
+def test_most_of_what_was_published_as_run_fits() -> None:
+    table = pd.read_csv(PUBLISHED / "training_modern.csv")
+    room = table.gpu.map(lambda label: gpu(gpu_called(label)).memory_bytes)
+    share = fullest_bytes(read_runs(table)) / room
+    assert (share <= 1).mean() > 0.8
+    assert (share <= 1 + FRAGMENTATION / 2).mean() > 0.85
 
 
 def test_low_precision_keeps_operands_as_it_computed_with_them() -> None:
