@@ -170,9 +170,7 @@ def memory_allowance_bytes(
         for b, p in ((1, 1), (2, 1), (1, stages))
     )
     per_sequence = float((memory(two).total - memory(one).total)[0])
-    states = memory(split)
-    kept = states.weights + states.gradients + states.optimizer_states
-    room = cluster.device.memory_bytes - FRAMEWORK_BYTES - float(kept[0])
+    room = cluster.device.memory_bytes - FRAMEWORK_BYTES - float(memory(split).states[0])
     whole, part = (
         workload(model.family, testbed, Plan(p, 1, pipeline_parallel=p)).flat()[0]
         for p in (1, stages)

@@ -50,6 +50,11 @@ class Memory:
     logits: Array
 
     @property
+    def states(self) -> Array:
+        """What stays between iterations: weights, gradients and optimizer states."""
+        return self.weights + self.gradients + self.optimizer_states
+
+    @property
     def total(self) -> Array:
         """The sum of all parts."""
         return sum((getattr(self, one.name) for one in fields(self)), start=np.zeros(()))

@@ -223,9 +223,8 @@ def as_run_bytes(workload: Workload) -> Array:
     optimizer's step makes fp32 ones once activations are gone, no dropout, torch's softmax."""
     widths = WIDTHS["half gradients"]
     held = memory(workload, widths=widths, dropout=False, torch_softmax=True)
-    copied = 4 / widths.gradient * held.gradients
-    in_step = held.weights + held.gradients + held.optimizer_states + copied
-    return np.maximum(held.total, in_step)
+    copied = WIDTHS["fp32"].gradient / widths.gradient * held.gradients
+    return np.maximum(held.total, held.states + copied)
 
 
 def tensor_bytes(gpu: Gpu) -> float:

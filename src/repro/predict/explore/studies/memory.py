@@ -41,7 +41,7 @@ def published_memory() -> pd.DataFrame:
         found = memory(w)
         embeddings = embedding_parameters(w) / w.tensor_parallel
         per_parameter = MIXED.weight + MIXED.gradient + MIXED.master + MIXED.moments
-        states = found.total - found.activations - found.logits - per_parameter * embeddings
+        states = found.states - per_parameter * embeddings
         for part, published, predicted in (
             ("states", row["params_opt_GiB"], states),
             ("activations", row["activations_GiB"], found.activations),
