@@ -75,7 +75,7 @@ def test_memory_has_all_predicted_points_and_the_limit(
         assert _values(line) == pytest.approx(((bytes_at - FRAMEWORK_BYTES) / 1e9).to_dict())
         taken = measured["peak_memory_bytes"].sel(model=name).squeeze().to_series().dropna()
         assert _values(points) == pytest.approx((taken / 1e9).to_dict())
-        assert limit.data == pytest.approx((CLUSTER.device.memory_bytes - FRAMEWORK_BYTES) / 1e9)
+        assert limit.data == pytest.approx(149.883621 - 2)
         assert panel.opts.get("plot").kwargs["title"] == model(name).label
     drawn(figure, backend)
 

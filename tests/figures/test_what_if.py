@@ -70,7 +70,9 @@ def test_memory_adds_up_and_the_mark_is_the_gpus(plans: pd.DataFrame, backend: s
     figure = plan_memory(plans)
     total = _table(figure, hv.Bars).groupby("plan")["memory"].sum()
     assert total[describe(plans.index)].to_numpy() == pytest.approx(plans.memory_bytes / 1e9)
-    assert set(_table(figure, hv.Scatter)["memory"]) == set(plans.gpu_memory_bytes / 1e9)
+    # Of 40 GB, which are binary and of which the driver keeps a hundredth.
+    (mark,) = set(_table(figure, hv.Scatter)["memory"])
+    assert mark == pytest.approx(42.520176)
     drawn(figure, backend)
 
 

@@ -150,7 +150,7 @@ def test_what_is_swept_to_the_limit_stops_there() -> None:
     predicted = predict_experiment(_selected("data_batches", models="all")).isel(source=0)
     at = {"protocol": "rdma", "gpus": 8}
     full, held = predicted["out_of_memory"].sel(at), predicted["memory_bytes"].sel(at)
-    assert bool((full == (held > cluster("pinnacles").device.memory_bytes)).all())
+    assert bool((full == (held > 0.99 * 40 * 2**30)).all())
     for name, most in {"gpt2-medium": 64, "gpt2-large": 32, "t5-large": 128}.items():
         entry = model(name)
         plan = Plan(global_batch_size=most, micro_batch_size=most // 8, data_parallel=8)
