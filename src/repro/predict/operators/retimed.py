@@ -7,10 +7,9 @@ Platforms" (2024). What an operator takes is interpolated between sizes that wer
 What the host does beside them comes from an iteration on fewer samples. A loop over operators does
 hardly more than call them, as their microbenchmarks do: what its pass takes beyond them it takes to
 begin. For those that autograd records or runs it does the same for each, in Python and autograd:
-the time of other passes less the beginning and the operators, over their number. All are slower
-behind operators that move many bytes, which evict what the host runs on from the caches: those of a
-loop by as many seconds as a small one was measured to be, others by the ratio that was measured for
-a small module; slowed ones count as what they take.
+the time of other passes less the beginning and the operators, over their number. All take longer
+behind operators that move many bytes, which evict what the host runs on from the caches: by as many
+seconds as a small one was measured to, a module where autograd has a part, else one of a loop.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,8 +49,8 @@ def calls(results: xr.Dataset) -> pd.DataFrame:
     DataFrame
         Rows as `repro.logs.operator_trace.TracedOperator`, by case and rank. `known` is whether a
         microbenchmark stands for the operator; others and the host have 0 seconds here. `launches`
-        are the host's of what autograd has a part in, and what operators add to them by moving
-        bytes; `host_s` is what it takes for views, and more for others behind many bytes.
+        are the host's of what autograd has a part in; `host_s` is what it takes for views, and
+        longer behind many bytes.
     """
     table = sizes_of(results, "call").assign(
         **{
@@ -72,14 +71,13 @@ def with_seconds(table: pd.DataFrame, measured: Mapping[str, Curve]) -> pd.DataF
     autograd, calls = table.autograd.to_numpy(), table.calls.to_numpy()
     seconds, host_s = np.zeros(len(table)), np.zeros(len(table))
     launches = np.where(autograd & (table.operator == HOST), calls, 0.0)
-    in_module, in_loop = (_launch(measured[name]) for name in LAUNCHES)
+    launched = [_launch(measured[name]) for name in LAUNCHES]
     for operator, at, sizes in calls_with_curves(table, measured):
         seconds[at] = measured[operator].seconds(in_lines(operator, sizes)) * calls[at]
         if operator not in COLLECTIVES.values():
             moved = moved_bytes(operator, sizes)
-            ratio = _longer_s(in_module, moved) / in_module.times_s[0]
-            launches[at] = np.where(autograd[at], ratio * calls[at], 0.0)
-            host_s[at] = np.where(autograd[at], 0.0, _longer_s(in_loop, moved) * calls[at])
+            in_module_s, in_loop_s = (_longer_s(launch, moved) for launch in launched)
+            host_s[at] = np.where(autograd[at], in_module_s, in_loop_s) * calls[at]
     if (views := (table.operator == HOST_OF_VIEW).to_numpy()).any():
         host_s[views] = measured[LAUNCHED_VIEW].times_s.squeeze() * calls[views]
     known = table.operator.isin(list(measured))
