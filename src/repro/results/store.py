@@ -17,7 +17,7 @@ from repro.paths import RESULTS
 # What is measured beside experiments and says something of claims.
 _STUDIES = ("communication", "hierarchical_zero", "compression", "operators")
 # What was measured without it was measured by an earlier version.
-_NEWEST = {"operators": "call_autograd", "decoding": "probe_token_s"}
+_NEWEST = {"operators": "call_autograd", "decoding": "probe_width"}
 
 
 def write_dataset(dataset: xr.Dataset, path: Path) -> None:

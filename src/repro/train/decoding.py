@@ -7,7 +7,6 @@ GPU it is what the performance model's serving is judged on.
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
@@ -19,10 +18,8 @@ from repro.catalog.models.open_models import DecoderShape
 from repro.catalog.studies.decoding import Weights
 from repro.catalog.studies.gpu import GpuWeights
 
-# Bytes of caches that attention goes through, more than a processor has caches.
-_CACHES_BYTES = 2.0e8
-# Of which a probe takes the median, and of fewer steps where batches are large.
-_CALLS = 3
+# Calls of attention of which the median is taken, with one sequence.
+_ATTENDED = 3
 _BASE = 10_000.0
 # Numbers of a matrix that differ, a prime, so that rows do too: to draw all takes longer than what
 # is measured.
@@ -33,7 +30,8 @@ _Turns = tuple[torch.Tensor, torch.Tensor]
 
 class Linear:
     """A product with weights in bf16, in int8 with a scale for each row, or in fp8 (E4M3) with one
-    for all: then what they are multiplied with is cast as it is, as by scales known beforehand."""
+    for all: then what they are multiplied with is cast as it is, as by scales known beforehand.
+    What it is made of is used up."""
 
     def __init__(self, full: torch.Tensor, weights: Weights | GpuWeights):
         self.inputs = full.shape[1]
@@ -41,13 +39,12 @@ class Linear:
         self._scale: torch.Tensor | None = None
         if weights == "int8":
             scale = full.abs().amax(dim=1) / 127
-            self._weight = (full / scale[:, None]).round().to(torch.int8)
+            self._weight = full.div_(scale[:, None]).round_().to(torch.int8)
             self._scale = scale
         if weights == "fp8":
             self._scale = (full.abs().amax() / torch.finfo(_EIGHTH).max).float()
             self._weight = (full / self._scale).to(_EIGHTH)
             self._one = torch.ones_like(self._scale)
-        self.nbytes = self._weight.nbytes
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         if self._scale is None:
@@ -127,7 +124,7 @@ class Decoder:
             return random_matrix(outputs, inputs, generator).chunk(ranks, dim)[rank].contiguous()
 
         def linear(*parts: torch.Tensor) -> Linear:
-            return Linear(torch.cat(parts), weights)
+            return Linear(torch.cat(parts) if len(parts) > 1 else parts[0], weights)
 
         self._layers = [
             _Layer(
@@ -259,65 +256,28 @@ def token_s(decoder: Decoder, batch: int, context: int, tokens: int) -> float:
 def _calls(alone: int, batch: int) -> int:
     """Instead of so many with one sequence: those of a larger batch take longer, and a repeat's
     differ less from each other than from those of another repeat."""
-    return max(1, alone // batch)
+    return max(1, round(alone / math.sqrt(batch)))
 
 
-class Probe:
-    """What a rank's predictions start from: a decoder of this `shape`, products with its weights by
-    themselves, and attention to caches. All ranks measure at once, and begin together."""
-
-    def __init__(
-        self, shape: DecoderShape, weights: Weights, rank: int = 0, ranks: int = 1
-    ) -> None:
-        self._shape, self._ranks = shape, ranks
-        self._decoder = Decoder(shape, weights, rank, ranks)
-        self._linears = [
-            linear
-            for layer in self._decoder._layers
-            for linear in (layer.qkv, layer.out, layer.up, layer.down)
-        ]
-        self._caches = torch.full((int(_CACHES_BYTES / 2),), 0.5, dtype=torch.bfloat16)
-
-    def token_s(self, batch: int) -> float:
-        """Seconds of a step of the decoder, whose caches are short."""
-        return token_s(self._decoder, batch, 1, _CALLS)
-
-    def weight_byte_s(self, batch: int) -> float:
-        """Seconds of products over the bytes of their weights."""
-        rows = {
-            one.inputs: torch.ones(batch, one.inputs, dtype=torch.bfloat16) for one in self._linears
-        }
-        taken = self._seconds(
-            lambda: [one(rows[one.inputs]) for one in self._linears], _calls(_CALLS, batch)
-        )
-        return taken / sum(one.nbytes for one in self._linears)
-
-    def attention_s(self, batch: int, context: int) -> float:
-        """Seconds of one layer's attention to its cache."""
-        heads, width = self._decoder._kv_heads, self._shape.head_dim
-        queries = self._shape.heads // self._shape.kv_heads
-        size = 2 * batch * heads * context * width
-        # A layer's cache is not there where the layer before has read its own.
-        layers = max(1, min(self._shape.layers, len(self._caches) // size))
-        parts = self._caches[: layers * size].view(layers, 2, batch, heads, context, width)
-        asked = torch.ones(batch, heads, queries, width, dtype=torch.bfloat16)
-        attend = functional.scaled_dot_product_attention
-
-        def work() -> object:
-            return [attend(asked, *part) for part in parts]
-
-        # Short as they are, the first one's share of finding caches as others left them is large.
-        self._seconds(work, 1)
-        return self._seconds(work, _CALLS) / layers
-
-    @torch.inference_mode()
-    def _seconds(self, work: Callable[[], object], calls: int) -> float:
-        """The median of so many."""
-        times = []
-        for _ in range(calls):
-            if self._ranks > 1:
-                dist.barrier()
-            start = time.perf_counter()
-            work()
-            times.append(time.perf_counter() - start)
-        return median(times)
+@torch.inference_mode()
+def attention_s(decoder: Decoder, memory: torch.Tensor, batch: int, context: int) -> float:
+    """Seconds of one layer's attention to a cache in this `memory`; ranks meet behind it, as in a
+    step, where they wait for the slowest."""
+    shape, heads, ranks = decoder._shape, decoder._kv_heads, decoder._ranks
+    size = 2 * batch * heads * context * shape.head_dim
+    # A layer's cache is not there where the layer before has read its own.
+    layers = max(1, min(shape.layers, len(memory) // size))
+    caches = memory[: layers * size].view(layers, 2, batch, heads, context, shape.head_dim)
+    queries = torch.ones_like(caches[0, 0, :, :, : shape.heads // shape.kv_heads])
+    hidden = torch.zeros(batch, 1, shape.hidden, dtype=torch.bfloat16)
+    times = []
+    # Short as they are, the first one's share of finding caches as others left them is large.
+    for _ in range(1 + _calls(_ATTENDED, batch)):
+        if ranks > 1:
+            dist.barrier()
+        start = time.perf_counter()
+        for cache in caches:
+            functional.scaled_dot_product_attention(queries, *cache)
+            decoder._reduced(hidden)
+        times.append(time.perf_counter() - start)
+    return median(times[1:]) / layers

@@ -40,23 +40,23 @@ def test_a_xeon_reads_no_faster_than_its_channels() -> None:
     assert draws.min() < value < draws.max()
 
 
-def test_another_decoder_tells_what_this_one_takes() -> None:
+def test_two_other_decoders_tell_what_this_one_takes() -> None:
     batches, contexts = np.array([1.0, 4.0, 16.0]), np.array([64.0, 4096.0])
-    # A narrower one of half the layers, each of which takes 0.3 ms beside its products.
-    other = _SHAPE.model_copy(update={"layers": 16, "hidden": 1024, "ffn": 2048, "vocab": 128})
-    others = other.count(0) - other.vocab * other.hidden
+    others = tuple(
+        _SHAPE.model_copy(update=dict(zip(("layers", "hidden", "ffn", "vocab"), one, strict=True)))
+        for one in ((16, 1024, 2048, 128), (3, 6144, 16384, 32000))
+    )
     # A call takes something, and each sequence and number in the cache as much more.
-    byte_s, layer_s = 1e-10 * (3 + batches), 3e-4 * (2 + batches)
+    weight_s, layer_s = 2e-10 * (3 + batches), 3e-4 * (2 + batches)
     attended = 1e-7 * batches[:, None] * contexts
+    steps = []
+    for other in others:
+        weights = other.count(0) - other.vocab * other.hidden
+        token_s = weights * weight_s + other.layers * (layer_s + attended[:, 0])
+        steps.append(Curve((batches,), token_s))
+    measured = Measured(others, tuple(steps), Curve((batches, contexts), attended))
     batch, context = np.array([2.0, 9.0]), np.array([100.0, 1000.0])
-    for ranks in (1, 2):
-        token_s = 2 * others * byte_s / ranks + 16 * layer_s
-        curves = (
-            Curve((batches,), token_s),
-            Curve((batches,), byte_s),
-            Curve((batches, contexts), attended),
-        )
-        found = measured_token_s(_SHAPE, Measured(other, *curves), batch, context, 2.0, ranks)
-        products_s = 2 * _WEIGHTS / ranks * 1e-10 * (3 + batch)
-        layers_s = 32 * (1e-7 * batch * context + 3e-4 * (2 + batch))
-        assert found == pytest.approx(products_s + layers_s, rel=1e-3)
+    products_s = _WEIGHTS * 2e-10 * (3 + batch)
+    layers_s = 32 * (1e-7 * batch * context + 3e-4 * (2 + batch))
+    found = measured_token_s(_SHAPE, measured, batch, context)
+    assert found == pytest.approx(products_s + layers_s, rel=1e-3)

@@ -12,10 +12,10 @@ Weights = Literal["bf16", "int8"]
 
 
 class Probes(Entry):
-    """Sizes near those of the decoder, which predictions start from: the layers of another `shape`,
-    batches and contexts."""
+    """Sizes near those of the decoder, which predictions start from: two decoders of other widths
+    and weights a layer, batches and contexts."""
 
-    shape: DecoderShape
+    shapes: tuple[DecoderShape, DecoderShape]
     batches: tuple[PositiveInt, ...]
     contexts: tuple[PositiveInt, ...]
 

@@ -18,12 +18,12 @@ from repro.predict.operators.curves import Curve
 from repro.predict.serving.host import Measured, measured_token_s
 
 _DIMS = ("weights", "ranks", "batch", "context")
-_BYTES = {"bf16": 2.0, "int8": 1.0}
+# Bytes of the caches that attention goes through, more than a processor has caches.
+_CACHES_BYTES = 2.4e8
 # What is measured, over which of its sizes.
 _MEASURED = {
     "output_token_s": ("time per output token", "s", ("batch", "context")),
-    "probe_token_s": ("time per output token of the probe", "s", ("probe_batch",)),
-    "weight_byte_s": ("products over the bytes of their weights", "s/B", ("probe_batch",)),
+    "probe_token_s": ("time per output token of the probes", "s", ("probe_width", "probe_batch")),
     "attention_s": ("a layer's attention to its cache", "s", ("probe_batch", "probe_context")),
 }
 
@@ -35,7 +35,7 @@ def measure_decoding(profile_name: str) -> xr.Dataset:
     -------
     Dataset
         On the slower rank: `output_token_s` (weights, ranks, batch, context, repeat), medians over
-        a repeat's tokens; and of the probes `probe_token_s` and `weight_byte_s` (weights, ranks,
+        a repeat's tokens; and of the probes `probe_token_s` (weights, ranks, probe_width,
         probe_batch, repeat) and `attention_s` (weights, ranks, probe_batch, probe_context, repeat).
 
     Raises
@@ -50,6 +50,7 @@ def measure_decoding(profile_name: str) -> xr.Dataset:
         "ranks": list(entry.ranks),
         "batch": list(profile.batches),
         "context": list(profile.contexts),
+        "probe_width": [shape.hidden for shape in entry.probes.shapes],
         "probe_batch": list(entry.probed_batches(profile)),
         "probe_context": list(entry.probes.contexts),
     }
@@ -86,21 +87,12 @@ def decoding_table(measured: xr.Dataset) -> pd.DataFrame:
     mean = measured.mean("repeat")
     table = mean.output_token_s.rename("measured_s").to_dataframe().reset_index()
     known = {
-        (w, r): _measured(mean.sel(weights=w, ranks=r), entry.probes.shape)
+        (w, r): _measured(mean.sel(weights=w, ranks=r), entry.probes.shapes)
         for w in mean.weights.values
         for r in mean.ranks.values
     }
     predicted = [
-        float(
-            measured_token_s(
-                entry.shape,
-                known[row.weights, row.ranks],
-                row.batch,
-                row.context,
-                _BYTES[row.weights],
-                ranks=row.ranks,
-            )
-        )
+        float(measured_token_s(entry.shape, known[row.weights, row.ranks], row.batch, row.context))
         for row in table.itertuples()
     ]
     measured_s = table.pop("measured_s").to_numpy()
@@ -112,14 +104,14 @@ def decoding_table(measured: xr.Dataset) -> pd.DataFrame:
     return beside
 
 
-def _measured(probed: xr.Dataset, shape: DecoderShape) -> Measured:
+def _measured(probed: xr.Dataset, shapes: tuple[DecoderShape, DecoderShape]) -> Measured:
     """What one rank takes, between the sizes that were measured."""
-
-    def curve(name: str) -> Curve:
-        axes = tuple(probed[dim].values.astype(float) for dim in _MEASURED[name][2])
-        return Curve(axes, probed[name].values)
-
-    return Measured(shape, curve("probe_token_s"), curve("weight_byte_s"), curve("attention_s"))
+    batches, contexts = (
+        probed[dim].values.astype(float) for dim in ("probe_batch", "probe_context")
+    )
+    steps = [Curve((batches,), one.values) for one in probed["probe_token_s"]]
+    attention = Curve((batches, contexts), probed["attention_s"].values)
+    return Measured(shapes, (steps[0], steps[1]), attention)
 
 
 def _run(weights: Weights, ranks: int, profile: DecodingProfile) -> dict[str, np.ndarray]:
@@ -132,9 +124,10 @@ def _rank(
     rank: int, ranks: int, port: int, weights: Weights, profile: DecodingProfile
 ) -> dict[str, list[list[float]]]:
     """One rank's process: the decoder's tokens and all probes, in turns."""
+    import torch
     import torch.distributed as dist
 
-    from repro.train.decoding import Decoder, Probe, token_s
+    from repro.train.decoding import Decoder, attention_s, token_s
 
     if ranks > 1:
         # Where the kernel chooses cores, steps are a sixth longer and vary twice as much.
@@ -143,17 +136,21 @@ def _rank(
         dist.init_process_group("gloo", init_method=address, rank=rank, world_size=ranks)
     entry = read_decoding()
     batches, contexts = entry.probed_batches(profile), entry.probes.contexts
-    decoder = Decoder(entry.shape, weights, rank, ranks)
-    probe = Probe(entry.probes.shape, weights, rank, ranks)
+    decoder, *probes = (
+        Decoder(shape, weights, rank, ranks) for shape in (entry.shape, *entry.probes.shapes)
+    )
+    caches = torch.full((int(_CACHES_BYTES / 2),), 0.5, dtype=torch.bfloat16)
     measured: dict[str, list[Callable[[], float]]] = {
         "output_token_s": [
             partial(token_s, decoder, batch, context, profile.tokens)
             for batch, context in product(profile.batches, profile.contexts)
         ],
-        "probe_token_s": [partial(probe.token_s, batch) for batch in batches],
-        "weight_byte_s": [partial(probe.weight_byte_s, batch) for batch in batches],
+        "probe_token_s": [
+            partial(token_s, probe, batch, contexts[0], profile.tokens)
+            for probe, batch in product(probes, batches)
+        ],
         "attention_s": [
-            partial(probe.attention_s, batch, context)
+            partial(attention_s, probes[0], caches, batch, context)
             for batch, context in product(batches, contexts)
         ],
     }

@@ -60,45 +60,44 @@ def output_token_s(
 
 @dataclass(frozen=True)
 class Measured:
-    """What one rank takes with a decoder of another shape, between sizes that were measured.
+    """What one rank takes with two decoders of other shapes, between sizes that were measured.
 
     Attributes
     ----------
-    shape
-        Of that decoder.
+    shapes
+        Of these decoders; their layers and weights are in different ratios.
     token_s
-        A step of it, by batch, with short caches.
-    weight_byte_s
-        Its products alone over the bytes of their weights, by batch.
+        A step of each, by batch, with the shortest caches.
     attention_s
-        One layer's attention to its cache, by batch and context.
+        One layer's attention to its cache, by batch and context, with what it takes anyway.
     """
 
-    shape: DecoderShape
-    token_s: Curve
-    weight_byte_s: Curve
+    shapes: tuple[DecoderShape, DecoderShape]
+    token_s: tuple[Curve, Curve]
     attention_s: Curve
 
 
 def measured_token_s(
-    shape: DecoderShape,
-    rank: Measured,
-    batch: Array | float,
-    context: Array | float,
-    weight_bytes: float,
-    ranks: int = 1,
+    shape: DecoderShape, rank: Measured, batch: Array | float, context: Array | float
 ) -> Array:
-    """As `output_token_s`, from what was measured of another decoder.
+    """As `output_token_s`, from what was measured of two other decoders.
 
-    Products go by the bytes of weights. All else of a layer, with its all-reduces and the waiting
-    for other ranks, is what the other decoder's steps take beside its products.
+    Each layer takes something, and each weight that a token is multiplied with: of a batch, what
+    the steps of the two say, with all-reduces and the waiting for other ranks. A layer's attention
+    to more than the shortest caches is added.
     """
-    sizes = np.stack(np.broadcast_arrays(np.asarray(batch, float), context), axis=-1)
-    flat = sizes.reshape(-1, 2)
-    byte_s = rank.weight_byte_s.seconds(flat[:, :1]) * weight_bytes / ranks
-    beside_s = rank.token_s.seconds(flat[:, :1]) - _multiplied(rank.shape) * byte_s
-    layer_s = rank.attention_s.seconds(flat) + beside_s / rank.shape.layers
-    found: Array = (_multiplied(shape) * byte_s + shape.layers * layer_s).reshape(sizes.shape[:-1])
+    b, context = np.broadcast_arrays(np.asarray(batch, float), np.asarray(context, float))
+    amounts = [[one.layers, _multiplied(one)] for one in (shape, *rank.shapes)]
+    # How many steps of either make one of this decoder.
+    shares = np.linalg.solve(np.transpose(amounts[1:]), amounts[0])
+    steps_s = [step.seconds(b.reshape(-1, 1)) for step in rank.token_s]
+
+    def attention_s(contexts: Array) -> Array:
+        return rank.attention_s.seconds(np.stack([b.ravel(), contexts.ravel()], axis=-1))
+
+    shortest = np.full(b.shape, rank.attention_s.axes[1][0])
+    longer_s = attention_s(context) - attention_s(shortest)
+    found: Array = (shares @ steps_s + shape.layers * longer_s).reshape(b.shape)
     return found
 
 
