@@ -14,7 +14,7 @@ from waiting import wait_until
 from repro import pipeline
 from repro.errors import ReproError
 
-# Losses beside what is timed write who they are, and take longer.
+# Losses beside what is measured write who they are, and take longer.
 _DVC = """#!/bin/sh
 echo "$@" >> called
 case "$*" in
@@ -32,12 +32,26 @@ case "$*" in
   ;;
 *experiment*)
   echo "Running stage 'experiment@weak_scaling':"
-  exit {status}
+  echo "$REPRO_AHEAD" > followed
   ;;
 *repro)
   echo "Running stage 'site':"
   ;;
 esac
+"""
+# Stands for the process that measures ahead; it ends behind the notebooks.
+_AHEAD = """
+echo "$@" > measured
+echo $$ > measures
+echo "Measuring weak_scaling"
+sleep 0.3
+exit {status}
+"""
+_THREE = """
+stages:
+  first: {cmd: cp one a, deps: [one], outs: [a]}
+  second: {cmd: cp a b, deps: [a], outs: [b]}
+  third: {cmd: cp two c, deps: [two], outs: [c]}
 """
 _ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 _STAGES = {
@@ -60,14 +74,17 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(pipeline, "_KEPT_TIMES", tmp_path / "kept_times.json")
     monkeypatch.setattr(pipeline, "_SHORTEST_SHOWN_S", 0.05)
     monkeypatch.setattr(pipeline, "_stages", lambda: _STAGES)
+    monkeypatch.setattr(pipeline, "_changed", lambda stages: stages)
+    monkeypatch.setattr(pipeline, "_AHEAD", ("sh", str(tmp_path / "ahead")))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     return tmp_path
 
 
 def _install(project: Path, status: int = 0, beside: float = 0.0) -> None:
     script = project / "dvc"
-    script.write_text(_DVC.format(sleep=0.1, status=status, beside=beside))
+    script.write_text(_DVC.format(sleep=0.1, beside=beside))
     script.chmod(0o700)
+    (project / "ahead").write_text(_AHEAD.format(status=status))
 
 
 def test_it_says_what_runs_how_long_and_what_to_look_at(
@@ -77,8 +94,11 @@ def test_it_says_what_runs_how_long_and_what_to_look_at(
     assert pipeline.run_pipeline(None) == 0
     first = capsys.readouterr().out
     assert "[2/5] first_look: 0 s gone, no earlier run tells how long 3 of the rest take" in first
-    assert "beside experiments: losses, predictions, validation" in first
-    assert "look at results/first_look/breakdown.png" in first
+    assert "beside experiments: their notebooks, losses, predictions, validation" in first
+    assert "first_look took 0 s; look at results/first_look/breakdown.png" in first
+    # What is measured ahead can be looked at when its notebook is done.
+    assert "experiment@weak_scaling took 0 s\n" in first
+    assert "experiment@weak_scaling: look at results/weak_scaling.nc" in first
     assert "> a command" in first
     (project / "stage_times.json").write_text(
         json.dumps(
@@ -104,6 +124,23 @@ def test_it_says_what_runs_how_long_and_what_to_look_at(
     ]
 
 
+def test_notebooks_follow_what_is_measured(project: Path) -> None:
+    _install(project)
+    assert pipeline.run_pipeline(None) == 0
+    assert (project / "measured").read_text() == "default weak_scaling\n"
+    assert (project / "followed").read_text() == (project / "measures").read_text()
+
+
+def test_where_nothing_changed_nothing_is_measured(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "_changed", lambda stages: [])
+    _install(project)
+    assert pipeline.run_pipeline(None) == 0
+    assert not (project / "measured").exists()
+    assert _called(project) == ["first_look", "notebooks resolve", ""]
+
+
 def _called(project: Path, beside: bool = False) -> list[str]:
     """What DVC was asked to run, beside what is timed or in its turn."""
     called = [line.partition("repro")[2] for line in (project / "called").read_text().splitlines()]
@@ -117,7 +154,7 @@ def test_what_is_beside_is_waited_for_and_may_fail_there(project: Path) -> None:
     assert (project / "beside").read_text().splitlines()[1] == "over"
 
 
-def test_what_is_beside_ends_where_what_is_timed_fails(project: Path) -> None:
+def test_what_is_beside_ends_where_what_is_measured_fails(project: Path) -> None:
     _install(project, status=7, beside=600)
     assert pipeline.run_pipeline(None) == 7
     assert not (project / "beside").exists() or not _runs(project / "beside")
@@ -129,8 +166,9 @@ def test_an_allowance_of_cores_is_left_to_what_is_timed(
     monkeypatch.setattr(pipeline, "is_rationed", lambda: True)
     _install(project)
     assert pipeline.run_pipeline(None) == 0
+    assert (project / "measured").exists()
     assert _called(project, beside=True) == []
-    assert "experiment@weak_scaling" in _called(project)
+    assert _called(project) == ["first_look", "notebooks resolve", ""]
     # What takes its turn is of the rest.
     assert "no earlier run tells how long 4 of the rest take" in capsys.readouterr().out
 
@@ -190,13 +228,12 @@ _ENDLESS = "#!/bin/sh\nsh -c 'echo $$ > stage; exec sleep 600'\n"
 _ENDLESS_BESIDE = """#!/bin/sh
 case "$*" in
 *losses*) sh -c 'echo $$ > stage; exec sleep 600' ;;
-*experiment*) sleep {timed} ;;
 esac
 """
 
 
 def _begin(
-    project: Path, ignored: signal.Signals | None = None, dvc: str = _ENDLESS
+    project: Path, ignored: signal.Signals | None = None, dvc: str = _ENDLESS, timed: int = 0
 ) -> "subprocess.Popen[bytes]":
     """A pipeline with a stage, which writes its number, that would not end before long."""
     script = project / "dvc"
@@ -204,7 +241,8 @@ def _begin(
     script.chmod(0o700)
     code = (
         "from pathlib import Path; from repro import pipeline as p;"
-        "p._stages = lambda: {'experiment@weak_scaling': []};"
+        "p._stages = lambda: {'experiment@weak_scaling': ['weak_scaling.nc']};"
+        f"p._changed, p._AHEAD = list, ('sh', '-c', 'sleep {timed}');"
         "p.ROOT, p._TIMES = Path.cwd(), Path('times'); p.run_pipeline(None)"
     )
 
@@ -266,7 +304,7 @@ def test_told_to_end_it_leaves_nothing_running(project: Path, how: signal.Signal
 def test_told_to_end_it_leaves_nothing_running_beside(
     project: Path, timed: int, how: signal.Signals
 ) -> None:
-    started = _begin(project, dvc=_ENDLESS_BESIDE.format(timed=timed))
+    started = _begin(project, dvc=_ENDLESS_BESIDE, timed=timed)
     started.send_signal(how)
     assert started.wait(60) is not None
     wait_until(lambda: not _stage_runs(project))
@@ -289,3 +327,22 @@ def test_nohup_outlives_its_terminal(project: Path) -> None:
     assert _stage_runs(project)
     started.terminate()
     started.wait(60)
+
+
+@pytest.mark.slow
+def test_what_depends_on_what_changed_is_measured_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dvc.repo import Repo
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dvc.yaml").write_text(_THREE)
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(name)
+    with Repo.init(no_scm=True) as repo:
+        repo.reproduce()
+    monkeypatch.setattr(pipeline, "ROOT", tmp_path)
+    assert pipeline._changed(["first", "second", "third"]) == []
+    (tmp_path / "one").write_text("another")
+    assert pipeline._changed(["first", "second", "third"]) == ["first", "second"]
+    assert pipeline._changed(["second", "third"]) == []

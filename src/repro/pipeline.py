@@ -6,11 +6,13 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import yaml
@@ -20,7 +22,7 @@ from repro.atomic import replace_text
 from repro.catalog.reading import choose
 from repro.catalog.studies.experiments import EXPERIMENTS, experiment
 from repro.errors import ReproError
-from repro.launch.ranks.kept import keep_ranks
+from repro.launch.following import follows
 from repro.observe.environment import is_rationed
 from repro.paths import PARAMS, RESULTS, ROOT
 from repro.results.reference import REFERENCE
@@ -29,8 +31,10 @@ from repro.results.reference import REFERENCE
 _TIMES, _KEPT_TIMES = (folder / "stage_times.json" for folder in (RESULTS, REFERENCE))
 _PROFILE = PARAMS / "pipeline.yaml"
 _DVC = ("dvc", "--wait-for-lock", "repro")
+_AHEAD = (sys.executable, "-m", "repro.experiments.ahead")
 _ALONE = "--single-item"  # without what a stage depends on
 _RUNNING = re.compile(r"Running stage '(.+)':")
+_MEASURING = re.compile(r"^Measuring (\S+)$")
 _UNCHANGED = re.compile(r"Stage '(.+)' didn't change")
 # What a reader would open, of what a stage leaves; without a suffix it is a folder.
 _SHOWN = ("", ".ipynb", ".png", ".html", ".nc")
@@ -39,7 +43,8 @@ _SHORTEST_SHOWN_S = 2.0
 _AS_FAST_S = 60.0
 # What needs little else goes first, so that there is something to look at.
 _FIRST, _SECOND = "first_look", ("notebooks", "resolve")
-# Ranks of what is timed mostly wait for links; what is not timed goes beside them.
+# Ranks of what is timed mostly wait for links; what is not timed goes beside them, as do notebooks
+# that show what was measured ahead.
 _TIMED = ("experiment@", "collectives@", "sensitivity", "communication", "hierarchical_zero")
 _BESIDE = ("losses", "predictions", "validation")
 # The exit status of what was interrupted, as shells have it.
@@ -72,16 +77,12 @@ def run_pipeline(profile: str | None) -> int:
         beside=() if is_rationed() else _BESIDE,
     )
     try:
-        timed = [name for name in course.outputs if name.startswith(_TIMED)]
-        with keep_ranks() as course.environment:
-            status = (
-                _follow(course, _FIRST)
-                or _follow(course, *_SECOND)
-                or _follow_beside(course, timed)
-            )
-        # What follows measures processors, beside which even ranks that rest are too much.
-        course.environment = {}
-        return status or _follow(course)
+        return (
+            _follow(course, _FIRST)
+            or _follow(course, *_SECOND)
+            or _measure_ahead(course, chosen)
+            or _follow(course)
+        )
     except KeyboardInterrupt:
         return _INTERRUPTED
     finally:
@@ -112,15 +113,15 @@ def _read(path: Path) -> dict[str, dict[str, float]]:
 @dataclass
 class _Course:
     """How far the stages are; `times_s` is what each took, the last time it ran, `reference_s` what
-    it took the reference run, `beside` those that run beside others here, and `environment` what
-    all but these get."""
+    it took the reference run, `beside` those that run beside others here, and `ahead` those that
+    are measured before DVC runs them."""
 
     outputs: dict[str, list[str]]
     times_s: dict[str, float]
     reference_s: dict[str, float]
     beside: tuple[str, ...]
     left: set[str] = field(init=False)
-    environment: Mapping[str, str] = field(default_factory=dict)
+    ahead: frozenset[str] = frozenset()
     began: float = field(default_factory=time.monotonic)
     stage: str = ""
     stage_began: float = 0.0
@@ -158,65 +159,139 @@ class _Course:
         """The stage that runs has ended; what to say of it."""
         taken_s = time.monotonic() - self.stage_began
         self.times_s[self.stage] = round(taken_s, 1)
-        shown = [path for path in self.outputs[self.stage] if Path(path).suffix in _SHOWN]
-        if taken_s < _SHORTEST_SHOWN_S or not shown:
+        if taken_s < _SHORTEST_SHOWN_S:
             return ""
-        return f"{self.stage} took {_duration(taken_s)}; look at {', '.join(shown)}"
+        took = f"{self.stage} took {_duration(taken_s)}"
+        if self.stage in self.ahead:
+            return took
+        look = self.look(self.stage)
+        return f"{took}; {look}" if look else ""
+
+    def look(self, stage: str) -> str:
+        """What there is to look at of a stage that ran."""
+        shown = [path for path in self.outputs[stage] if Path(path).suffix in _SHOWN]
+        return f"look at {', '.join(shown)}" if shown else ""
 
 
-def _follow_beside(course: _Course, timed: list[str]) -> int:
-    """Run DVC on stages that are timed, in their order, and in the time that they leave on others.
+def _measure_ahead(course: _Course, profile: str) -> int:
+    """Measure what timed notebooks will ask for, in one process (`repro.experiments.ahead`), while
+    DVC runs these behind it, and in the time that links leave what else goes beside.
 
-    Neither looks at what its stages depend on, which both would lock. What fails beside is run
-    again in its turn, and says why then.
+    What does not go well beside is run again in its turn, and says why then.
     """
-    if not course.beside:
-        return _follow(course, *timed)
-    _say(f"beside experiments: {', '.join(course.beside)}")
-    command = [*_DVC, _ALONE, *course.beside]
-    # Kernels begin sessions, and run this first.
-    environment = {**os.environ, "PYTHONSTARTUP": giving_way.__file__}
+    timed = [name for name in course.outputs if name.startswith(_TIMED)]
+    names = {
+        Path(path).stem: stage
+        for stage in _changed(timed)
+        for path in course.outputs[stage]
+        if path.endswith(".nc")
+    }
+    if not names:
+        return 0
+    course.ahead = frozenset(names.values())
+    with ExitStack() as stack:
+        measuring = stack.enter_context(_started([*_AHEAD, profile, *names], os.environ))
+        lanes = []
+        if course.beside:
+            _say(f"beside experiments: their notebooks, {', '.join(course.beside)}")
+            for stages, how in ((timed, follows(measuring.pid)), (course.beside, {})):
+                lanes.append(stack.enter_context(_beside(stages, how)))
+                Thread(target=_tell, args=(course, lanes[-1]), daemon=True).start()
+        if not (status := _hear(course, measuring, _MEASURING, names)):
+            for lane in lanes:
+                lane.wait()
+        return status
+
+
+def _changed(stages: list[str]) -> list[str]:
+    """Those that DVC would run, in their order: what they depend on has changed, or will."""
+    from dvc.repo import Repo
+
+    with Repo(str(ROOT)) as repo:
+        changed, made = repo.status(targets=stages), set[str]()
+        found = []
+        for stage in repo.index.stages:
+            if stage.addressing in stages and (
+                stage.addressing in changed or made & {one.fs_path for one in stage.deps}
+            ):
+                found.append(stage.addressing)
+                made |= {one.fs_path for one in stage.outs}
+    return found
+
+
+@contextmanager
+def _beside(
+    stages: Sequence[str], environment: Mapping[str, str]
+) -> Iterator["subprocess.Popen[str]"]:
+    """DVC on stages that give way, whatever they depend on, which others would lock."""
     with _started(
-        command,
-        environment,
-        stdout=subprocess.DEVNULL,
+        [*_DVC, _ALONE, *stages],
+        # Kernels begin sessions, and run this first.
+        {**os.environ, **environment, "PYTHONSTARTUP": giving_way.__file__},
         stderr=subprocess.DEVNULL,
         preexec_fn=giving_way.give_way,
-    ) as beside:
-        if not (status := _follow(course, _ALONE, *timed)):
-            beside.wait()
-        return status
+    ) as process:
+        yield process
+
+
+def _tell(course: _Course, process: "subprocess.Popen[str]") -> None:
+    """Say what can be looked at, of stages that are run beside: each has ended when another begins,
+    or the process well."""
+    look = ""
+    for line in _lines(process):
+        if began := _RUNNING.search(line):
+            _say(look)
+            look = course.look(began[1])
+            # A bar of what is measured meanwhile may stand in this line.
+            look = look and f"\n{began[1]}: {look}"
+    if process.wait() == 0:
+        _say(look)
 
 
 def _follow(course: _Course, *targets: str) -> int:
     """Run DVC, and say more where it begins and ends a stage."""
-    environment = {**os.environ, **course.environment}
-    with _started([*_DVC, *targets], environment, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            began, unchanged = _RUNNING.search(line), _UNCHANGED.search(line)
-            if (began or unchanged) and course.stage:
-                _say(course.end())
-                course.stage = ""
-            if began:
-                _say(course.begin(began[1]))
-            elif unchanged:
-                course.left.discard(unchanged[1])
-            else:
-                print(line, end="", flush=True)
-        status = process.wait()
+    with _started([*_DVC, *targets], os.environ) as process:
+        return _hear(course, process, _RUNNING, {})
+
+
+def _hear(
+    course: _Course,
+    process: "subprocess.Popen[str]",
+    begins: re.Pattern[str],
+    names: Mapping[str, str],
+) -> int:
+    """What a process says, and more where a stage begins and ends; its exit status. It may have
+    names of its own for stages."""
+    for line in _lines(process):
+        began, unchanged = begins.search(line), _UNCHANGED.search(line)
+        if (began or unchanged) and course.stage:
+            _say(course.end())
+            course.stage = ""
+        if began:
+            _say(course.begin(names.get(began[1], began[1])))
+        elif unchanged:
+            course.left.discard(unchanged[1])
+        else:
+            print(line, end="", flush=True)
+    status = process.wait()
     if course.stage and status == 0:
         _say(course.end())
     course.stage = ""
     return status
 
 
+def _lines(process: "subprocess.Popen[str]") -> Iterator[str]:
+    assert process.stdout is not None
+    yield from process.stdout
+
+
 @contextmanager
 def _started(
     command: list[str], environment: Mapping[str, str], **how: Any
-) -> Iterator["subprocess.Popen[Any]"]:
-    """Run DVC in a session of its own, which hears only from this process: that passes on whatever
-    tells it to end, a KeyboardInterrupt here, so that neither goes on without the other."""
+) -> Iterator["subprocess.Popen[str]"]:
+    """Run something in a session of its own, which hears only from this process: that passes on
+    whatever tells it to end, a KeyboardInterrupt here, so that neither goes on without the other.
+    """
     told: list[int] = []
     known = False
 
@@ -232,7 +307,13 @@ def _started(
             signal.signal(number, tell)
     try:
         process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, start_new_session=True, **how
+            command,
+            cwd=ROOT,
+            env=environment,
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            text=True,
+            **how,
         )
     except FileNotFoundError:
         raise ReproError("dvc is not on the PATH; activate the environment") from None

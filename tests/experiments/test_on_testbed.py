@@ -1,6 +1,8 @@
 """An experiment as a whole: resuming, and a machine that cannot run it."""
 
 import json
+import subprocess
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -15,15 +17,16 @@ from repro.catalog.models.trainable import trainable
 from repro.catalog.studies.selection import Selection, select
 from repro.catalog.systems.clusters import cluster
 from repro.errors import NotRunHere, ReproError
+from repro.experiments import ahead, on_testbed, this_machine
 from repro.experiments import computing as computing_times
 from repro.experiments import obtain as obtaining
-from repro.experiments import on_testbed, this_machine
 from repro.experiments.computing import measure_missing
 from repro.experiments.obtain import finish, obtain_sensitivity
 from repro.experiments.on_testbed import resolve_on_testbed
 from repro.launch import carry_out as carrying
 from repro.launch import cases
 from repro.launch.cases import in_dimension
+from repro.launch.following import follows, wait_until_measured
 from repro.launch.journal import Journal
 from repro.launch.messages import Order, Site
 from repro.predict.explore.experiments.compute import compute_time
@@ -132,6 +135,65 @@ def test_what_two_experiments_have_in_common_is_measured_once(
     assert trained("strong_scaling", f"{folder}/mine.nc", [4, 8]) == [4, 8]
     assert trained("strong_scaling", f"{folder}/strong_scaling.nc", [4, 8]) == [8]
     assert trained("strong_scaling", f"{folder}/strong_scaling.nc", [4, 8]) == [4, 8]
+
+
+def test_what_is_measured_ahead_is_found_by_who_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Micro batches of 4 on 4 GPUs are a part of both experiments, and measured once."""
+    monkeypatch.setattr(obtaining, "RESULTS", tmp_path)
+    names = ("weak_scaling", "strong_scaling")
+    chosen = {
+        name: select(name, models="gpt2-medium", protocol="rdma", gpus=(4, 8)) for name in names
+    }
+    monkeypatch.setattr(
+        ahead, "resolve_stage", lambda name, profile: [obtaining.resolve(chosen[name])]
+    )
+    session = _FakeSession()
+    _answer_with(session, monkeypatch, [])
+    ahead.measure_ahead("default", names)
+    assert [order.ranks for order in session.trained] == [4, 8, 8]
+    assert capsys.readouterr().out == "Measuring weak_scaling\nMeasuring strong_scaling\n"
+    monkeypatch.setenv(*_following_what_ended())
+    for name in names:
+        found = obtaining.obtain(chosen[name], f"{tmp_path.name}/{name}.nc")
+        assert found.gpus.values.tolist() == [4, 8]
+        assert not any(Journal(tmp_path / f"{name}.nc").has(one) for one in json.loads(found.asked))
+    assert len(session.trained) == 3
+
+
+def _following_what_ended() -> tuple[str, str]:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    ((name, pid),) = follows(ended.pid).items()
+    return name, pid
+
+
+def test_who_follows_waits_and_measures_nothing_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    selection = select("weak_scaling", models="gpt2-medium", protocol="rdma")
+    cases_asked = resolve_on_testbed(selection, tmp_path, "95,5").cases
+    journal = Journal(tmp_path / "out.nc")
+    kept = xr.Dataset({"loss": ("iteration", [1.0])})
+    with subprocess.Popen(["sleep", "600"]) as measuring:
+        for name, pid in follows(measuring.pid).items():
+            monkeypatch.setenv(name, pid)
+        waiting = threading.Thread(target=wait_until_measured, args=(cases_asked, journal))
+        waiting.start()
+        for case in cases_asked:
+            waiting.join(0.1)
+            assert waiting.is_alive()
+            journal.keep(case.inputs, kept)
+        waiting.join()
+        measuring.kill()
+    monkeypatch.setenv(*_following_what_ended())
+    session = _FakeSession()
+    _answer_with(session, monkeypatch, [])
+    monkeypatch.setattr(obtaining, "RESULTS", tmp_path)
+    with pytest.raises(ReproError, match=r"2 GPUs and 2 more were not measured ahead"):
+        obtaining.obtain(selection, f"{tmp_path.name}/other.nc")
+    assert not session.trained
 
 
 def test_another_parameter_is_another_configuration(

@@ -91,7 +91,7 @@ def resolve(
     profile: Annotated[str, typer.Option(help="Of every experiment.")] = "default",
 ) -> None:
     """Fix every number of what the pipeline measures, a file a stage in results/resolved/."""
-    from repro.experiments.write_resolved import write_resolved
+    from repro.experiments.stages import write_resolved
 
     for path in write_resolved(profile, RESULTS / "resolved"):
         typer.echo(path)

@@ -18,6 +18,7 @@ from repro.experiments.resolved import Resolved
 from repro.experiments.sweeps import resolve_sweep
 from repro.launch.carry_out import carry_out
 from repro.launch.cases import in_dimension
+from repro.launch.following import wait_until_measured
 from repro.launch.journal import Journal
 from repro.paths import ENWIKI, PARAMS, RESULTS
 from repro.predict.explore.experiments.compute import compute_time
@@ -55,7 +56,7 @@ def obtain(
     """
     path = RESULTS.parent / (output or f"results/adhoc/{selection.label}.nc")
     journal = Journal(path)
-    if isinstance(selection, Selection) and path == _own_path(selection.name):
+    if isinstance(selection, Selection) and path == own_path(selection.name):
         begins = begins or selection.experiment.begins
     if selection.source in _MEASURED:
         if isinstance(selection, Selection) and selection.source == "testbed":
@@ -63,10 +64,10 @@ def obtain(
         dataset = carried_out(resolve(selection), journal, path)
     else:
         dataset = look_up(selection)
-    return finish(dataset, path, journal, Journal(_own_path(begins)) if begins else None)
+    return finish(dataset, path, journal, Journal(own_path(begins)) if begins else None)
 
 
-def _own_path(name: str) -> Path:
+def own_path(name: str) -> Path:
     """Where the pipeline has an experiment's dataset."""
     return RESULTS / f"{name}.nc"
 
@@ -128,6 +129,7 @@ def resolve_sensitivity(selection: Selection) -> list[Resolved]:
 
 def carried_out(resolved: Resolved, journal: Journal, path: Path) -> xr.Dataset:
     """The dataset of what is resolved; what the journal has is not run again."""
+    wait_until_measured(resolved.cases, journal)
     # Ranks on real nodes write beside the output.
     logs = path.with_suffix(".logs")
     return resolved.describe(
@@ -138,8 +140,8 @@ def carried_out(resolved: Resolved, journal: Journal, path: Path) -> xr.Dataset:
 def finish(
     dataset: xr.Dataset, path: Path, journal: Journal, following: Journal | None = None
 ) -> xr.Dataset:
-    """Write a complete dataset; only then may its parts be forgotten, or handed on to the journal
-    of what follows. Where nothing can be run, those that were run elsewhere are kept."""
+    """Write a complete dataset; only then are its parts handed on to the journal of what follows,
+    and forgotten. Where nothing can be run, those that were run elsewhere are kept."""
     write_dataset(dataset, path)
     if dataset.data_vars:
         if following:

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import xarray as xr
@@ -36,14 +38,12 @@ class Journal:
         write_dataset(dataset, self._path(inputs))
 
     def hand_on(self, other: "Journal") -> None:
-        """Let what is finished here be found in another experiment's journal, and no longer here.
-
-        Its configurations with the same inputs need not be measured again.
-        """
-        if self._folder.exists():
+        """Let what is finished here be found in another experiment's journal too: configurations
+        with the same inputs need not be measured again."""
+        for path in self._folder.glob("*.nc"):
             other._folder.mkdir(parents=True, exist_ok=True)
-            for path in self._folder.glob("*.nc"):
-                path.replace(other._folder / path.name)
+            with suppress(FileExistsError):
+                os.link(path, other._folder / path.name)
 
     def clear(self) -> None:
         """Forget everything: the experiment is complete."""

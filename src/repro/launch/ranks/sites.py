@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from tempfile import TemporaryFile
 from typing import IO
@@ -14,11 +14,15 @@ from tqdm import tqdm
 
 from repro.errors import NotRunHere, ReproError
 from repro.launch.messages import Failure, Order, Progress, Ready, Site, Waiting, Work
-from repro.launch.ranks.kept import END_S, end, keep, take
 from repro.results.outcome import Outcome, OutOfMemory
 from repro.testbed.ability import ENTER, NOT_LINUX, explain_refusal
 from repro.testbed.enter import REFUSED
 from repro.train.records import Report
+
+# What a supervisor gets to bury its ranks.
+_END_S = 20.0
+# The session whose ranks were left last; None where nobody keeps any.
+_resting: "list[Session] | None" = None
 
 
 @dataclass(frozen=True)
@@ -29,8 +33,7 @@ class Session:
     _pipe: Connection
     _log: IO[bytes]
     _say: Callable[[str], None]
-    # None: another process started it.
-    _supervisor: "subprocess.Popen[bytes] | None" = None
+    _supervisor: "subprocess.Popen[bytes]"
 
     def run(self, order: Order[Work]) -> Outcome | OutOfMemory:
         """Have an order carried out, as `take_turns` does."""
@@ -85,28 +88,29 @@ class Session:
         return answer
 
     def _lost(self) -> ReproError:
-        code = self._supervisor.wait(END_S) if self._supervisor is not None else None
+        code = self._supervisor.wait(_END_S)
         self._log.seek(0)
         text = self._log.read().decode(errors="replace")
         lines = [line for line in text.splitlines() if line.strip()]
         if code == REFUSED:
             return NotRunHere(explain_refusal(lines[-1]))
-        ended = "ended" if code is None else f"ended with exit code {code}"
         return ReproError(
-            f"the supervisor of the ranks {ended}; "
+            f"the supervisor of the ranks ended with exit code {code}; "
             f"its last line: {lines[-1] if lines else '(none)'}"
         )
 
+    def _rests(self) -> bool:
+        """Who rests says nothing, but for the end of what was killed."""
+        return not self._pipe.poll()
+
     def _end(self) -> None:
-        if self._supervisor is None:
-            end(self._pipe.fileno())
-            return
         self._pipe.close()
         try:
-            self._supervisor.wait(END_S)
+            self._supervisor.wait(_END_S)
         except subprocess.TimeoutExpired:
             self._supervisor.kill()
             self._supervisor.wait()
+        self._log.close()
 
 
 def _to_stderr(words: str) -> None:
@@ -114,9 +118,22 @@ def _to_stderr(words: str) -> None:
 
 
 @contextmanager
+def keep_ranks() -> Iterator[None]:
+    """Until the context ends, ranks that are left stay up for who opens the same site next."""
+    global _resting
+    _resting = []
+    try:
+        yield
+    finally:
+        for session in _resting:
+            session._end()
+        _resting = None
+
+
+@contextmanager
 def open_site(site: Site, say: Callable[[str], None] = _to_stderr) -> Iterator[Session]:
-    """Start the ranks of a site, or take those that are kept (`repro.launch.ranks.kept`); when the
-    context ends, nothing of them is left, unless they are kept for who comes next.
+    """Start the ranks of a site, or take those that rest (`keep_ranks`); when the context ends,
+    nothing of them is left, unless they are kept.
 
     `say` gets a line whenever a check of ranks or links waits for a machine that is busy.
 
@@ -129,19 +146,30 @@ def open_site(site: Site, say: Callable[[str], None] = _to_stderr) -> Iterator[S
     """
     if sys.platform != "linux":
         raise NotRunHere(NOT_LINUX)
-    taken = take(site)
-    session = Session(site, *taken, say) if taken else _start(site, say)
-    kept = False
+    session = _taken(site, say)
+    left = False
     try:
-        if not taken:
+        if session is None:
+            session = _start(site, say)
             session._begin()
         yield session
-        kept = keep(site, session._pipe, session._log)
+        left = True
     finally:
-        if not kept:
-            session._end()
-        session._pipe.close()
-        session._log.close()
+        if session is not None:
+            if left and _resting is not None and session._rests():
+                _resting.append(session)
+            else:
+                session._end()
+
+
+def _taken(site: Site, say: Callable[[str], None]) -> Session | None:
+    """A session whose ranks rest; others end, not to be in the way of those that start now."""
+    while _resting:
+        session = _resting.pop()
+        if session.site == site and session._rests():
+            return replace(session, _say=say)
+        session._end()
+    return None
 
 
 def _start(site: Site, say: Callable[[str], None]) -> Session:
