@@ -8,7 +8,6 @@ table has a row for each stage, and for those that measure what their seconds we
     python benchmarks/pipeline.py ci        # budgets: 12 minutes, 4 GiB
 """
 
-import ctypes
 import json
 import os
 import subprocess
@@ -26,7 +25,6 @@ from repro.paths import ROOT
 _BUDGET_MINUTES = {"default": 30, "ci": 12}
 _BUDGET_GIB = 4
 _SAMPLE_S = 2.0
-_PR_SET_CHILD_SUBREAPER = 36
 _RUN = "from repro.cli import main; main()"
 
 
@@ -69,8 +67,6 @@ def _table(results: Path, profile: str) -> pd.DataFrame:
 def main() -> None:
     """Run the profile named on the command line and print time and memory beside the budgets."""
     profile = sys.argv[1] if len(sys.argv) > 1 else "default"
-    # Ranks that are kept between stages outlive who started them.
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with tempfile.TemporaryDirectory() as folder:
         clone = Path(folder) / "repro"

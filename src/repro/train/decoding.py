@@ -19,7 +19,7 @@ from repro.catalog.studies.decoding import Weights
 from repro.catalog.studies.gpu import GpuWeights
 
 # Calls of attention of which the median is taken, with one sequence.
-_ATTENDED = 3
+_ATTENDED = 10
 _BASE = 10_000.0
 # Numbers of a matrix that differ, a prime, so that rows do too: to draw all takes longer than what
 # is measured.

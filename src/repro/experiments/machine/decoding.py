@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
+from scipy.optimize import isotonic_regression
 from tqdm import tqdm
 
 from repro.catalog.models.open_models import DecoderShape
@@ -109,7 +110,9 @@ def _measured(probed: xr.Dataset, shapes: tuple[DecoderShape, DecoderShape]) -> 
     batches, contexts = (
         probed[dim].values.astype(float) for dim in ("probe_batch", "probe_context")
     )
-    steps = [Curve((batches,), one.values) for one in probed["probe_token_s"]]
+    # A step of more sequences never takes less: fewer were disturbed then.
+    rising = [isotonic_regression(one.values).x for one in probed["probe_token_s"]]
+    steps = [Curve((batches,), token_s) for token_s in rising]
     attention = Curve((batches, contexts), probed["attention_s"].values)
     return Measured(shapes, (steps[0], steps[1]), attention)
 
