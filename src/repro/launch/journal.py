@@ -2,14 +2,13 @@
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import xarray as xr
 
+from repro.atomic import replacing
 from repro.observe.environment import sources_digest
 from repro.results.store import read_dataset, write_dataset
 
@@ -41,9 +40,8 @@ class Journal:
         """Let what is finished here be found in another experiment's journal too: configurations
         with the same inputs need not be measured again."""
         for path in self._folder.glob("*.nc"):
-            other._folder.mkdir(parents=True, exist_ok=True)
-            with suppress(FileExistsError):
-                os.link(path, other._folder / path.name)
+            with replacing(other._folder / path.name) as copy:
+                shutil.copyfile(path, copy)
 
     def clear(self) -> None:
         """Forget everything: the experiment is complete."""
