@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -95,9 +96,9 @@ def test_it_says_what_runs_how_long_and_what_to_look_at(
     first = capsys.readouterr().out
     assert "[2/5] first_look: 0 s gone, no earlier run tells how long 3 of the rest take" in first
     assert "beside experiments: their notebooks, losses, predictions, validation" in first
-    assert "first_look took 0 s; look at results/first_look/breakdown.png" in first
+    assert re.search(r"first_look took \d+ s; look at results/first_look/breakdown.png\n", first)
     # What is measured ahead can be looked at when its notebook is done.
-    assert "experiment@weak_scaling took 0 s\n" in first
+    assert re.search(r"experiment@weak_scaling took \d+ s\n", first)
     assert "experiment@weak_scaling: look at results/weak_scaling.nc" in first
     assert "> a command" in first
     (project / "stage_times.json").write_text(

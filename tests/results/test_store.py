@@ -24,6 +24,7 @@ def test_what_decoding_measures_today_is_a_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "RESULTS", tmp_path)
-    today = xr.Dataset({name: ("repeat", [1.0]) for name in _MEASURED})
+    measured = {name: ("repeat", [1.0]) for name in _MEASURED}
+    today = xr.Dataset(measured, {"probe_width": [1792, 2304]})
     store.write_dataset(today, tmp_path / "decoding.nc")
     assert set(store.read_result("decoding").data_vars) == set(_MEASURED)
