@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
@@ -219,19 +219,17 @@ def _changed(stages: list[str]) -> list[str]:
     return found
 
 
-@contextmanager
 def _beside(
     stages: Sequence[str], environment: Mapping[str, str]
-) -> Iterator["subprocess.Popen[str]"]:
+) -> AbstractContextManager["subprocess.Popen[str]"]:
     """DVC on stages that give way, whatever they depend on, which others would lock."""
-    with _started(
+    return _started(
         [*_DVC, _ALONE, *stages],
         # Kernels begin sessions, and run this first.
         {**os.environ, **environment, "PYTHONSTARTUP": giving_way.__file__},
         stderr=subprocess.DEVNULL,
         preexec_fn=giving_way.give_way,
-    ) as process:
-        yield process
+    )
 
 
 def _tell(course: _Course, process: "subprocess.Popen[str]") -> None:

@@ -34,7 +34,6 @@ class Linear:
     What it is made of is used up."""
 
     def __init__(self, full: torch.Tensor, weights: Weights | GpuWeights):
-        self.inputs = full.shape[1]
         self._weight = full
         self._scale: torch.Tensor | None = None
         if weights == "int8":

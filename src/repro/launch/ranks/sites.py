@@ -146,20 +146,19 @@ def open_site(site: Site, say: Callable[[str], None] = _to_stderr) -> Iterator[S
     """
     if sys.platform != "linux":
         raise NotRunHere(NOT_LINUX)
-    session = _taken(site, say)
+    taken = _taken(site, say)
+    session = taken or _start(site, say)
     left = False
     try:
-        if session is None:
-            session = _start(site, say)
+        if not taken:
             session._begin()
         yield session
         left = True
     finally:
-        if session is not None:
-            if left and _resting is not None and session._rests():
-                _resting.append(session)
-            else:
-                session._end()
+        if left and _resting is not None and session._rests():
+            _resting.append(session)
+        else:
+            session._end()
 
 
 def _taken(site: Site, say: Callable[[str], None]) -> Session | None:
