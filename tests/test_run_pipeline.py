@@ -73,7 +73,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(pipeline, "_PROFILE", profile)
     monkeypatch.setattr(pipeline, "_TIMES", tmp_path / "stage_times.json")
     monkeypatch.setattr(pipeline, "_KEPT_TIMES", tmp_path / "kept_times.json")
-    monkeypatch.setattr(pipeline, "_SHORTEST_SHOWN_S", 0.05)
+    monkeypatch.setattr(pipeline, "_SHORTEST_SHOWN_S", 0.0)
     monkeypatch.setattr(pipeline, "_stages", lambda: _STAGES)
     monkeypatch.setattr(pipeline, "_changed", lambda stages: stages)
     monkeypatch.setattr(pipeline, "_AHEAD", ("sh", str(tmp_path / "ahead")))
@@ -94,7 +94,8 @@ def test_it_says_what_runs_how_long_and_what_to_look_at(
     _install(project)
     assert pipeline.run_pipeline(None) == 0
     first = capsys.readouterr().out
-    assert "[2/5] first_look: 0 s gone, no earlier run tells how long 3 of the rest take" in first
+    unknown = "no earlier run tells how long 3 of the rest take"
+    assert re.search(rf"\[2/5\] first_look: \d+ s gone, {unknown}", first)
     assert "beside experiments: their notebooks, losses, predictions, validation" in first
     assert re.search(r"first_look took \d+ s; look at results/first_look/breakdown.png\n", first)
     # What is measured ahead can be looked at when its notebook is done.
@@ -111,7 +112,7 @@ def test_it_says_what_runs_how_long_and_what_to_look_at(
     )
     assert pipeline.run_pipeline(None) == 0
     second = capsys.readouterr().out
-    assert "[2/5] first_look: 0 s gone, about 6.0 min left" in second
+    assert re.search(r"\[2/5\] first_look: \d+ s gone, about 6.0 min left", second)
     assert "about 3.3 min left" in second
     times = json.loads((project / "stage_times.json").read_text())
     assert times["ci"] == {"site": 1.0}
@@ -197,7 +198,7 @@ def test_a_first_run_is_told_from_the_reference_run_how_long_it_will_take(
     )
     # The first look and the experiment were over at once, and are stages of both now.
     last = (60 + 180) / (60 + 60 + 120 + 30) * 240
-    assert f"site: 0 s gone, about {last / 60:.1f} min left, from" in said
+    assert re.search(rf"site: \d+ s gone, about {last / 60:.1f} min left, from", said)
 
 
 def test_what_stages_took_is_kept_with_a_reference_run(project: Path) -> None:

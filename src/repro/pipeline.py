@@ -44,8 +44,11 @@ _AS_FAST_S = 60.0
 # What needs little else goes first, so that there is something to look at.
 _FIRST, _SECOND = "first_look", ("notebooks", "resolve")
 # Ranks of what is timed mostly wait for links; what is not timed goes beside them, as do notebooks
-# that show what was measured ahead.
-_TIMED = ("experiment@", "collectives@", "sensitivity", "communication", "hierarchical_zero")
+# that show what was measured ahead: the last needs losses, which have been trained by then.
+_TIMED = (
+    *("experiment@", "testbed_prediction", "collectives@", "sensitivity", "communication"),
+    *("hierarchical_zero", "compression"),
+)
 _BESIDE = ("losses", "predictions", "validation")
 # The exit status of what was interrupted, as shells have it.
 _INTERRUPTED = 130
