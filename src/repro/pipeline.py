@@ -46,8 +46,12 @@ _FIRST, _SECOND = "first_look", ("notebooks", "resolve")
 # Ranks of what is timed mostly wait for links; what is not timed goes beside them, as do notebooks
 # that show what was measured ahead: the last needs losses, which have been trained by then.
 _TIMED = (
-    *("experiment@", "testbed_prediction", "collectives@", "sensitivity", "communication"),
-    *("hierarchical_zero", "compression"),
+    "experiment@",
+    "collectives@",
+    "sensitivity",
+    "communication",
+    "hierarchical_zero",
+    "compression",
 )
 _BESIDE = ("losses", "predictions", "validation")
 # The exit status of what was interrupted, as shells have it.
@@ -194,15 +198,16 @@ def _measure_ahead(course: _Course, profile: str) -> int:
     course.ahead = frozenset(names.values())
     with ExitStack() as stack:
         measuring = stack.enter_context(_started([*_AHEAD, profile, *names], os.environ))
-        lanes = []
+        tellers = []
         if course.beside:
             _say(f"beside experiments: their notebooks, {', '.join(course.beside)}")
             for stages, how in ((timed, follows(measuring.pid)), (course.beside, {})):
-                lanes.append(stack.enter_context(_beside(stages, how)))
-                Thread(target=_tell, args=(course, lanes[-1]), daemon=True).start()
+                lane = stack.enter_context(_beside(stages, how))
+                tellers.append(Thread(target=_tell, args=(course, lane), daemon=True))
+                tellers[-1].start()
         if not (status := _hear(course, measuring, _MEASURING, names)):
-            for lane in lanes:
-                lane.wait()
+            for teller in tellers:
+                teller.join()
         return status
 
 
