@@ -190,10 +190,13 @@ def _share(whole: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
 
 
 def _pieces(tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """A tensor in pieces with their positions, whose numbers take more memory than the data."""
+    """A tensor in pieces with their positions, whose numbers may take more memory than the data."""
+    # Remainders of long ones take several times as long.
+    kind = torch.int32 if tensor.numel() < 2**31 else torch.int64
     for first in range(0, tensor.numel(), _PIECE):
         piece = tensor[first : first + _PIECE]
-        yield piece, torch.arange(first, first + piece.numel(), device=tensor.device)
+        last = first + piece.numel()
+        yield piece, torch.arange(first, last, dtype=kind, device=tensor.device)
 
 
 def _pattern(

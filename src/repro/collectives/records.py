@@ -24,7 +24,7 @@ class CollectiveSweep:
     dtype
         Of the elements.
     warmup
-        Calls before the first that is recorded.
+        Calls of each size before the first that is recorded, over the first turn's links.
     repeats, most_repeats
         Recorded measurements of each size, each of one or more calls: at least, and at most, until
         half of the 95 % interval of their mean is `half_interval` of it.

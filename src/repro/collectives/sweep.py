@@ -173,11 +173,16 @@ def _first_repeats(called: _Called, counters: Counters | None) -> dict[int, _Rep
     asked = called.asked
     found: dict[int, _Repeats] = {}
     for asked_bytes in asked.sizes_bytes:
+        new = asked_bytes not in called.operations
         operation = called.operation(asked_bytes)
-        *_, warm_s = (_timed(operation, 1) for _ in range(asked.warmup))
-        (one_call_s,) = _agreed([warm_s], called.device)
-        calls = max(1, min(_MOST_CALLS, math.ceil(_REPEAT_S / one_call_s)))
-        found[asked_bytes] = _first_repeat(operation, calls, counters)
+        # What a first call loads is there for all turns.
+        for _ in range(asked.warmup if new else 0):
+            _timed(operation, 1)
+        repeat = _first_repeat(operation, 1, counters)
+        (one_call_s,) = _agreed(repeat.time_s, called.device)
+        if (calls := min(_MOST_CALLS, math.ceil(_REPEAT_S / one_call_s))) > 1:
+            repeat = _first_repeat(operation, calls, counters)
+        found[asked_bytes] = repeat
         if one_call_s > asked.longest_call_s:
             break
     return found
