@@ -10,6 +10,8 @@ import torch.distributed as dist
 # same in half precision too: bf16 has all of them up to it.
 _LARGEST_SUM = 256
 _PIECE = 1 << 22
+# Positions below it, and what is added to them, fit into 32 bits.
+_LARGEST_INT32 = 1 << 30
 # Whose size is that of all ranks' data together.
 _SHARED = ("all_gather", "reduce_scatter", "all_to_all")
 
@@ -149,7 +151,7 @@ def _all_gather(result: torch.Tensor, in_place: bool, group: dist.ProcessGroup) 
 def _reduce_scatter(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> _Prepared:
     mine = _share(given, group)
     result = mine if in_place else torch.zeros_like(mine)
-    first, summed = group.rank() * mine.numel(), _summed(group)
+    first, summed = group.rank() * mine.numel() % _period(group), _summed(group)
     return (
         given,
         result,
@@ -160,7 +162,7 @@ def _reduce_scatter(given: torch.Tensor, in_place: bool, group: dist.ProcessGrou
 
 def _all_to_all(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> _Prepared:
     result, share = torch.zeros_like(given), given.numel() // group.size()
-    first = group.rank() * share
+    first = group.rank() * share % _period(group)
     return (
         given,
         result,
@@ -191,8 +193,8 @@ def _share(whole: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
 
 def _pieces(tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """A tensor in pieces with their positions, whose numbers may take more memory than the data."""
-    # Remainders of long ones take several times as long.
-    kind = torch.int32 if tensor.numel() < 2**31 else torch.int64
+    # Remainders of longer integers take longer.
+    kind = torch.int32 if tensor.numel() < _LARGEST_INT32 else torch.int64
     for first in range(0, tensor.numel(), _PIECE):
         piece = tensor[first : first + _PIECE]
         last = first + piece.numel()
