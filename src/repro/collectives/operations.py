@@ -10,8 +10,6 @@ import torch.distributed as dist
 # same in half precision too: bf16 has all of them up to it.
 _LARGEST_SUM = 256
 _PIECE = 1 << 22
-# Positions below it, and what is added to them, fit into 32 bits.
-_LARGEST_INT32 = 1 << 30
 # Whose size is that of all ranks' data together.
 _SHARED = ("all_gather", "reduce_scatter", "all_to_all")
 
@@ -151,7 +149,7 @@ def _all_gather(result: torch.Tensor, in_place: bool, group: dist.ProcessGroup) 
 def _reduce_scatter(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> _Prepared:
     mine = _share(given, group)
     result = mine if in_place else torch.zeros_like(mine)
-    first, summed = group.rank() * mine.numel() % _period(group), _summed(group)
+    first, summed = group.rank() * mine.numel(), _summed(group)
     return (
         given,
         result,
@@ -162,7 +160,7 @@ def _reduce_scatter(given: torch.Tensor, in_place: bool, group: dist.ProcessGrou
 
 def _all_to_all(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> _Prepared:
     result, share = torch.zeros_like(given), given.numel() // group.size()
-    first = group.rank() * share % _period(group)
+    first = group.rank() * share
     return (
         given,
         result,
@@ -192,13 +190,10 @@ def _share(whole: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
 
 
 def _pieces(tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """A tensor in pieces with their positions, whose numbers may take more memory than the data."""
-    # Remainders of longer integers take longer.
-    kind = torch.int32 if tensor.numel() < _LARGEST_INT32 else torch.int64
+    """A tensor in pieces with their positions, whose numbers take more memory than the data."""
     for first in range(0, tensor.numel(), _PIECE):
         piece = tensor[first : first + _PIECE]
-        last = first + piece.numel()
-        yield piece, torch.arange(first, last, dtype=kind, device=tensor.device)
+        yield piece, torch.arange(first, first + piece.numel(), device=tensor.device)
 
 
 def _pattern(

@@ -102,7 +102,7 @@ class _Called:
     operations: dict[int, Operation] = field(default_factory=dict)
 
     def operation(self, asked_bytes: int) -> Operation:
-        """The call of one size, the first time on data that shows whether it is right."""
+        """The call of one size: warm, and the first time on data that shows whether it is right."""
         if asked_bytes not in self.operations:
             dtype = _DTYPES[self.asked.dtype]
             made = prepare(
@@ -114,6 +114,8 @@ class _Called:
                     f"{dist.get_rank()}; what it takes means nothing"
                 )
             made.clear()
+            for _ in range(self.asked.warmup):
+                _timed(made, 1)
             self.operations[asked_bytes] = made
         return self.operations[asked_bytes]
 
@@ -173,16 +175,11 @@ def _first_repeats(called: _Called, counters: Counters | None) -> dict[int, _Rep
     asked = called.asked
     found: dict[int, _Repeats] = {}
     for asked_bytes in asked.sizes_bytes:
-        new = asked_bytes not in called.operations
         operation = called.operation(asked_bytes)
-        # What a first call loads is there for all turns.
-        for _ in range(asked.warmup if new else 0):
-            _timed(operation, 1)
-        repeat = _first_repeat(operation, 1, counters)
-        (one_call_s,) = _agreed(repeat.time_s, called.device)
-        if (calls := min(_MOST_CALLS, math.ceil(_REPEAT_S / one_call_s))) > 1:
-            repeat = _first_repeat(operation, calls, counters)
-        found[asked_bytes] = repeat
+        one = _first_repeat(operation, 1, counters)
+        (one_call_s,) = _agreed(one.time_s, called.device)
+        calls = min(_MOST_CALLS, math.ceil(_REPEAT_S / one_call_s))
+        found[asked_bytes] = one if calls == 1 else _first_repeat(operation, calls, counters)
         if one_call_s > asked.longest_call_s:
             break
     return found
