@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from repro.catalog.studies.experiments import EXPERIMENTS
 from repro.claims.shown.observations import Observation, observation_of
 from repro.claims.verdicts import Judgement
 from repro.experiments.this_machine import caveats
 from repro.figures.compared import SOURCES
-from repro.results.store import read_experiments
 from repro.site.claims import link, read_or_judge
-from repro.site.measured import where
+from repro.site.measured import datasets, where
 from repro.site.pages import figure_image, raw, toctree, write_page
 
 _QUESTION = (
@@ -61,7 +61,8 @@ _ANSWERS = (
 
 def write_home(stage: Path) -> None:
     """Write `index.md`, and the list of the documents."""
-    judgements, results = read_or_judge(), read_experiments()
+    judgements = read_or_judge()
+    known = caveats({name: datasets()[name] for name in EXPERIMENTS})
     named = {judgement.id: judgement for judgement in judgements}
     documents = [path.stem for path in sorted(stage.glob("[A-Z]*.md"), reverse=True)]
     documents += sorted(f"docs/{path.stem}" for path in (stage / "docs").glob("*.md"))
@@ -76,7 +77,7 @@ def write_home(stage: Path) -> None:
         *_picture(),
         raw("</div></div>"),
         "## How sure it is",
-        "\n".join(f"- {line}" for line in [*_counts(judgements), *where(), *caveats(results)]),
+        "\n".join(f"- {line}" for line in [*_counts(judgements), *where(), *known]),
         *_not_measured(judgements),
         "## What did not reproduce",
         _not_reproduced(judgements),

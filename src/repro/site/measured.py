@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import xarray as xr
@@ -11,10 +12,17 @@ from repro.results.store import read_evidence, read_result, read_sweeps, why_not
 from repro.site.pages import table, write_page
 
 
+@cache
+def datasets() -> dict[str, xr.Dataset]:
+    """All that the pipeline measures, read once; what is missing says so."""
+    others = {name: read_result(name) for name in ("sensitivity", "decoding")}
+    return read_evidence() | read_sweeps() | others
+
+
 def where() -> list[str]:
     """Dates, machines and profiles of all that was measured, a line each."""
     seen: dict[str, list[str]] = {}
-    for dataset in _datasets().values():
+    for dataset in datasets().values():
         for part in _provenance(dataset):
             machine = part["machine"]
             text = (
@@ -32,7 +40,7 @@ def where() -> list[str]:
 def missing() -> list[str]:
     """What was not measured and why, a line per reason."""
     reasons: dict[str, list[str]] = {}
-    for name, dataset in _datasets().items():
+    for name, dataset in datasets().items():
         if reason := why_not_run(dataset):
             reasons.setdefault(reason, []).append(name)
     return [f"not measured: {', '.join(names)} ({why})" for why, names in reasons.items()]
@@ -41,7 +49,7 @@ def missing() -> list[str]:
 def write_provenance(stage: Path) -> None:
     """Write `provenance.md`: when, where, by what code and with what versions."""
     rows = []
-    for name, dataset in _datasets().items():
+    for name, dataset in datasets().items():
         for part in _provenance(dataset):
             versions = ", ".join(f"{what} {which}" for what, which in part["versions"].items())
             machine = part["machine"]
@@ -84,11 +92,6 @@ def _validation() -> Iterator[tuple[str, ...]]:
                 f"{row['p90_pct']:.1f} %",
                 f"{row['bias_pct']:+.1f} %",
             )
-
-
-def _datasets() -> dict[str, xr.Dataset]:
-    others = {name: read_result(name) for name in ("sensitivity", "decoding")}
-    return read_evidence() | read_sweeps() | others
 
 
 def _provenance(dataset: xr.Dataset) -> list[dict[str, dict[str, str]]]:
