@@ -18,6 +18,7 @@ from repro.figures.experiments.pipelines import (
     timeline,
     timer_breakdown,
 )
+from repro.figures.panels import HEIGHT, WIDTH
 from repro.figures.predicted.larger import larger_scale
 from repro.predict.explore.experiments.predicted import predict_experiment
 from repro.predict.explore.jobs.larger import predict_larger
@@ -103,9 +104,23 @@ def test_micro_batches_have_a_line_per_model(backend: str) -> None:
     results = predict_experiment(select("micro_batches", "predicted", "rdma", profile="predicted"))
     figure = share_by_micro_batch(results)
     curves = figure.traverse(lambda element: element, [hv.Curve])
-    assert len(curves) == 4
+    assert [curve.label for curve in curves] == [
+        "GPT-2-Medium",
+        "GPT-2-Large",
+        "BERT-Large",
+        "T5-Large",
+    ]
     assert all(np.nanmax(curve.dimension_values(1)) <= 100 for curve in curves)
     drawn(figure, backend)
+
+
+def test_a_panel_with_one_logarithmic_axis_is_as_wide_as_others() -> None:
+    results = predict_experiment(select("micro_batches", "predicted", "rdma", profile="predicted"))
+    hvplot.extension("matplotlib", logo=False)
+    picture = drawn(share_by_micro_batch(results), "matplotlib")
+    picture.canvas.draw()
+    box = picture.axes[0].get_window_extent()
+    assert box.width / box.height == pytest.approx(WIDTH / HEIGHT, rel=0.01)
 
 
 def test_larger_models_have_two_panels(backend: str) -> None:

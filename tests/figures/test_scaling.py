@@ -58,7 +58,7 @@ def test_rates_are_gigabits_at_full_scale(made_up_results: xr.Dataset, backend: 
     highest = max(float(np.nanmax(curve.dimension_values("received"))) for curve in curves)
     assert highest == pytest.approx(20 * 0.5 / 0.275, rel=0.02)
     (marks,) = panel.traverse(lambda element: element, [hv.Rectangles])
-    assert len(marks) == 3
+    assert len(marks) == 3 and marks.label == "validation"
     drawn(panel, backend)
 
 

@@ -1,5 +1,6 @@
 """What several figures share: panels of stacked bars, a panel per model, and labels."""
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 
@@ -132,6 +133,15 @@ def bars(
     )
 
 
+def line(frame: pd.DataFrame, x: str, y: str, label: str, colour: str) -> list[hv.Element]:
+    """A line and the points that it joins."""
+    points = options(matplotlib={"s": 20}, bokeh={"size": 6, "tools": ["hover"]})
+    return [
+        hv.Curve(frame, x, y, label=label).opts(color=colour),
+        hv.Scatter(frame, x, y, label=label).opts(color=colour, **points),
+    ]
+
+
 def published_marks(marks: Sequence[tuple[object, float]]) -> hv.Scatter:
     """What a document states, beside what was measured or predicted, and never joined to it;
     without any, their entry of a legend."""
@@ -167,10 +177,13 @@ def dashed() -> dict[str, object]:
     return options(matplotlib={"linestyle": "--"}, bokeh={"line_dash": "dashed"})
 
 
-def panel_size() -> dict[str, object]:
+def panel_size(*, one_log_axis: bool = False) -> dict[str, object]:
     """Options for a panel's size; a legend stands beside it."""
+    # HoloViews has an axis as long as its natural logarithms, matplotlib as those to the base of
+    # ten: two logarithmic axes make up for each other.
+    aspect = WIDTH / HEIGHT * (math.log(10) if one_log_axis else 1)
     return options(
-        matplotlib={"aspect": WIDTH / HEIGHT},
+        matplotlib={"aspect": aspect},
         bokeh={"width": WIDTH + LEGEND_WIDTH, "height": HEIGHT},
     )
 

@@ -1,17 +1,21 @@
 """Figure 6 of the journal paper: communication fraction against batch size, until memory ends."""
 
 import holoviews as hv
-import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import numpy as np
 import pandas as pd
 import xarray as xr
 
 from repro.figures.panels import (
     MODEL_COLOURS,
+    line,
     model_labels,
+    model_names,
     not_run_here,
     option,
     options,
+    panel_size,
+    panels,
+    protocol_labels,
 )
 from repro.figures.published import batch_statements
 from repro.results.metrics import communication_fraction, timer_fraction
@@ -90,23 +94,28 @@ def _table(share: xr.DataArray, full: xr.DataArray, *, by_gpus: bool) -> pd.Data
     return frame[["batch", "configuration", "share", "label"]].reset_index(drop=True)
 
 
-def share_by_micro_batch(results: xr.Dataset) -> hv.Overlay:
+def share_by_micro_batch(results: xr.Dataset) -> hv.Layout:
     """Share of forward receive and embedding sync, as the paper's timers have them, by micro batch,
     a line per model; most GPUs, first protocol."""
     if not has_runs(results):
         return not_run_here(results)
     share = 100 * timer_fraction(results).isel(gpus=-1, protocol=0).squeeze("source", drop=True)
-    frame = share.to_series().unstack("model", sort=False).rename(columns=model_labels())
-    return frame.hvplot.line(
-        color=list(MODEL_COLOURS[: len(frame.columns)]),
+    drawn: list[hv.Element] = []
+    for name, colour in zip(model_names(results), MODEL_COLOURS, strict=False):
+        frame = share.sel(model=name).rename("share").to_series().dropna().reset_index()
+        drawn += line(frame, "micro_batch_size", "share", model_labels()[name], colour)
+    protocol = next(iter(protocol_labels(results).values()))
+    sizes = results["micro_batch_size"].values.tolist()
+    overlay = hv.Overlay(drawn).opts(
+        title=f"{share['gpus'].item()} GPUs, {protocol}",
         logx=True,
-        xticks=[(int(size), str(size)) for size in frame.index],
+        xticks=[(size, str(size)) for size in sizes],
+        xlim=(0.8 * sizes[0], 1.25 * sizes[-1]),
         xlabel="micro batch, sequences",
-        ylabel="forward receive and embedding sync, % of iteration",
+        ylabel="forward receive and embedding sync, %",
         ylim=(0, 100),
-        group_label="model",
-        value_label="share",
-        legend="bottom_right",
-        width=620,
-        height=380,
+        show_legend=True,
+        legend_position="right",
+        **panel_size(one_log_axis=True),
     )
+    return panels([overlay])

@@ -99,7 +99,9 @@ def _points(chosen: xr.Dataset, scale: float, how: str) -> list[hv.Element]:
         if frame.empty:
             continue
         elements += [
-            hv.Curve(frame, "size", "busbw", label=f"{label}, {how}").opts(color=colour),
+            hv.Curve(frame, "size", "busbw", label=f"{label}, {how}").opts(
+                color=colour, padding=0.1
+            ),
             hv.ErrorBars(frame, "size", ["busbw", "below", "above"]).opts(
                 **option(colour, matplotlib="edgecolor", bokeh="line_color")
             ),

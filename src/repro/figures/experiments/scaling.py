@@ -3,6 +3,8 @@
 Times are full-scale equivalents: testbed seconds divided by the model's time scale.
 """
 
+from collections.abc import Callable
+
 import holoviews as hv
 import pandas as pd
 import xarray as xr
@@ -49,7 +51,7 @@ PHASE_COLOURS = {
 _PROTOCOL_COLOURS = {"RDMA": BLUE, "IPoIB": ORANGE, "TCP/IP": VERMILION}
 # For print in grey, where these colours look alike.
 PROTOCOL_DASHES = {"RDMA": "solid", "IPoIB": "dashed", "TCP/IP": "dotted"}
-SPAN_COLOURS = {"checkpoint": GREY, "validation": PURPLE}
+_SPAN_COLOURS = {"checkpoint": GREY, "validation": PURPLE}
 _LANE = 0.08
 # NIC rates are shown over windows of this many samples, about a tenth of a second, at every second
 # of them: no window is missed.
@@ -88,17 +90,9 @@ def share_by_protocol(results: xr.Dataset) -> hv.Layout:
         share = 100 * communication_fraction(chosen).squeeze("source", drop=True)
         return share.max("model") if how == "largest" else share.mean("model")
 
-    share = statistic(results)
-    ends = interval(results, statistic) if results.sizes["iteration"] > 1 else (share, share)
-    gpus = share["gpus"].values.tolist()
+    gpus = results["gpus"].values.tolist()
     published = shares_percent(name)
-    drawn: list[hv.Element] = []
-    for protocol, label in protocol_labels(results).items():
-        value, low, high = (one.sel(protocol=protocol).values for one in (share, *ends))
-        frame = pd.DataFrame(
-            {"GPUs": gpus, "share": value, "below": value - low, "above": high - value}
-        )
-        drawn += protocol_line(frame.dropna().clip(lower=0), "GPUs", "share", label)
+    drawn = protocol_lines(results, statistic, "gpus")
     if marks := [
         (gpus[-1], published[name]) for name in protocol_labels(results) if name in published
     ]:
@@ -115,6 +109,22 @@ def share_by_protocol(results: xr.Dataset) -> hv.Layout:
         **panel_size(),
     )
     return panels([overlay])
+
+
+def protocol_lines(
+    results: xr.Dataset, statistic: Callable[[xr.Dataset], xr.DataArray], by: str
+) -> list[hv.Element]:
+    """A statistic of results with its interval, a line per protocol along one dimension."""
+    middle = statistic(results)
+    ends = interval(results, statistic) if results.sizes["iteration"] > 1 else (middle, middle)
+    drawn = []
+    for protocol, label in protocol_labels(results).items():
+        value, low, high = (one.sel(protocol=protocol).values for one in (middle, *ends))
+        frame = pd.DataFrame(
+            {by: middle[by].values, "share": value, "below": value - low, "above": high - value}
+        )
+        drawn += protocol_line(frame.dropna().clip(lower=0), by, "share", label)
+    return drawn
 
 
 def protocol_line(frame: pd.DataFrame, x: str, y: str, label: str) -> list[hv.Element]:
@@ -161,7 +171,8 @@ def received_over_time(results: xr.Dataset) -> hv.Layout:
 def _received_of(results: xr.Dataset, *, legend: bool) -> hv.Overlay:
     labels = protocol_labels(results)
     scale = float(results["time_scale"].max())
-    curves, lanes, ends = [], [], []
+    curves, ends = [], []
+    lanes: dict[str, list[tuple[float, float, float, float]]] = {name: [] for name in _SPAN_COLOURS}
     top = float(results["rx_full_scale_gbps"].isel(node=0).quantile(0.999))
     for lane, (protocol, label) in enumerate(labels.items(), start=1):
         run = results.sel(protocol=protocol)
@@ -179,16 +190,17 @@ def _received_of(results: xr.Dataset, *, legend: bool) -> hv.Overlay:
         for name, start, end in zip(
             *(run[f"span_{field}"].values for field in ("name", "start_s", "end_s")), strict=True
         ):
-            if name in SPAN_COLOURS:
+            if name in _SPAN_COLOURS:
                 box = (start / scale, bottom, end / scale, bottom + 0.7 * _LANE * top)
-                lanes.append((*box, name))
+                lanes[name].append(box)
     # A lane's marks are too short to be seen on the time axis of the slowest run: all runs are
     # shown over the time of the middle one.
     last = sorted(ends)[len(ends) // 2]
-    marks = hv.Rectangles(lanes, vdims="span").opts(
-        color=hv.dim("span").categorize(SPAN_COLOURS, default="white"),
-        **options(matplotlib={}, bokeh={"tools": ["hover"]}),
-    )
+    marks = [
+        hv.Rectangles(boxes, label=name).opts(color=_SPAN_COLOURS[name])
+        for name, boxes in lanes.items()
+        if boxes
+    ]
     ranges = [
         hv.Rectangles([(0, low, last, high)], label=f"{labels[protocol]}, published").opts(
             alpha=0.25,
@@ -198,13 +210,13 @@ def _received_of(results: xr.Dataset, *, legend: bool) -> hv.Overlay:
         for protocol, (low, high) in nic_ranges_gbps(results.attrs.get("experiment", "")).items()
         if protocol in labels
     ]
-    return hv.Overlay([*ranges, *curves, marks]).opts(
+    return hv.Overlay([*ranges, *curves, *marks]).opts(
         title=model_labels()[results["model"].item()],
         xlabel="time, s at full scale",
         ylabel="received, Gbit/s at full scale",
         show_legend=legend,
         legend_position="right",
         xlim=(0, last),
-        ylim=(-_LANE * (len(labels) + 0.5) * top if lanes else 0.0, 1.15 * top),
+        ylim=(-_LANE * (len(labels) + 0.5) * top if marks else 0.0, 1.15 * top),
         **panel_size(),
     )

@@ -11,10 +11,10 @@ import xarray as xr
 from repro.figures.palette import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILION
 from repro.figures.panels import (
     bars,
+    line,
     model_labels,
     model_names,
     not_run_here,
-    options,
     panel_size,
     panels,
     published_marks,
@@ -82,14 +82,9 @@ def _lines(values: xr.DataArray, label: str, published: Sequence[tuple[int, floa
     for number, name in enumerate(names):
         curves: list[hv.Element] = []
         for size, colour in zip(shown["micro_batch_size"].values, _BATCH_COLOURS, strict=False):
-            line = shown.sel(model=name, micro_batch_size=size, drop=True).rename("value")
-            frame = line.to_dataframe().dropna().reset_index()
-            batch = f"micro batch {size}"
-            points = options(matplotlib={"s": 20}, bokeh={"size": 6, "tools": ["hover"]})
-            curves += [
-                hv.Curve(frame, "gpus", "value", label=batch).opts(color=colour),
-                hv.Scatter(frame, "gpus", "value", label=batch).opts(color=colour, **points),
-            ]
+            own = shown.sel(model=name, micro_batch_size=size, drop=True).rename("value")
+            frame = own.to_dataframe().dropna().reset_index()
+            curves += line(frame, "gpus", "value", f"micro batch {size}", colour)
         if published:
             curves.append(published_marks(published if name == _PUBLISHED else []))
         drawn.append(

@@ -1,16 +1,15 @@
 """How much the testbed's answer depends on the predicted computing time."""
 
 import holoviews as hv
-import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import xarray as xr
 
-from repro.figures.experiments.scaling import protocol_colour
-from repro.figures.panels import not_run_here, protocol_labels
+from repro.figures.experiments.scaling import protocol_lines
+from repro.figures.panels import model_labels, not_run_here, panel_size, panels
 from repro.results.metrics import communication_fraction
 from repro.results.store import has_runs
 
 
-def sensitivity(results: xr.Dataset) -> hv.Element:
+def sensitivity(results: xr.Dataset) -> hv.Layout:
     """Communication fraction against the MFU, a line per protocol.
 
     Parameters
@@ -20,17 +19,18 @@ def sensitivity(results: xr.Dataset) -> hv.Element:
     """
     if not has_runs(results):
         return not_run_here(results)
-    fraction = 100 * communication_fraction(results).squeeze(drop=True)
-    frame = fraction.to_series().unstack("protocol", sort=False).sort_index()
-    frame = frame.rename(columns=protocol_labels(results))
-    return frame.hvplot.line(
-        color=[protocol_colour(label) for label in frame.columns],
+
+    def share(chosen: xr.Dataset) -> xr.DataArray:
+        return 100 * communication_fraction(chosen).squeeze(["source", "model", "gpus"], drop=True)
+
+    low, high = float(results["mfu"].min()), float(results["mfu"].max())
+    overlay = hv.Overlay(protocol_lines(results, share, "mfu")).opts(
+        title=f"{model_labels()[results['model'].item()]}, {results['gpus'].item()} GPUs",
         xlabel="MFU at full scale",
+        xlim=(low - 0.1 * (high - low), high + 0.1 * (high - low)),
         ylabel="communication, % of iteration",
         ylim=(0, 100),
-        group_label="protocol",
-        value_label="share",
-        legend="bottom_left",
-        width=520,
-        height=340,
+        legend_position="right",
+        **panel_size(),
     )
+    return panels([overlay])
