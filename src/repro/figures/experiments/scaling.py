@@ -202,7 +202,7 @@ def _received_of(results: xr.Dataset, *, legend: bool) -> hv.Overlay:
         if boxes
     ]
     ranges = [
-        hv.Rectangles([(0, low, last, high)], label=f"{labels[protocol]}, published").opts(
+        hv.Rectangles([(0, low, max(ends), high)], label=f"{labels[protocol]}, published").opts(
             alpha=0.25,
             color=protocol_colour(labels[protocol]),
             **option(0, matplotlib="linewidth", bokeh="line_width"),

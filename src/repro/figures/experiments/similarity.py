@@ -10,7 +10,8 @@ from repro.results.store import has_runs
 
 
 def sensitivity(results: xr.Dataset) -> hv.Layout:
-    """Communication fraction against the MFU, a line per protocol.
+    """Communication's share of an iteration at both ends of the interval of the predicted computing
+    time, as the fraction of the GPU's peak that each amounts to (MFU); a line per protocol.
 
     Parameters
     ----------
