@@ -15,6 +15,8 @@ from waiting import wait_until
 from repro import pipeline
 from repro.errors import ReproError
 
+pytestmark = pytest.mark.slow
+
 # Losses beside what is measured write who they are, and take longer.
 _DVC = """#!/bin/sh
 echo "$@" >> called
@@ -294,7 +296,6 @@ def _runs(note: Path) -> bool:
     return os.path.exists(f"/proc/{int(note.read_text().split()[0])}")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", _ENDING)
 def test_told_to_end_it_leaves_nothing_running(project: Path, how: signal.Signals) -> None:
     started = _begin(project)
@@ -303,7 +304,6 @@ def test_told_to_end_it_leaves_nothing_running(project: Path, how: signal.Signal
     wait_until(lambda: not _stage_runs(project))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("timed", "how"), [(0, signal.SIGTERM), (600, signal.SIGTERM), (600, signal.SIGINT)]
 )
@@ -316,7 +316,6 @@ def test_told_to_end_it_leaves_nothing_running_beside(
     wait_until(lambda: not _stage_runs(project))
 
 
-@pytest.mark.slow
 def test_behind_a_shells_ampersand_a_kill_ends_it_too(project: Path) -> None:
     started = _begin(project, ignored=signal.SIGINT)
     started.terminate()
@@ -324,7 +323,6 @@ def test_behind_a_shells_ampersand_a_kill_ends_it_too(project: Path) -> None:
     wait_until(lambda: not _stage_runs(project))
 
 
-@pytest.mark.slow
 def test_nohup_outlives_its_terminal(project: Path) -> None:
     started = _begin(project, ignored=signal.SIGHUP)
     started.send_signal(signal.SIGHUP)
@@ -335,7 +333,6 @@ def test_nohup_outlives_its_terminal(project: Path) -> None:
     started.wait(60)
 
 
-@pytest.mark.slow
 def test_what_depends_on_what_changed_is_measured_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

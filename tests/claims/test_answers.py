@@ -1,11 +1,14 @@
 """A notebook's verdicts are those that its selection can give."""
 
+import pytest
 import xarray as xr
 
 from repro.catalog.studies.selection import select
 from repro.claims.experiments.quantities import TESTS
 from repro.claims.shown.answers import answers
 from repro.experiments.look_up import look_up
+
+pytestmark = pytest.mark.slow
 
 _WEAK = {claim for claim, test in TESTS.items() if test.experiment == "weak_scaling"}
 

@@ -8,6 +8,8 @@ from repro.claims.published import read_claims
 from repro.claims.studies.predictions import PREDICTIONS
 from repro.claims.verdicts import Judgement, documented_claims, judge
 
+pytestmark = pytest.mark.slow
+
 
 def test_predictions_belong_to_claims_that_no_experiment_tests() -> None:
     ids = {claim.id for claim in read_claims()}

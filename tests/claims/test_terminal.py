@@ -15,6 +15,8 @@ from repro.claims.verdicts import DOCUMENTS, Judgement, judge_claims
 from repro.errors import ReproError
 from repro.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def judged(made_up_results: xr.Dataset) -> list[Judgement]:

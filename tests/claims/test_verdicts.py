@@ -16,6 +16,8 @@ from repro.claims.verdicts import Judgement, judge_claims, judge_point
 from repro.paths import PUBLISHED
 from repro.results.store import not_run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def judged(made_up_results: xr.Dataset) -> dict[str, Judgement]:

@@ -99,6 +99,7 @@ def _carried_out(selection: Selection, folder: Path) -> xr.Dataset:
     )
 
 
+@pytest.mark.slow
 def test_an_interrupted_experiment_repeats_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +114,7 @@ def test_an_interrupted_experiment_repeats_nothing(
     assert dataset["iteration_time_s"].notnull().any(["iteration", "rank"]).all()
 
 
+@pytest.mark.slow
 def test_what_two_experiments_have_in_common_is_measured_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +139,7 @@ def test_what_two_experiments_have_in_common_is_measured_once(
     assert trained("strong_scaling", f"{folder}/strong_scaling.nc", [4, 8]) == [4, 8]
 
 
+@pytest.mark.slow
 def test_what_is_measured_ahead_is_found_by_who_follows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,6 +209,7 @@ def test_another_parameter_is_another_configuration(
     assert len(second.trained) == 1, "a configuration with another batch was found in the journal"
 
 
+@pytest.mark.slow
 def test_another_machine_is_another_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +265,7 @@ def test_optimizers_count_where_gradients_are_what_is_sent(tmp_path: Path) -> No
         assert explained["compute_full_s"] == pytest.approx(full.value_s + step_s)
 
 
+@pytest.mark.slow
 def test_both_ends_of_the_computing_time_take_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -431,6 +436,7 @@ def test_models_of_an_unknown_profile_are_not_measured() -> None:
         computing_times.listed_models("thorogh")
 
 
+@pytest.mark.slow
 def test_another_model_has_its_own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = _FakeSession(most_sequences=2)
     selection = select("data_batches", models="gpt2-medium,bert-large")

@@ -54,6 +54,7 @@ def _iteration(results: xr.Dataset) -> xr.DataArray:
     return TIME_SCALE * time.squeeze("source")
 
 
+@pytest.mark.slow
 def test_the_interval_covers_the_mean_of_noisy_samples(made_up_results: xr.Dataset) -> None:
     generator = np.random.default_rng(3)
     one = made_up_results.sel(gpus=[2], protocol=["tcp"], model=["bert-large"])

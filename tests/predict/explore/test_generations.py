@@ -43,6 +43,7 @@ def test_units_for_low_precision_are_as_many_times_as_fast() -> None:
     assert found.fp4_flops == pytest.approx(4 * 312e12)
 
 
+@pytest.mark.slow
 def test_factors_multiply_to_the_whole_speed_up() -> None:
     parts = speed_up_by_part(_TRAINING, _OLD, _NEW)
     before, after = (fastest(_TRAINING, one).iteration_time_s for one in (_OLD, _NEW))
