@@ -135,11 +135,15 @@ def bars(
 
 def line(frame: pd.DataFrame, x: str, y: str, label: str, colour: str) -> list[hv.Element]:
     """A line and the points that it joins."""
-    points = options(matplotlib={"s": 20}, bokeh={"size": 6, "tools": ["hover"]})
     return [
         hv.Curve(frame, x, y, label=label).opts(color=colour),
-        hv.Scatter(frame, x, y, label=label).opts(color=colour, **points),
+        hv.Scatter(frame, x, y, label=label).opts(color=colour, **points_of_a_line()),
     ]
+
+
+def points_of_a_line() -> dict[str, object]:
+    """Options of points that a line joins; what points at one shows its values."""
+    return options(matplotlib={"s": 20}, bokeh={"size": 6, "tools": ["hover"]})
 
 
 def published_marks(marks: Sequence[tuple[object, float]]) -> hv.Scatter:
@@ -177,15 +181,16 @@ def dashed() -> dict[str, object]:
     return options(matplotlib={"linestyle": "--"}, bokeh={"line_dash": "dashed"})
 
 
-def panel_size(*, one_log_axis: bool = False) -> dict[str, object]:
-    """Options for a panel's size; a legend stands beside it."""
+def panel_size(*, logx: bool = False, logy: bool = False) -> dict[str, object]:
+    """Options for a panel's axes and its size; a legend stands beside it."""
     # HoloViews has an axis as long as its natural logarithms, matplotlib as those to the base of
-    # ten: two logarithmic axes make up for each other.
-    aspect = WIDTH / HEIGHT * (math.log(10) if one_log_axis else 1)
-    return options(
-        matplotlib={"aspect": aspect},
+    # ten.
+    stretched = math.log(10) ** (logx - logy)
+    size = options(
+        matplotlib={"aspect": stretched * WIDTH / HEIGHT},
         bokeh={"width": WIDTH + LEGEND_WIDTH, "height": HEIGHT},
     )
+    return {"logx": logx, "logy": logy, **size}
 
 
 def not_run_here(results: xr.Dataset) -> hv.Layout:

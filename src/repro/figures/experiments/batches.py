@@ -108,7 +108,6 @@ def share_by_micro_batch(results: xr.Dataset) -> hv.Layout:
     sizes = results["micro_batch_size"].values.tolist()
     overlay = hv.Overlay(drawn).opts(
         title=f"{share['gpus'].item()} GPUs, {protocol}",
-        logx=True,
         xticks=[(size, str(size)) for size in sizes],
         xlim=(0.8 * sizes[0], 1.25 * sizes[-1]),
         xlabel="micro batch, sequences",
@@ -116,6 +115,6 @@ def share_by_micro_batch(results: xr.Dataset) -> hv.Layout:
         ylim=(0, 100),
         show_legend=True,
         legend_position="right",
-        **panel_size(one_log_axis=True),
+        **panel_size(logx=True),
     )
     return panels([overlay])

@@ -82,14 +82,12 @@ def _panel(elements: list[hv.Element], title: str, *, legend: bool) -> hv.Overla
         return hv.Overlay([hv.Text(0.5, 0.5, "nothing was measured")]).opts(title=title)
     return hv.Overlay(elements).opts(
         title=title,
-        logx=True,
-        logy=True,
         xlabel="size at full scale",
         ylabel="bus bandwidth, GB/s at full scale",
         xticks=_SIZE_TICKS,
         show_legend=legend,
         legend_position="right",
-        **panel_size(),
+        **panel_size(logx=True, logy=True),
     )
 
 

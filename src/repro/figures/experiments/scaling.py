@@ -25,9 +25,9 @@ from repro.figures.panels import (
     model_names,
     not_run_here,
     option,
-    options,
     panel_size,
     panels,
+    points_of_a_line,
     protocol_labels,
     published_marks,
     shows_legend,
@@ -142,8 +142,7 @@ def protocol_line(frame: pd.DataFrame, x: str, y: str, label: str) -> list[hv.El
                 **option(colour, matplotlib="edgecolor", bokeh="line_color")
             ),
             hv.Scatter(frame, x, [y, "below", "above"], label=label).opts(
-                color=colour,
-                **options(matplotlib={"s": 20}, bokeh={"size": 6, "tools": ["hover"]}),
+                color=colour, **points_of_a_line()
             ),
         ]
     return elements

@@ -74,12 +74,10 @@ def _ratio_panel(points: pd.DataFrame, colours: Mapping[str, str], label: str) -
         found = points[points.series == name]
         drawn.append(_points(found[["time", "ratio"]], name, colour))
     return hv.Overlay(drawn).opts(
-        logx=True,
-        logy=True,
         xlabel=label,
         ylabel="predicted / measured",
         legend_position="bottom_left",
-        **panel_size(),
+        **panel_size(logx=True, logy=True),
     )
 
 

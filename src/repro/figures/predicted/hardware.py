@@ -114,9 +114,8 @@ def generations_compared(by_model: dict[str, pd.DataFrame], first: str) -> hv.La
                 title=label,
                 xlabel="",
                 ylabel=f"times as fast as {first} (predicted)",
-                logy=True,
                 xrotation=60,
-                **panel_size(),
+                **panel_size(logy=True),
             )
         )
     return panels(drawn)
@@ -131,10 +130,8 @@ def bound_regions(cube: xr.Dataset, along: str) -> hv.QuadMesh:
     return hv.QuadMesh(grid, ["TFLOP/s of a GPU", _RATE_LABELS[along]], "bound").opts(
         cmap=[_BOUNDS[name] for name in names],
         clim=(-0.5, len(names) - 0.5),
-        logx=True,
-        logy=True,
         title="Helps most: computing (blue), memory (green), network (orange)",
-        **panel_size(),
+        **panel_size(logx=True, logy=True),
     )
 
 

@@ -115,15 +115,13 @@ def _panels(
         drawn.append(
             hv.Overlay([*elements, *more]).opts(
                 title=model_labels()[name],
-                logx=True,
-                logy=True,
                 xlabel="micro batch, sequences",
                 ylabel=label,
                 xlim=(first / _MARGIN, last * _MARGIN),
                 xticks=[(int(batch), str(batch)) for batch in table.index],
                 show_legend=legend,
                 legend_position="right",
-                **panel_size(),
+                **panel_size(logx=True, logy=True),
             )
         )
     return panels(drawn)

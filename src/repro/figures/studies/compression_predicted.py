@@ -143,12 +143,10 @@ def break_even_maps() -> hv.Layout:
                 title=f"{codec.label} at {bits:g} of {whole} bits",
                 xlabel="bus bandwidth, GB/s",
                 ylabel="encoding and decoding, GB/s",
-                logx=True,
-                logy=True,
                 xlim=(link[0], link[-1]),
                 ylim=(coding[0], coding[-1]),
                 show_legend=False,
-                **panel_size(),
+                **panel_size(logx=True, logy=True),
             )
         )
     return panels(drawn)
