@@ -38,7 +38,7 @@ def _timed(spent_s: list[float]) -> Iterator[None]:
     """Note what each call of a process group's methods and each waiting for one takes from here."""
     import torch.distributed as dist
 
-    from repro.observe.communication import _METHODS
+    from repro.observe.communication_log import _METHODS
 
     def timed(own: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
@@ -60,7 +60,7 @@ def _rank(rank: int, port: int, scratch: Path, answer: Connection) -> None:
     import torch
     import torch.distributed as dist
 
-    from repro.observe.communication import logging
+    from repro.observe.communication_log import logging
     from repro.train import run as training
     from repro.train.megatron.groups import join_groups, leave_groups
     from repro.train.pacing import PacedTimers, hold_passes, pass_times_s

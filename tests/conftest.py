@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis.configuration import set_hypothesis_home_dir
 from made_up import made_up_experiment
 
-from repro import giving_way
+from repro import background
 
 pytest_plugins = ["browsing"]
 
@@ -36,8 +36,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if hasattr(config, "workerinput"):
         # What runs on pytest-xdist's workers measures nothing, notebooks' kernels neither.
-        giving_way.give_way()
-        os.environ["PYTHONSTARTUP"] = giving_way.__file__
+        background.run_in_background()
+        os.environ["PYTHONSTARTUP"] = background.__file__
 
 
 def pytest_collection_finish() -> None:

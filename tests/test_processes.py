@@ -31,8 +31,8 @@ import os
 from pathlib import Path
 from repro.launch.messages import Site
 from repro.launch.ranks.sites import open_site
-from repro.giving_way import give_way
-give_way()
+from repro.background import run_in_background
+run_in_background()
 with open_site(Site(topology=None, ranks=1, cores=None)) as session:
     for pid in (os.getpid(), session._supervisor.pid):
         share = Path(f"/proc/{pid}/autogroup")

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from repro import giving_way
+from repro import background
 from repro.atomic import replace_text
 from repro.catalog.reading import choose
 from repro.catalog.studies.experiments import EXPERIMENTS, experiment
@@ -234,9 +234,9 @@ def _beside(
     return _started(
         [*_DVC, _ALONE, *stages],
         # Kernels begin sessions, and run this first.
-        {**os.environ, **environment, "PYTHONSTARTUP": giving_way.__file__},
+        {**os.environ, **environment, "PYTHONSTARTUP": background.__file__},
         stderr=subprocess.DEVNULL,
-        preexec_fn=giving_way.give_way,
+        preexec_fn=background.run_in_background,
     )
 
 

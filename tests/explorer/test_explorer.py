@@ -17,7 +17,7 @@ from panel.io.state import set_curdoc
 from repro.catalog.studies.selection import select
 from repro.errors import ReproError
 from repro.explorer import view as views
-from repro.explorer.browser import keep_in_address
+from repro.explorer.page_state import keep_in_address
 from repro.explorer.page import Page
 from repro.explorer.view import EXPERIMENTS, breakdown, default_view, plans
 from repro.predict.explore.experiments.predicted import predict_experiment

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from repro.catalog.studies.operator_calls import benchmark_of
+from repro.catalog.studies.operator_benchmarks import benchmark_of
 from repro.errors import ReproError
 from repro.logs.operator_trace import HOST, HOST_OF_VIEW, read_operator_file, read_operator_trace
 

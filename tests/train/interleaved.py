@@ -12,7 +12,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.timers import Timers
 
-from repro.observe.communication import CommunicationLog, logging
+from repro.observe.communication_log import CommunicationLog, logging
 from repro.observe.transfers import Transfer
 from repro.train.megatron.models import transformer_config
 from repro.train.megatron.steps import forward_step

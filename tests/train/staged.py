@@ -15,7 +15,7 @@ import torch
 
 from repro.catalog.models.papers import Family, Shape
 from repro.observe.messages import MessageEnd
-from repro.observe.turns import Turns
+from repro.observe.interleaving import Turns
 from repro.train.records import RankRecord, TrainingRun
 from repro.train.run import forward_backward, train
 from repro.train.training import Training, set_up

@@ -11,7 +11,7 @@ from rank_pool import RankPool
 from split_norms import split_norms
 
 from repro.catalog.models.papers import Shape
-from repro.catalog.parallel.communication import step_communication
+from repro.catalog.parallel.communication_volumes import step_communication
 from repro.catalog.parallel.layouts import Layout
 from repro.observe.transfers import Transfer, check_clocks
 from repro.train.records import TrainingRun

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from rank_pool import RankPool
 from torch.distributed.distributed_c10d import _coalescing_manager
 
-from repro.observe.communication import CommunicationLog, logging
+from repro.observe.communication_log import CommunicationLog, logging
 from repro.observe.transfers import Transfer, check_clocks
 
 pytestmark = pytest.mark.slow

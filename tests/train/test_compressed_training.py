@@ -17,7 +17,7 @@ from repro.catalog.parallel.codecs import Codec, Compression
 from repro.catalog.parallel.encoded_volumes import power_sgd_bytes, ring_bytes
 from repro.catalog.parallel.partitions import Partition
 from repro.errors import ReproError
-from repro.observe.communication import CommunicationLog, logging
+from repro.observe.communication_log import CommunicationLog, logging
 from repro.observe.nic import NicSeries
 from repro.results.compression import sent_table, time_table
 from repro.results.merging import merge

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from repro.catalog.studies.operator_calls import BAGS, BY_ELEMENTS, BY_ROWS, LOOKUPS
+from repro.catalog.studies.operator_benchmarks import BAGS, BY_ELEMENTS, BY_ROWS, LOOKUPS
 from repro.train import gpu_operators
 from repro.train.megatron.models import DTYPES
 

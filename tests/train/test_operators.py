@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from repro.catalog.studies.operator_calls import BAGS, CHANGES, LOOKUPS, in_lines, moved_bytes
+from repro.catalog.studies.operator_benchmarks import BAGS, CHANGES, LOOKUPS, in_lines, moved_bytes
 from repro.catalog.studies.operators import read_operator_study
 from repro.logs.operator_trace import HOST, read_operator_trace
 from repro.observe.operator_trace import trace_of

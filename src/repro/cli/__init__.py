@@ -49,9 +49,9 @@ def start(
 ) -> None:
     """The wind tunnel for LLM interconnects."""
     if context.invoked_subcommand is None:
-        from repro.first_steps import first_steps
+        from repro.welcome import next_steps
 
-        typer.echo(first_steps())
+        typer.echo(next_steps())
 
 
 @app.command(rich_help_panel="This machine")

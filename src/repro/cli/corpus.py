@@ -50,7 +50,7 @@ def corpus_extract(share: _ShareOption = "0/1") -> None:
 def corpus_tokenizer(family: str) -> None:
     """Train the tokenizer of a model family (gpt, bert, t5), or take an existing one."""
     from repro.corpus.config import check_family, read_corpus_config
-    from repro.corpus.existing import take_tokenizer
+    from repro.corpus.pretrained_tokenizers import take_tokenizer
     from repro.corpus.vocabulary import train_tokenizer
 
     name = check_family(family)

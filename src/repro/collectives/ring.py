@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from repro.observe.communication import logged_as
+from repro.observe.communication_log import logged_as
 
 # A part that is summed is passed on in segments of no fewer bytes, at most so many, so that one is
 # added while another is on the wire.

@@ -12,8 +12,8 @@ from repro.catalog.studies.collectives import Layout
 from repro.collectives.operations import Operation, prepare
 from repro.collectives.records import CollectiveSweep, SweepRecord, Timing
 from repro.errors import ReproError
+from repro.observe.interleaving import Turns
 from repro.observe.precision import is_known
-from repro.observe.turns import Turns
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 # A repeat is so long, or so many calls: one call of a small message is shorter than what ranks

@@ -27,7 +27,7 @@ from repro.corpus.shards import (
     total,
 )
 from repro.corpus.tokenizer import LocalTokenizer
-from repro.corpus.words import text_encoder
+from repro.corpus.word_cache import text_encoder
 from repro.observe.environment import sources_digest
 
 SHARD_BYTES = 4 << 20

@@ -15,7 +15,7 @@ import xarray as xr
 from repro.catalog.models.open_models import open_model
 from repro.catalog.systems.technology import read_technology
 from repro.errors import ReproError
-from repro.explorer.browser import open_in_browser, or_why_not
+from repro.explorer.page_state import open_in_browser, or_why_not
 from repro.figures.predicted.hardware import bound_regions, fronts
 from repro.predict.explore.hardware.design_cube import RATES, design_cube, pareto_front, with_budget
 from repro.predict.explore.hardware.generations import Training

@@ -11,7 +11,7 @@ import pandas as pd
 import panel as pn
 
 from repro.catalog.studies.experiments import experiment
-from repro.explorer.browser import open_in_browser, or_why_not
+from repro.explorer.page_state import open_in_browser, or_why_not
 from repro.explorer.view import EXPERIMENTS, View, breakdown, default_view, plans
 from repro.figures.experiments.scaling import PHASE_COLOURS
 from repro.figures.palette import PURPLE

@@ -9,9 +9,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from repro.catalog.studies.operator_calls import Sizes, benchmark_of, precisions_of
+from repro.catalog.studies.operator_benchmarks import Sizes, benchmark_of, precisions_of
 from repro.errors import ReproError
-from repro.logs.cut_json import read_json
+from repro.logs.truncated_json import read_json
 
 # What runs before the backward pass, in it, and behind it: autograd has a thread of its own.
 PARTS = ("forward", "backward", "optimizer")
@@ -31,7 +31,7 @@ class GpuCall:
     part
         One of `PARTS`.
     operator, sizes
-        As in `repro.catalog.studies.operator_calls`, without sizes where no microbenchmark stands
+        As in `repro.catalog.studies.operator_benchmarks`, without sizes where no microbenchmark stands
         for it.
     precisions
         Of its largest operands.

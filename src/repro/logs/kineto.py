@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from repro.logs.cut_json import read_json
 from repro.logs.measurements import POINT_TO_POINT, Measurement, Reading, measured
+from repro.logs.truncated_json import read_json
 
 _COLLECTIVES: Mapping[str, str] = {
     **dict.fromkeys(("allreduce", "all_reduce", "allreduce_coalesced"), "all_reduce"),

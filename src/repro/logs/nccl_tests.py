@@ -16,8 +16,8 @@ import numpy as np
 from repro.catalog.studies.collectives import COLLECTIVES
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
-from repro.logs.cut_json import read_json
 from repro.logs.measurements import Measurement, Reading, check, known, numbered_lines
+from repro.logs.truncated_json import read_json
 
 # The programs, NAME_perf, whose results are read; the others are known to be refused by name.
 _PROGRAMS = {

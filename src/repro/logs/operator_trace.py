@@ -9,10 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repro.catalog.studies.operator_calls import COLLECTIVES, Sizes, benchmark_of, collective_bytes
+from repro.catalog.studies.operator_benchmarks import (
+    COLLECTIVES,
+    Sizes,
+    benchmark_of,
+    collective_bytes,
+)
 from repro.errors import ReproError
-from repro.logs.cut_json import read_json
 from repro.logs.reading import read_text
+from repro.logs.truncated_json import read_json
 
 # Stand for what lies between operators: Python and autograd; of those that compute nothing.
 HOST, HOST_OF_VIEW = "host", "host of a view"
@@ -37,7 +42,7 @@ class TracedOperator:
         Collectives among several ranks divide an iteration into segments, each of which ends with
         one.
     operator, sizes
-        As in `repro.catalog.studies.operator_calls`, without sizes where no microbenchmark
+        As in `repro.catalog.studies.operator_benchmarks`, without sizes where no microbenchmark
         stands for it; or one of `HOSTS`, of which there is a call for each outermost operator.
     autograd
         Whether autograd records it for the backward pass, or runs it there.

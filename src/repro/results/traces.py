@@ -14,7 +14,7 @@ import xarray as xr
 
 from repro.atomic import replace_text
 from repro.errors import ReproError
-from repro.logs.cut_json import read_json
+from repro.logs.truncated_json import read_json
 from repro.observe.transfers import ROLES
 from repro.results.communication import COLUMNS, one_configuration, transfers
 

@@ -13,11 +13,11 @@ from repro.atomic import temporary_sibling
 from repro.errors import ReproError
 from repro.paths import RESULTS, ROOT
 from repro.site.claims import write_claims
+from repro.site.compressed_scripts import packed
 from repro.site.executed import write_notebooks
 from repro.site.gallery import write_figures
 from repro.site.home import write_home
 from repro.site.measured import write_provenance
-from repro.site.packing import packed
 from repro.site.reference import write_reference
 from repro.site.sphinx import BOKEH
 from repro.site.what_if import write_what_if

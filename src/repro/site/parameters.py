@@ -26,7 +26,7 @@ from repro.catalog.systems.gpus import Gpu
 from repro.catalog.systems.nodes import Nodes
 from repro.catalog.systems.protocols import Protocol, Variant
 from repro.catalog.systems.serving import ServingStack
-from repro.catalog.systems.stacks import Stack
+from repro.catalog.systems.software_stacks import Stack
 from repro.catalog.systems.technology import Technology
 from repro.corpus.config import CorpusConfig
 from repro.predict.explore.jobs.larger import LargerModels

@@ -8,7 +8,7 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 
-from repro.site.packing import SCRIPT, pack_scripts
+from repro.site.compressed_scripts import SCRIPT, pack_scripts
 
 # The core draws every figure: widgets and tables are other files.
 BOKEH = "bokeh.js"

@@ -10,7 +10,7 @@ from math import prod
 from typing import TypeVar
 
 from repro.errors import ReproError
-from repro.observe.other_work import busiest_other
+from repro.observe.cpu_contention import busiest_other
 from repro.testbed.links import FRAMING, MTU, Network, bucket_bytes, read_uplink_bytes
 from repro.testbed.namespaces import Namespace, inside
 

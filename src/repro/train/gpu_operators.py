@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from repro.catalog.studies.operator_calls import Sizes
+from repro.catalog.studies.operator_benchmarks import Sizes
 from repro.train.decoding import scaled_product
 from repro.train.megatron.models import DTYPES
 from repro.train.operators import nbytes, prepared
@@ -105,7 +105,7 @@ def _begun(graph: torch.cuda.CUDAGraph) -> _Events:
 def call_s(
     operator: str, precisions: Sequence[str], sizes: Sizes, turns_bytes: float, repeats: int
 ) -> list[float]:
-    """Seconds of one call of an operator of `operator_calls` in some precisions, by replays;
+    """Seconds of one call of an operator of `operator_benchmarks` in some precisions, by replays;
     operands take turns in so many bytes.
 
     Raises

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from repro.catalog.studies.operator_calls import (
+from repro.catalog.studies.operator_benchmarks import (
     ADDED_ROW,
     BAGS,
     CHANGES,
@@ -61,7 +61,7 @@ _WITH_NUMBER = ("add", "add_", "sub", "rsub", "mul", "mul_", "div", "pow", "fill
 
 @torch.no_grad()
 def operator_s(operator: str, sizes: Sizes, turns_bytes: float) -> float:
-    """Seconds of CPU time that a call of an operator of `operator_calls` takes.
+    """Seconds of CPU time that a call of an operator of `operator_benchmarks` takes.
 
     Operands and results take turns in so many bytes, as far as `_MOST_SETS` are enough; what is
     concatenated was used just before, as an iteration makes it. Rows of tables were used before an

@@ -16,9 +16,9 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.moe.moe_utils import get_moe_layer_wise_logging_tracker
 
 from repro.catalog.models.papers import Shape
-from repro.observe.communication import logging
+from repro.observe.communication_log import logging
+from repro.observe.interleaving import Turns
 from repro.observe.memory import begin_peak, peak_bytes
-from repro.observe.turns import Turns
 from repro.train.allowance import keep_to_allowance
 from repro.train.megatron.checkpoint import save_checkpoint
 from repro.train.megatron.cpu_compat import cpu_as_cuda

@@ -12,9 +12,9 @@ from megatron.core.timers import Timers
 
 from repro.catalog.phases import COMMUNICATION, P2P_TIMERS, PHASES
 from repro.errors import ReproError
+from repro.observe.cpu_contention import busiest_other
 from repro.observe.messages import MessageEnd
 from repro.observe.nic import FloatArray
-from repro.observe.other_work import busiest_other
 from repro.observe.precision import half_width, is_known
 from repro.observe.transfers import Transfer
 from repro.train.pacing import PacedTimers, hold_passes, pass_times_s, slower_than_alone

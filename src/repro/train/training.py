@@ -23,7 +23,7 @@ from torch.utils.data import default_collate
 
 from repro.corpus.datasets import build_datasets
 from repro.errors import ReproError
-from repro.observe.communication import CommunicationLog
+from repro.observe.communication_log import CommunicationLog
 from repro.train.compression.directions import Compressor, check_compression
 from repro.train.megatron.communicator import RecordingCommunicator
 from repro.train.megatron.exchange import time_exchanges

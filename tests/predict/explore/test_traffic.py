@@ -3,7 +3,7 @@
 import pytest
 
 from repro.catalog.models.volumes import parameters, ring_all_reduce_bytes
-from repro.catalog.parallel.communication import step_communication
+from repro.catalog.parallel.communication_volumes import step_communication
 from repro.catalog.parallel.layouts import Layout, read_plan
 from repro.catalog.systems.clusters import cluster
 from repro.errors import ReproError

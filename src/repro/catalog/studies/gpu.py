@@ -7,7 +7,7 @@ from pydantic import PositiveFloat, PositiveInt
 
 from repro.catalog.models.dlrm import DlrmShape
 from repro.catalog.reading import Entry, read_yaml
-from repro.catalog.studies.operator_calls import Sizes
+from repro.catalog.studies.operator_benchmarks import Sizes
 from repro.catalog.studies.operators import TOUCHED_ONCE, Grids, TableSets
 from repro.catalog.systems.nodes import Attention, Precision
 from repro.paths import PARAMS
@@ -99,7 +99,7 @@ class GpuIterations(Grids):
     repeats: PositiveInt
 
     def grid(self, operator: str, precision: str) -> tuple[Sizes, ...]:
-        """The sizes that an operator of `operator_calls` is measured at, an axis for each."""
+        """The sizes that an operator of `operator_benchmarks` is measured at, an axis for each."""
         if operator.startswith("product"):
             return 3 * (self.sides[precision],)
         if operator.startswith("batched product"):

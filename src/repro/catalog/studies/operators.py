@@ -6,7 +6,7 @@ from pydantic import PositiveFloat, PositiveInt, model_validator
 
 from repro.catalog.models.dlrm import DlrmShape, Table, random_tables
 from repro.catalog.reading import Entry, choose, read_yaml
-from repro.catalog.studies.operator_calls import (
+from repro.catalog.studies.operator_benchmarks import (
     BAGS,
     BATCHED_PRODUCTS,
     BY_ELEMENTS,
@@ -60,7 +60,7 @@ class Grids(Entry):
     poolings: tuple[PositiveFloat, ...]
 
     def by_size(self, operator: str) -> tuple[Sizes, ...]:
-        """Those of an operator of `operator_calls`, an axis for each of its sizes."""
+        """Those of an operator of `operator_benchmarks`, an axis for each of its sizes."""
         tables = (self.embedding_widths, self.table_rows)
         if operator in BY_ROWS:
             return self.rows, self.widths
@@ -106,7 +106,7 @@ class OperatorProfile(Grids):
     table_sets: PositiveInt
 
     def grids(self) -> dict[str, tuple[tuple[float, ...], ...]]:
-        """The sizes of every operator of `operator_calls` that one rank measures, an axis for each
+        """The sizes of every operator of `operator_benchmarks` that one rank measures, an axis for each
         of its sizes."""
         products = {f"product {layout}": 3 * (self.sides,) for layout in PRODUCTS}
         batched = {

@@ -7,7 +7,7 @@ import pandas as pd
 import xarray as xr
 
 from repro.catalog.models.papers import Shape
-from repro.catalog.parallel.communication import Calls, step_communication
+from repro.catalog.parallel.communication_volumes import Calls, step_communication
 from repro.catalog.studies.communication import read_communication_study
 from repro.catalog.systems.clusters import cluster
 from repro.claims.findings import Finding

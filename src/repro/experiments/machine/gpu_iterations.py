@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from repro.catalog.models.dlrm import PLANS, plan_shards
 from repro.catalog.studies.gpu import GpuIterations
-from repro.catalog.studies.operator_calls import Sizes
+from repro.catalog.studies.operator_benchmarks import Sizes
 from repro.experiments.machine.on_gpu import attributes, possible
 from repro.experiments.machine.operator_cases import padded
 from repro.experiments.runs import gpu_run

@@ -7,7 +7,7 @@ import pandas as pd
 import xarray as xr
 from pandas.api.types import is_numeric_dtype
 
-from repro.catalog.studies.operator_calls import Sizes
+from repro.catalog.studies.operator_benchmarks import Sizes
 from repro.logs.operator_trace import TracedOperator
 from repro.observe.nic import FloatArray
 

@@ -16,7 +16,13 @@ from tqdm import tqdm
 
 from repro.catalog.models.dlrm import PLANS, plan_shards
 from repro.catalog.studies.experiments import Profile
-from repro.catalog.studies.operator_calls import BAGS, CHANGES, COLLECTIVES, LAUNCHED_VIEW, LAUNCHES
+from repro.catalog.studies.operator_benchmarks import (
+    BAGS,
+    CHANGES,
+    COLLECTIVES,
+    LAUNCHED_VIEW,
+    LAUNCHES,
+)
 from repro.catalog.studies.operators import (
     FEWER_SAMPLES,
     OperatorProfile,

@@ -22,8 +22,8 @@ from repro.launch.messages import (
     StayBusy,
     groups_of,
 )
+from repro.observe.interleaving import Turns
 from repro.observe.nic import own_interface_bytes
-from repro.observe.turns import Turns
 from repro.results.outcome import OutOfMemory
 from repro.testbed.kernel import die_with_parent, enter_network
 from repro.testbed.links import UPLINK

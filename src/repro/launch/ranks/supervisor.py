@@ -19,9 +19,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from repro.background import is_background, run_in_background
 from repro.collectives.records import SweepRecord
 from repro.errors import NotRunHere, ReproError
-from repro.giving_way import give_way, gives_way
 from repro.launch.messages import (
     Failure,
     Join,
@@ -33,8 +33,8 @@ from repro.launch.messages import (
     groups_of,
 )
 from repro.launch.ranks.processes import RankOutOfMemory, RankProcesses, UserGone
+from repro.observe.interleaving import OwnClock, own_clocks
 from repro.observe.nic import sample_counters
-from repro.observe.turns import OwnClock, own_clocks
 from repro.results.outcome import Outcome
 from repro.testbed.links import (
     UPLINK,
@@ -273,8 +273,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A plain kill unwinds like the end of the pipe does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    if gives_way():
-        give_way()
+    if is_background():
+        run_in_background()
     with Connection(int(sys.argv[1])) as user:
         try:
             supervise(user)

@@ -9,7 +9,7 @@ from pydantic import NonNegativeFloat, PositiveFloat
 
 from repro.catalog.reading import Entry, read_yaml
 from repro.catalog.systems.gpus import Gpu, read_gpus
-from repro.catalog.systems.stacks import read_stacks
+from repro.catalog.systems.software_stacks import read_stacks
 from repro.paths import PARAMS
 from repro.predict.fused.run import GENERATIONS, PRECISIONS, Run
 from repro.predict.operators.measured import operator_costs

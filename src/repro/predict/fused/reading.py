@@ -11,7 +11,7 @@ import pandas as pd
 from repro.catalog.models.open_models import DecoderShape, read_open_models
 from repro.catalog.reading import choose
 from repro.catalog.systems.gpus import Gpu, gpu, gpu_called
-from repro.catalog.systems.stacks import read_stacks, stack_of
+from repro.catalog.systems.software_stacks import read_stacks, stack_of
 from repro.errors import ReproError
 from repro.predict.fused.run import GENERATIONS, OPERAND_BYTES, PRECISIONS, Run, peak_flops
 from repro.predict.workload import RECOMPUTE, Array

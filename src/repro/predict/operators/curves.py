@@ -8,7 +8,7 @@ import pandas as pd
 import xarray as xr
 from scipy.interpolate import RegularGridInterpolator
 
-from repro.catalog.studies.operator_calls import COLLECTIVES, axes_in_caches, in_lines
+from repro.catalog.studies.operator_benchmarks import COLLECTIVES, axes_in_caches, in_lines
 from repro.predict.workload import Array
 
 # Columns of an operator's or a call's sizes.

@@ -20,7 +20,7 @@ import pandas as pd
 import xarray as xr
 from scipy.optimize import isotonic_regression
 
-from repro.catalog.studies.operator_calls import (
+from repro.catalog.studies.operator_benchmarks import (
     BAGS,
     CHANGES,
     COLLECTIVES,

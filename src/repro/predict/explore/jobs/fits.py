@@ -4,7 +4,7 @@ import pandas as pd
 
 from repro.catalog.models.open_models import OpenModel, open_model, read_open_models
 from repro.catalog.systems.gpus import Gpu, gpu
-from repro.catalog.systems.stacks import read_stacks
+from repro.catalog.systems.software_stacks import read_stacks
 from repro.errors import ReproError
 from repro.predict.explore.jobs.fused_plans import SPLIT, DoesNotFit, fitting_plans, would_fit
 from repro.predict.fused.iteration import in_blocks_s

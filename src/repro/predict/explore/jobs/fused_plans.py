@@ -10,7 +10,7 @@ import pandas as pd
 from repro.catalog.models.open_models import OpenModel, open_model, read_open_models
 from repro.catalog.reading import choose
 from repro.catalog.systems.gpus import Gpu, gpu
-from repro.catalog.systems.stacks import read_stacks
+from repro.catalog.systems.software_stacks import read_stacks
 from repro.errors import ReproError
 from repro.predict.blocks import in_blocks
 from repro.predict.fused.iteration import Phases, iteration_times_s, predict_phases

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from repro.catalog.models.papers import Shape, read_models
-from repro.catalog.parallel.communication import Calls, step_communication
+from repro.catalog.parallel.communication_volumes import Calls, step_communication
 from repro.catalog.parallel.layouts import Layout
 from repro.catalog.reading import choose
 from repro.catalog.studies.communication import read_communication_study

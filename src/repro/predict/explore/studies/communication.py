@@ -7,7 +7,7 @@ import pandas as pd
 
 from repro.catalog.models.papers import Shape
 from repro.catalog.models.volumes import FULL_ELEMENT_BYTES
-from repro.catalog.parallel.communication import step_communication
+from repro.catalog.parallel.communication_volumes import step_communication
 from repro.catalog.parallel.layouts import Layout, read_plan
 from repro.catalog.studies.communication import CommunicationStudy, read_communication_study
 from repro.catalog.systems.clusters import cluster

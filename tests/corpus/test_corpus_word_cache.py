@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from repro.corpus.config import FAMILIES, Family
 from repro.corpus.tokenizer import LocalTokenizer
-from repro.corpus.words import text_encoder
+from repro.corpus.word_cache import text_encoder
 
 # Blanks of all kinds, what looks like one, marks that join what is before, and what words end with.
 _CHARACTERS = " \n\t\r\x0b\x1c\x85\xa0\u1680\u180e\u2003\u200b\u2028\u3000\ufeff\x00\u0301\u0345"

@@ -8,7 +8,7 @@ from synthetic_corpus import Corpus, prose
 from tokenizers import Tokenizer
 
 from repro.corpus.config import Family
-from repro.corpus.existing import take_tokenizer
+from repro.corpus.pretrained_tokenizers import take_tokenizer
 from repro.corpus.tokenizer import LocalTokenizer
 from repro.errors import ReproError
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from repro.observe.nic import NicSeries
-from repro.observe.turns import Turns, own_clocks
+from repro.observe.interleaving import Turns, own_clocks
 
 # Two measurements with two turns each, from 10 s to 20 s.
 _BEGUN = [(0, 10.0), (1, 12.0), (0, 15.0), (1, 16.0)]

@@ -21,7 +21,7 @@ _MEASURED = """\
   make repro        measures what is missing or has changed"""
 
 
-def first_steps() -> str:
+def next_steps() -> str:
     """A few commands that make sense now, a line each."""
     measured = sum((RESULTS / f"{name}.nc").exists() for name in EXPERIMENTS)
     steps = _MEASURED.format(measured, len(EXPERIMENTS)) if measured else _NOTHING_MEASURED

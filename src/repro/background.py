@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 
-def give_way() -> None:
+def run_in_background() -> None:
     """Have all else on this machine go first, before this process and those it starts.
 
     A kernel may share cores among sessions before it looks at who gives way within one (sched(7),
@@ -30,10 +30,10 @@ def give_way() -> None:
             time.sleep(0.1)
 
 
-def gives_way() -> bool:
+def is_background() -> bool:
     """Whether this process, or who started it, gave way."""
     return sys.platform == "linux" and os.sched_getscheduler(0) == os.SCHED_IDLE
 
 
 if __name__ == "__main__":
-    give_way()
+    run_in_background()
