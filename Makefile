@@ -1,13 +1,13 @@
-# make repro   the whole pipeline: install, measure, site (PYTHON=python3.11 chooses the interpreter,
-#              PROFILE=thorough measures more, PROFILE=ci hardly anything)
-# make test    the same environment, then the tests: those that measure one by one, the others beside
-#              them, in the time that they leave
+# make repro   run the whole pipeline: install, measure, build the site. PYTHON=python3.11 selects the
+#              interpreter; PROFILE=thorough measures more, PROFILE=ci only a small part
+# make test    run the tests in the same environment: tests that measure one after another, the others
+#              concurrently at idle priority
 PYTHON ?= python3
 BIN := .venv/bin
-# Two of them at once install, and measure, one after the other, where there is flock (util-linux).
+# With flock (util-linux), concurrent calls of make install and measure one after another.
 FLOCK := $(shell command -v flock)
 LOCK := $(if $(FLOCK),flock Makefile)
-WAITING := what measures in this folder is waited for
+WAITING := waiting for another measurement in this directory
 MEASURE := $(if $(FLOCK),flock --nonblock dvc.yaml true || echo "$(WAITING)"; exec flock --no-fork dvc.yaml,exec)
 ifeq ($(FLOCK),)
 .NOTPARALLEL:
@@ -16,7 +16,7 @@ MAKEFLAGS += --jobs=2
 endif
 
 .PHONY: repro test test-unmeasured test-measured
-# The pipeline takes the place of its shell, so that it hears when make is killed.
+# The pipeline replaces its shell (exec), so that it receives the signal when make is killed.
 repro: .venv/installed
 	$(BIN)/repro claims
 	PATH="$(CURDIR)/$(BIN):$$PATH"; export PATH; $(MEASURE) $(BIN)/repro pipeline $(PROFILE)
@@ -32,7 +32,7 @@ test-measured: .venv/installed
 	PATH="$(CURDIR)/$(BIN):$$PATH"; export PATH; $(MEASURE) $(BIN)/python -m pytest -m "testbed or alone"
 
 .venv/installed: pyproject.toml constraints.txt
-	@echo "installing into .venv: it takes 2 GB of disk, and 6 GB where torch brings CUDA's libraries"
+	@echo "installing into .venv: 2 GB of disk, or 6 GB if torch includes the CUDA libraries"
 	$(LOCK) sh -c "$(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet \
 	  --constraint constraints.txt --editable '.[test,compression]'"
 	test -e .git || $(BIN)/dvc config --local core.no_scm true

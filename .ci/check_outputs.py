@@ -17,7 +17,7 @@ profile = yaml.safe_load((PARAMS / "pipeline.yaml").read_text())["profile"]
 sweeps = read_sweeps()
 for name, dataset in sweeps.items():
     assert json.loads(dataset.attrs["not_run"]) == {}, dataset.attrs["not_run"]
-    # Those that are known end after fewer repeats than others.
+    # Configurations that converge early have fewer repeats than others.
     smallest = dataset["call_time_s"].sel(layout="world").isel(size_bytes=0, in_place=0)
     assert bool((smallest.max(["rank", "repeat"]) > 0).all()), f"{name}: a collective is missing"
 experiments = read_experiments()
@@ -29,14 +29,14 @@ for name, dataset in experiments.items():
     ran = dataset["out_of_memory"] == 0
     assert bool(ran.any()), f"{name}: everything is out of memory"
     time = dataset["iteration_time_s"].isel(rank=0)
-    # Configurations end when they are known, some after more iterations than others.
+    # Configurations stop when they converge, after different numbers of iterations.
     recorded = time > 0
     least = experiment(name).profiles[profile].iterations
     enough = recorded.sum("iteration") >= least
     assert bool(enough.where(ran, True).all()), f"{name}: an iteration is missing"
     phases = dataset["phase_time_s"].sum("phase").isel(rank=0)
-    added_up = np.allclose(phases.where(recorded, 0), time.where(recorded, 0))
-    assert added_up, f"{name}: phases do not add up"
+    sums_agree = np.allclose(phases.where(recorded, 0), time.where(recorded, 0))
+    assert sums_agree, f"{name}: phases do not sum to the iteration time"
     losses = dataset["loss"].notnull().any(["rank", "iteration"])
     assert bool(losses.where(ran, True).all()), f"{name}: no stage has a loss"
 for figure in every_figure(experiments | sweeps):

@@ -1,14 +1,18 @@
-"""How fast a dump becomes a dataset: against the usual way, and against what limits it.
+"""Speed of extraction and tokenization, compared with a reference pipeline and with a limit.
 
-The excerpt's pages, repeated, are a multistream dump; words that it has once only are others in
-each repetition, for a text that goes on has new ones. In each round, on the same cores, one after
-another: our extraction and tokenization; the usual way, which is wikiextractor, then one
-`Tokenizer.encode` a sentence in a pool of processes and Megatron's builder, as Megatron-LM's
-`preprocess_data.py` does it; and the limit, which is bzip2 alone and `encode_batch` alone on our
-articles. Prints medians over rounds, by wall clock and by CPU time, which other work on the machine
-disturbs less, and what the full dump would take.
+The input is a multistream dump of the excerpt's pages, repeated. Words that the excerpt has once
+are replaced by other words in each repetition, because longer texts have new words. Each round
+runs three pipelines in sequence on the same cores:
 
-wikiextractor (AGPL) is no dependency: `pip install --target FOLDER --no-deps wikiextractor`.
+- ours;
+- reference: wikiextractor, then one `Tokenizer.encode` per sentence in a process pool and
+  Megatron's builder, as in Megatron-LM's `preprocess_data.py`;
+- limit: bzip2 alone, and `encode_batch` alone on our articles.
+
+Prints medians over rounds by wall clock and by CPU time, which depends less on other processes,
+and a projection for the full dump.
+
+wikiextractor (AGPL) is not a dependency: `pip install --target FOLDER --no-deps wikiextractor`.
 
     python benchmarks/corpus.py --wikiextractor FOLDER --family gpt --json
 """
@@ -51,12 +55,12 @@ _WIKIEXTRACTOR = "from wikiextractor.WikiExtractor import main; main()"
 
 
 def _replicate(excerpt: Path, dump: Path, megabytes: float) -> int:
-    """Write the excerpt's pages again and again; give the size of the XML in bytes."""
+    """Write the excerpt's pages repeatedly; return the size of the XML in bytes."""
     head, begin, rest = bz2.decompress(excerpt.read_bytes()).partition(b"  <page>\n")
     pages, end, _ = (begin + rest).rpartition(b"</mediawiki>")
     words = _WORD.split(pages)
-    met = Counter(words[1::2])
-    rare = {n: words[n] for n in range(1, len(words), 2) if met[words[n]] == 1}
+    counts = Counter(words[1::2])
+    rare = {n: words[n] for n in range(1, len(words), 2) if counts[words[n]] == 1}
     repetitions = math.ceil(megabytes * 1e6 / len(pages))
     with dump.open("wb") as file:
         file.write(bz2.compress(head))
@@ -75,7 +79,7 @@ def _rotated(letters: bytes, by: int) -> bytes:
     return letters[by:] + letters[:by]
 
 
-def _usual_extraction(wikiextractor: Path, dump: Path, output: Path, cores: int) -> None:
+def _reference_extraction(wikiextractor: Path, dump: Path, output: Path, cores: int) -> None:
     options = ["--json", "--no-templates", "--processes", str(cores), "-b", "10G", "-q"]
     subprocess.run(
         [sys.executable, "-c", _WIKIEXTRACTOR, str(dump), "-o", str(output), *options],
@@ -85,7 +89,7 @@ def _usual_extraction(wikiextractor: Path, dump: Path, output: Path, cores: int)
     )
 
 
-def _usual_tokenization(texts: Path, tokenizer: Path, prefix: Path, cores: int) -> None:
+def _reference_tokenization(texts: Path, tokenizer: Path, prefix: Path, cores: int) -> None:
     local = LocalTokenizer(tokenizer)
     dtype = DType.optimal_dtype(local.vocab_size)
     builder = IndexedDatasetBuilder(f"{prefix}.bin", dtype=dtype)
@@ -127,34 +131,36 @@ def _encode_batches(articles: Path, tokenizer: Path) -> None:
 
 
 def _timed(step: Callable[[], object]) -> tuple[float, float]:
-    """Wall-clock and CPU seconds of a step in a process of its own, with all that it starts."""
+    """Return wall-clock and CPU seconds of a step in its own process, including child processes."""
     process = multiprocessing.get_context("fork").Process(target=step)
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     process.start()
     process.join()
     after, ended = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     if process.exitcode:
-        sys.exit(f"a step ended with {process.exitcode}")
+        sys.exit(f"a step exited with code {process.exitcode}")
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return ended - begun, cpu_s
 
 
 def main() -> None:
-    """Make the dump, time the ways in turns, and print what was found."""
+    """Make the dump, time the pipelines in each round, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--wikiextractor", type=Path, required=True, help="where it is installed")
+    parser.add_argument(
+        "--wikiextractor", type=Path, required=True, help="folder of its installation"
+    )
     parser.add_argument("--family", default="gpt", choices=["gpt", "bert", "t5"])
-    parser.add_argument("--megabytes", type=float, default=200, help="of XML")
+    parser.add_argument("--megabytes", type=float, default=200, help="size of the XML")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    parser.add_argument("--json", action="store_true", help="print results as one line of JSON")
     given = parser.parse_args()
     tokenizer = ENWIKI / "tokenizers" / f"{given.family}.json"
     os.environ["RAYON_NUM_THREADS"] = str(given.cores)
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         dump, articles, prefix = scratch / "dump.bz2", scratch / "a.jsonl", scratch / given.family
-        usual = scratch / "usual"
+        reference = scratch / "reference"
         megabytes = _replicate(ENWIKI / "dump.xml.bz2", dump, given.megabytes) / 1e6
         groups = list(stream_groups(dump, 2 << 20) or [])
         steps: dict[str, Callable[[], object]] = {
@@ -168,11 +174,11 @@ def main() -> None:
             "our tokenization": lambda: write_indexed(
                 given.family, articles, tokenizer, prefix, scratch / "m.json", workers=given.cores
             ),
-            "usual extraction": lambda: _usual_extraction(
-                given.wikiextractor, dump, usual, given.cores
+            "reference extraction": lambda: _reference_extraction(
+                given.wikiextractor, dump, reference, given.cores
             ),
-            "usual tokenization": lambda: _usual_tokenization(
-                usual / "AA" / "wiki_00", tokenizer, scratch / "usual-tokens", given.cores
+            "reference tokenization": lambda: _reference_tokenization(
+                reference / "AA" / "wiki_00", tokenizer, scratch / "reference-tokens", given.cores
             ),
             "limit: bzip2": lambda: _decompress(groups, dump, given.cores),
             "limit: encode_batch": lambda: _encode_batches(articles, tokenizer),
@@ -187,12 +193,12 @@ def main() -> None:
     for name in found:
         rate, effort = megabytes / wall_s[name], megabytes / cpu_s[name]
         print(
-            f"{name:20} {rate:7.1f} MB/s of XML on {given.cores} cores, {effort:6.1f} a CPU second"
+            f"{name:22} {rate:7.1f} MB/s of XML on {given.cores} cores, {effort:6.1f} MB per CPU s"
         )
     sums = [
         {
-            way: sum(s for n, s in seconds.items() if n.startswith(way))
-            for way in ("our", "usual", "limit")
+            kind: sum(s for n, s in seconds.items() if n.startswith(kind))
+            for kind in ("our", "reference", "limit")
         }
         for seconds in (wall_s, cpu_s)
     ]
@@ -201,11 +207,11 @@ def main() -> None:
         hours = _FULL_DUMP_GB * 1e3 / compressed_mb * core_s / cores / 3600
         print(f"{_FULL_DUMP_GB} GB of dump on {cores} cores, projected: {hours:.1f} h")
     result = {
-        "ratio_to_reference": sums[0]["usual"] / sums[0]["our"],
+        "ratio_to_reference": sums[0]["reference"] / sums[0]["our"],
         "fraction_of_limit": sums[0]["limit"] / sums[0]["our"],
         "mb_per_s": megabytes / core_s,
         "tokens_per_s": tokens / core_s,
-        "ratio_to_reference_by_cpu": sums[1]["usual"] / sums[1]["our"],
+        "ratio_to_reference_by_cpu": sums[1]["reference"] / sums[1]["our"],
         "fraction_of_limit_by_cpu": sums[1]["limit"] / sums[1]["our"],
     }
     if given.json:

@@ -1,9 +1,8 @@
-"""How far a speed-up varies from one measurement to the next, in turns and one protocol after the
-other, on a quiet machine and beside a load that comes and goes.
+"""Variation of speed-ups between measurements, with interleaved protocols and without.
 
-Measures BERT-Large on 8 emulated GPUs over RDMA, IPoIB and TCP/IP again and again, with the
-computing times of `repro compute`. The load is one process that computes for some of
-every 40 seconds.
+Measures BERT-Large repeatedly on 8 emulated GPUs over RDMA, IPoIB and TCP/IP, with the compute
+times of `repro compute`: protocols interleaved, and one protocol after the other. Both run on a
+quiet machine, and with a load: a process that computes for 20 s of every 40 s.
 
     python benchmarks/drift.py 5
 """
@@ -35,7 +34,7 @@ while True:
 
 
 @contextmanager
-def _beside(loaded: bool) -> Iterator[None]:
+def _running_load(loaded: bool) -> Iterator[None]:
     load = subprocess.Popen([sys.executable, "-c", _LOAD]) if loaded else None
     try:
         yield
@@ -46,19 +45,19 @@ def _beside(loaded: bool) -> Iterator[None]:
 
 
 def _iteration_s(outcome: Outcome) -> float:
-    # Each measurement's links are as slow as its ranks.
+    # Ranks and links of a measurement are slower by the same factor.
     times = [
         time_s / record.slower for record in outcome.records for time_s in record.iteration_time_s
     ]
     return sum(times) / len(times)
 
 
-def _ratios(session: Session, orders: list[Order[Any]], in_turns: bool) -> dict[str, float]:
-    """TCP/IP's and IPoIB's iteration over RDMA's, measured once."""
+def _ratios(session: Session, orders: list[Order[Any]], interleaved: bool) -> dict[str, float]:
+    """Measure once, and return the iteration times of TCP/IP and IPoIB over RDMA's."""
     began = time.monotonic()
-    groups = [orders] if in_turns else [[order] for order in orders]
-    found = [outcome for group in groups for outcome in session.take_turns(group)]
-    rdma, ipoib, tcp = (_iteration_s(outcome) for outcome in found)
+    groups = [orders] if interleaved else [[order] for order in orders]
+    outcomes = [outcome for group in groups for outcome in session.take_turns(group)]
+    rdma, ipoib, tcp = (_iteration_s(outcome) for outcome in outcomes)
     return {
         "tcp / rdma": tcp / rdma,
         "ipoib / rdma": ipoib / rdma,
@@ -67,7 +66,7 @@ def _ratios(session: Session, orders: list[Order[Any]], in_turns: bool) -> dict[
 
 
 def main() -> None:
-    """Measure as often as the command line says, and print how far apart the ratios are."""
+    """Measure as many times as the command line says, and print the spread of the ratios."""
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     resolved = resolve(select("weak_scaling", models="bert-large", gpus=8))
     assert isinstance(resolved.where, Site)
@@ -76,16 +75,15 @@ def main() -> None:
     with open_site(resolved.where) as session:
         session.take_turns(orders)
         for loaded in (False, True):
-            with _beside(loaded):
+            with _running_load(loaded):
                 for _ in tqdm(range(repeats), desc="loaded" if loaded else "quiet", unit="repeat"):
-                    for in_turns in (True, False):
-                        ratios = _ratios(session, orders, in_turns)
-                        rows.append({"load": loaded, "in turns": in_turns, **ratios})
-    table = pd.DataFrame(rows).groupby(["load", "in turns"])
+                    for interleaved in (True, False):
+                        ratios = _ratios(session, orders, interleaved)
+                        rows.append({"load": loaded, "interleaved": interleaved, **ratios})
+    table = pd.DataFrame(rows).groupby(["load", "interleaved"])
     spread = 100 * (table.max() / table.min() - 1)
     spread = spread.drop(columns="seconds").add_suffix(", spread %")
-    shown = table.mean().join(spread)
-    print(shown.round(2).to_string())
+    print(table.mean().join(spread).round(2).to_string())
 
 
 if __name__ == "__main__":

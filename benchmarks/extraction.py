@@ -1,10 +1,12 @@
-"""What the text of the excerpt's articles has in it: ours, wikiextractor's and gensim's.
+"""Content of the excerpt's articles as extracted by this package, wikiextractor and gensim.
 
-Every word of a text is looked for in its page's markup, in order; what it is part of there (a list,
-a caption, a template) says why one text has it and another has not. Prints how many words of each
-part every text has, and the longest passages that only one of two has.
+Each text's words are aligned with the words of the page's markup, which shows the part (list,
+caption, template, ...) that each word comes from. Prints the number of words per part and text,
+and the longest passages that only one of two texts has.
 
-None is a dependency: `pip install --target FOLDER --no-deps wikiextractor gensim smart_open wrapt`.
+Neither is a dependency. Install both with
+
+    pip install --target FOLDER --no-deps wikiextractor gensim smart_open wrapt
 
     python benchmarks/extraction.py --tools FOLDER
 """
@@ -37,11 +39,11 @@ from gensim.corpora.wikicorpus import filter_wiki
 json.dump({name: filter_wiki(markup) for name, markup in json.load(sys.stdin).items()}, sys.stdout)
 """
 _WORD = re.compile(r"\w+")
-# In markup a word goes on behind a link's end and quotes: [[cat]]s.
+# In markup a word may continue after a link's end or quotes: [[cat]]s.
 _MARKUP_WORD = re.compile(r"\w+(?:(?:\]\]|''+)\w+)*")
 _INSIDE_WORD = re.compile(r"\]\]|''+")
 _HEADING = re.compile(r"^(=+)(.*?)\1[^\S\n]*$", re.MULTILINE)
-# What a part of the markup is; a later rule wins over an earlier one.
+# Parts of the markup; a later rule overrides an earlier one.
 _PARTS = {
     "list": r"^[*#:;].*$",
     "link's target": r"\[\[[^\[\]|]*\||\[(?:https?:)?//[^\s\]]*|https?://[^\s\]|}<]*",
@@ -61,7 +63,7 @@ _SHOWN_CHARACTERS = 300
 
 
 def _parts(markup: str) -> list[str]:
-    """Say of every character what it is part of."""
+    """Return the part of the markup that each character belongs to."""
     parts = ["paragraph"] * len(markup)
 
     def mark(name: str, start: int, end: int) -> None:
@@ -102,7 +104,7 @@ def _outermost(begin: str, end: str, markup: str) -> Iterator[tuple[int, int]]:
 
 
 def _texts(pages: list[Page], tools: Path) -> dict[str, dict[str, str]]:
-    """Make every way's texts, by the page's number."""
+    """Return the texts of each extractor, by page number."""
     environment = os.environ | {"PYTHONPATH": str(tools)}
     given = json.dumps({str(page.id): page.markup for page in pages})
     done = subprocess.run(
@@ -125,9 +127,9 @@ def _texts(pages: list[Page], tools: Path) -> dict[str, dict[str, str]]:
 
 
 def main() -> None:
-    """Place every word of every text, and print what was found."""
+    """Align the words of all texts with the markup, and print the counts and passages."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tools", type=Path, required=True, help="where both are installed")
+    parser.add_argument("--tools", type=Path, required=True, help="folder of both installations")
     given = parser.parse_args()
     cuts = cut_pages([bz2.decompress((ENWIKI / "dump.xml.bz2").read_bytes())])
     pages = [page for cut in cuts for page in read_pages(cut) if isinstance(page, Page)]
@@ -148,7 +150,7 @@ def main() -> None:
             counts[name].update(part[n] for n in placed[name])
             counts[name]["not found in the markup"] += len(shown) - len(placed[name])
         for name in list(texts)[1:]:
-            for way, only in (
+            for kind, only in (
                 (f"only {name}", placed[name] - placed["ours"]),
                 (f"not {name}", placed["ours"] - placed[name]),
             ):
@@ -157,13 +159,13 @@ def main() -> None:
                     while end + 1 in only and part[end + 1] == part[start]:
                         end += 1
                     passage = page.markup[found[start].start() : found[end].end()]
-                    passages[part[start], way].append(f"{page.title}: {passage}")
+                    passages[part[start], kind].append(f"{page.title}: {passage}")
     print("| part of the markup | " + " | ".join(counts) + " |\n" + "| --- " * 5 + "|")
     for name in sorted(set().union(*counts.values()), key=lambda name: -counts["ours"][name]):
         print(f"| {name} | " + " | ".join(f"{count[name]:,}" for count in counts.values()) + " |")
-    for (name, way), found_passages in sorted(passages.items()):
+    for (name, kind), found_passages in sorted(passages.items()):
         longest = sorted(found_passages, key=len)[-3:]
-        print(f"\n{name}, {way}, {len(found_passages)} passages, such as")
+        print(f"\n{name}, {kind}, {len(found_passages)} passages, such as")
         for passage in longest:
             print("   ", passage[:_SHOWN_CHARACTERS].replace("\n", " / "))
 

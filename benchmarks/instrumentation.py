@@ -1,10 +1,10 @@
-"""What timers, barriers and NIC sampling cost: instrumented against bare Megatron-Core.
+"""Overhead of timers, barriers and NIC sampling, compared with bare Megatron-Core.
 
-Two ranks, each on a core, train GPT-2-Medium's testbed model on the pipeline's corpus,
-over the loopback: without shaped links, whose time would hide the cost. Where there is a GPU, one
-rank trains the model at full size on it. Blocks of iterations with and without instrumentation
-alternate in one run, so that both see the same machine. Prints the ratio of the medians (budget:
-1.02).
+Two ranks, each on one core, train GPT-2-Medium's testbed model on the pipeline's corpus over the
+loopback. Links are not shaped, because waiting for them would hide the overhead. With a GPU, one
+rank trains the full-size model on it. Blocks of iterations with and without instrumentation
+alternate in one run, so that drift of the machine affects both alike. Prints the median of the
+ratios of neighbouring blocks (budget: 1.02).
 
     python benchmarks/instrumentation.py
 """
@@ -68,7 +68,7 @@ def _rank(rank: int, port: int, scratch: Path, sampling: Event, answer: Connecti
 
 
 def main() -> None:
-    """Run both ranks and print the ratio."""
+    """Run the ranks and print the ratio."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -87,7 +87,7 @@ def main() -> None:
             process.start()
             end.close()
         while not ours[0].poll() and ranks[0].is_alive():
-            # As the supervisor does: outside the ranks, the counters of four nodes.
+            # Read the counters of four nodes outside the ranks, as the supervisor does.
             if sampling.wait(1 / SAMPLES_PER_S):
                 for _ in range(4):
                     Path("/proc/net/dev").read_text()
@@ -95,7 +95,7 @@ def main() -> None:
         try:
             times = ours[0].recv()
         except EOFError:
-            raise SystemExit("a rank ended without an answer; see its words above") from None
+            raise SystemExit("rank 0 ended without an answer; its error is printed above") from None
         finally:
             for process in ranks:
                 process.terminate()
@@ -107,7 +107,7 @@ def main() -> None:
     ratios = blocks["instrumented"] / blocks["bare"]
     low, high = np.percentile(ratios, [25, 75])
     for kind, values in blocks.items():
-        print(f"{kind:>12}: {1e3 * np.median(values):.2f} ms an iteration")
+        print(f"{kind:>12}: {1e3 * np.median(values):.2f} ms per iteration")
     print(f"ratio {np.median(ratios):.4f} (middle half {low:.4f}-{high:.4f}), budget {_BUDGET}")
 
 

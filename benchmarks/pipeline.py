@@ -1,8 +1,7 @@
-"""How long the whole pipeline takes and where the time goes, and how much memory it uses at most.
+"""Benchmark of the whole pipeline: duration, seconds per stage and activity, and peak memory.
 
-Clones the committed project into a temporary folder, runs `repro pipeline` there with this
-environment and samples the memory of all its processes. Nothing else should run meanwhile. A
-table has a row for each stage, and for those that measure what their seconds went into.
+It clones the committed project into a temporary folder, runs `repro pipeline` there with this
+environment and samples the memory of all its processes. No other program should run meanwhile.
 
     python benchmarks/pipeline.py default   # budgets: 30 minutes, 4 GiB
     python benchmarks/pipeline.py ci        # budgets: 12 minutes, 4 GiB
@@ -29,7 +28,7 @@ _RUN = "from repro.cli import main; main()"
 
 
 def _tree(pid: int) -> list[int]:
-    """A process and its descendants."""
+    """Return the ids of a process and of its descendants."""
     children = [
         int(child)
         for task in Path(f"/proc/{pid}/task").glob("*/children")
@@ -39,8 +38,7 @@ def _tree(pid: int) -> list[int]:
 
 
 def _memory_bytes() -> int:
-    """Proportional set size of all that this process has started: pages that several share count
-    once."""
+    """Return the proportional set size (PSS) of all processes that this one has started."""
     total = 0
     for process in _tree(os.getpid())[1:]:
         with suppress(OSError):
@@ -51,7 +49,7 @@ def _memory_bytes() -> int:
 
 
 def _table(results: Path, profile: str) -> pd.DataFrame:
-    """Seconds of every stage, and of the measuring ones what they went into."""
+    """Return the seconds of each stage, and of each activity of the measuring stages."""
     stages = json.loads((results / "stage_times.json").read_text())[profile]
     table = pd.DataFrame({"stage": pd.Series(stages)})
     for name in stages:
@@ -65,7 +63,7 @@ def _table(results: Path, profile: str) -> pd.DataFrame:
 
 
 def main() -> None:
-    """Run the profile named on the command line and print time and memory beside the budgets."""
+    """Run the profile named on the command line, and print time and memory with their budgets."""
     profile = sys.argv[1] if len(sys.argv) > 1 else "default"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with tempfile.TemporaryDirectory() as folder:
@@ -86,7 +84,7 @@ def main() -> None:
     print(table.to_string(na_rep=""))
     print(f"exit status {process.returncode}")
     print(f"{minutes:.1f} minutes, budget {_BUDGET_MINUTES[profile]}")
-    print(f"{peak / 2**30:.2f} GiB at most, budget {_BUDGET_GIB}")
+    print(f"{peak / 2**30:.2f} GiB peak memory, budget {_BUDGET_GIB}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What benchmarks of instrumentation repeat: GPT-2-Medium on the corpus, small or at full size."""
+"""Training runs of the instrumentation benchmarks: GPT-2-Medium on the corpus."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from repro.train.records import TrainingRun
 
 
 def small_run(iterations: int) -> TrainingRun:
-    """Iterations of one micro batch of four, without warm-up, validations and checkpoints."""
+    """Return a testbed-size run: one micro batch of four, no warm-up, validation or checkpoint."""
     return TrainingRun(
         family="gpt",
         shape=model("gpt2-medium").testbed,
@@ -26,6 +26,6 @@ def small_run(iterations: int) -> TrainingRun:
 
 
 def full_run(iterations: int) -> TrainingRun:
-    """The same at full size in bf16, as GPUs train it, with micro batches of eight."""
+    """Return the same run for GPUs: full size, bf16, micro batches of eight."""
     shape = model("gpt2-medium").full
     return replace(small_run(iterations), shape=shape, precision="bf16", micro_batch_size=8)

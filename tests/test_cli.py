@@ -45,29 +45,30 @@ def test_bad_input_is_one_line(arguments: tuple[str, ...], message: str) -> None
     assert len(result.stderr.strip().splitlines()) == 1
 
 
-def test_without_microbenchmarks_no_trace_is_timed_again(
+def test_without_microbenchmarks_no_trace_is_replayed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     event = {"ph": "X", "cat": "cpu_op", "name": "aten::relu", "tid": 1, "ts": 0, "dur": 1}
     trace = tmp_path / "trace.json"
     trace.write_text(json.dumps({"traceEvents": [{**event, "args": {"Input Dims": [[4]]}}]}))
     monkeypatch.setattr(store, "RESULTS", tmp_path)
-    with pytest.raises(ReproError, match="no microbenchmarks; results: none yet"):
+    symptom, fix = r"no microbenchmarks \(results: none yet.*\)", "; fix: dvc repro operators"
+    with pytest.raises(ReproError, match=symptom + fix):
         retime(trace)
 
 
-def test_an_interruption_says_that_the_command_goes_on() -> None:
+def test_an_interruption_says_that_the_command_resumes() -> None:
     command = [_REPRO, "validate", "data/published/collectives_nccl.csv"]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    # Imported, and at work.
+    # Until its imports are done.
     wait_until(lambda: "scipy" in Path(f"/proc/{process.pid}/maps").read_text())
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert said == "repro: interrupted; the same command goes on from here\n"
+    _, printed = process.communicate(timeout=60)
+    assert printed == "repro: interrupted; run the same command again to resume\n"
     assert process.returncode == 130
 
 
-def test_an_interruption_where_nothing_can_be_raised_comes_again(
+def test_an_interruption_in_a_callback_that_cannot_raise_is_sent_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Collected:
@@ -87,14 +88,15 @@ def test_a_port_that_is_taken_is_named() -> None:
         port = taken.getsockname()[1]
         result = _repro("explore", "--no-show", "--port", str(port))
     assert result.returncode == 1
-    assert f"repro: port {port}: cannot be had" in result.stderr
+    message = f"repro: cannot listen on port {port} (Address already in use)"
+    assert f"{message}; fix: choose another with --port" in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_doctor_names_every_ability() -> None:
+def test_doctor_names_every_capability() -> None:
     result = _repro("doctor")
     assert result.returncode == 0
-    abilities = (
+    capabilities = (
         "emulated network",
         "computing",
         "memory",
@@ -105,11 +107,11 @@ def test_doctor_names_every_ability() -> None:
         "NICs",
         "Slurm",
     )
-    for what in (*abilities, "protocol rdma", "protocol tcp"):
+    for what in (*capabilities, "protocol rdma", "protocol tcp"):
         assert what in result.stdout
 
 
-def test_without_a_command_it_says_what_to_do_next() -> None:
+def test_without_a_command_next_commands_are_printed() -> None:
     result = _repro()
     assert result.returncode == 0
     assert "repro claims" in result.stdout and "make repro" in result.stdout

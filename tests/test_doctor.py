@@ -1,4 +1,4 @@
-"""What the doctor says on a GPU node; the driver's and Slurm's answers are played."""
+"""Lines of `repro doctor` on a GPU node; scripts answer for the driver and Slurm."""
 
 from pathlib import Path
 
@@ -50,32 +50,37 @@ def gpu_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPa
     return monkeypatch
 
 
-def _said(what: str) -> str:
+def _line_of(what: str) -> str:
     (line,) = (line for line in doctor.examine() if f"  {what}: " in line)
     return line
 
 
-def test_every_protocol_says_what_it_would_use(gpu_node: pytest.MonkeyPatch) -> None:
+def test_every_protocol_names_its_adapters(gpu_node: pytest.MonkeyPatch) -> None:
     gpu_node.setattr(doctor, "_gpudirect", lambda: "nvidia_peermem")
-    assert _said("protocol rdma") == "yes  protocol rdma: mlx5_0:1, GPUDirect by nvidia_peermem"
-    assert _said("protocol ipoib") == "yes  protocol ipoib: ib0"
-    assert _said("protocol tcp") == "yes  protocol tcp: eth0"
-    assert _said("protocol roce").startswith("NO   protocol roce: ")
+    assert _line_of("protocol rdma") == "yes  protocol rdma: mlx5_0:1, GPUDirect by nvidia_peermem"
+    assert _line_of("protocol ipoib") == "yes  protocol ipoib: ib0"
+    assert _line_of("protocol tcp") == "yes  protocol tcp: eth0"
+    assert _line_of("protocol roce").startswith("NO   protocol roce: ")
 
 
-def test_without_gpudirect_the_mend_is_named(gpu_node: pytest.MonkeyPatch) -> None:
+def test_without_gpudirect_a_fix_is_named(gpu_node: pytest.MonkeyPatch) -> None:
     gpu_node.setattr(doctor, "_gpudirect", lambda: "")
-    line = _said("protocol rdma")
-    assert line.startswith("NO   protocol rdma: mlx5_0:1, no GPUDirect; load nvidia_peermem")
-    assert _said("protocol rdma-host") == "yes  protocol rdma-host: mlx5_0:1"
+    line = _line_of("protocol rdma")
+    assert line == (
+        "NO   protocol rdma: mlx5_0:1, no GPUDirect; fix: load nvidia_peermem, install the open "
+        "driver (DMA-BUF), or use rdma-host"
+    )
+    assert _line_of("protocol rdma-host") == "yes  protocol rdma-host: mlx5_0:1"
 
 
 def test_adapters_gpus_topology_and_the_partition_are_there(gpu_node: pytest.MonkeyPatch) -> None:
-    assert _said("NICs") == (
+    assert _line_of("NICs") == (
         "yes  NICs: mlx5_0:1 (InfiniBand, active, 100 Gbit/s), "
         "mlx5_1:1 (InfiniBand, down, 100 Gbit/s), eno1 (ethernet, up, 1 Gbit/s), "
         "eth0 (ethernet, up, 10 Gbit/s), ib0 (infiniband, up, 100 Gbit/s)"
     )
-    assert "GPU 0: NVIDIA A100-PCIE-40GB" in _said("GPUs")
-    assert "partition gpu: 4 nodes of 64 cores, gpu:2, at most 1-00:00:00, idle" in _said("Slurm")
+    assert "GPU 0: NVIDIA A100-PCIE-40GB" in _line_of("GPUs")
+    assert "partition gpu: 4 nodes of 64 cores, gpu:2, at most 1-00:00:00, idle" in _line_of(
+        "Slurm"
+    )
     assert any("GPU0\t X \tPIX" in line for line in doctor.examine())

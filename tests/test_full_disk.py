@@ -36,7 +36,10 @@ def test_a_text_stays_as_it_was(tmp_path: Path) -> None:
         "from repro.atomic import replace_text\nreplace_text(Path(sys.argv[1]), 'x' * 100_000)",
         str(path),
     )
-    assert "claims.json: cannot be written (File too large); free space" in found.stderr
+    assert (
+        "claims.json: cannot be written (File too large); fix: free disk space or choose another "
+        "folder, then run the same command again to resume" in found.stderr
+    )
     assert path.read_text() == "before"
     assert [one.name for one in tmp_path.iterdir()] == ["claims.json"]
 

@@ -1,4 +1,4 @@
-"""Where the testbed cannot run, everything else does, and says what is missing and why."""
+"""Without the testbed everything else runs, and reports what is missing and why."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from repro.results.store import not_run, write_dataset
 
 pytestmark = pytest.mark.slow
 
-# What only predicts is the same everywhere, and the pipeline runs it.
+# Notebooks that only predict are the same everywhere, and the pipeline runs them.
 _PREDICTED = {"hardware_generations", "memory", "open_models", "what_if"}
 _NOTEBOOKS = sorted({path.stem for path in (ROOT / "notebooks").glob("*.ipynb")} - _PREDICTED)
 _REASON = "no namespaces for user 1000"
@@ -24,7 +24,7 @@ _REASON = "no namespaces for user 1000"
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the project whose results hold nothing but their reason."""
+    """Copy the project with results that contain only the reason why they are missing."""
     folder = tmp_path_factory.mktemp("a project") / "repro"
     for name in ("src", "params", "notebooks", "data/published"):
         shutil.copytree(ROOT / name, folder / name)
@@ -46,7 +46,7 @@ def _run(project: Path, *command: str) -> "subprocess.CompletedProcess[str]":
 
 @pytest.fixture(scope="module")
 def errors(project: Path) -> dict[str, list[str]]:
-    """What every notebook raised, run one after another where the kernel refuses namespaces."""
+    """Errors of each notebook where the kernel refuses namespaces."""
     here = Path(__file__).parent
     result = _run(
         project,

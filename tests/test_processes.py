@@ -1,4 +1,4 @@
-"""Worker processes: how far ahead they are fed, and that they end with their parent."""
+"""Worker processes: the bound on items in flight, and the exit after their parent."""
 
 import subprocess
 import sys
@@ -11,14 +11,14 @@ from waiting import PATIENCE_S
 
 from repro.processes import map_in_order, process_pool
 
-# The worker begins when its parent is gone already.
+# The worker begins when its parent is dead.
 _KILLED = """
 import os, signal, time
 from repro import processes
 begin = processes._begin_worker
-def late(*told):
+def late(*arguments):
     time.sleep(1)
-    begin(*told)
+    begin(*arguments)
 processes._begin_worker = late
 with processes.process_pool(1) as pool:
     pool.submit(abs, 1)
@@ -26,7 +26,7 @@ with processes.process_pool(1) as pool:
 """
 
 
-_GIVES_WAY = """
+_IN_BACKGROUND = """
 import os
 from pathlib import Path
 from repro.launch.messages import Site
@@ -43,9 +43,9 @@ with open_site(Site(topology=None, ranks=1, cores=None)) as session:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other kernels have nice values only")
-def test_ranks_of_what_gives_way_give_way_in_their_own_session() -> None:
-    told = subprocess.run([sys.executable, "-c", _GIVES_WAY], capture_output=True, text=True)
-    assert told.stdout.splitlines() == ["True True 19"] * 2, told.stderr
+def test_ranks_of_a_background_process_are_background_sessions() -> None:
+    result = subprocess.run([sys.executable, "-c", _IN_BACKGROUND], capture_output=True, text=True)
+    assert result.stdout.splitlines() == ["True True 19"] * 2, result.stderr
 
 
 def test_no_more_items_are_in_flight_than_the_bound() -> None:
@@ -66,7 +66,7 @@ def test_no_more_items_are_in_flight_than_the_bound() -> None:
     assert highest == 32
 
 
-def test_results_keep_their_order_whatever_takes_longest() -> None:
+def test_results_keep_their_order_if_the_first_takes_longest() -> None:
     def slow_start(number: int) -> int:
         time.sleep(0.05 if number == 0 else 0)
         return number
@@ -75,6 +75,6 @@ def test_results_keep_their_order_whatever_takes_longest() -> None:
         assert list(map_in_order(pool, slow_start, range(50), in_flight=4)) == list(range(50))
 
 
-def test_a_worker_ends_though_its_parent_did_before_it_began() -> None:
-    # Whoever holds the other end of its pipe keeps it open.
+def test_a_worker_ends_if_its_parent_died_before_it_began() -> None:
+    # A living worker would keep the pipe open.
     subprocess.run([sys.executable, "-c", _KILLED], stdout=subprocess.PIPE, timeout=PATIENCE_S)

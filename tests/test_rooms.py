@@ -1,4 +1,4 @@
-"""Data flows one way: the contracts of pyproject.toml hold."""
+"""Imports between packages keep the contracts of pyproject.toml."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 from repro.paths import ROOT
 
 
-def test_no_room_imports_one_above_it() -> None:
+def test_a_package_imports_only_packages_below_it() -> None:
     linter = Path(sys.executable).with_name("lint-imports")
     result = subprocess.run([linter], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout

@@ -1,4 +1,4 @@
-"""What the pipeline tells of itself while DVC runs."""
+"""Output and processes of `repro pipeline` while DVC runs."""
 
 import json
 import os
@@ -17,14 +17,14 @@ from repro.errors import ReproError
 
 pytestmark = pytest.mark.slow
 
-# Losses beside what is measured write who they are, and take longer.
+# The background stages write their process id, and take longer.
 _DVC = """#!/bin/sh
 echo "$@" >> called
 case "$*" in
 *losses*)
-  echo $$ > beside
-  sleep {beside}
-  echo over >> beside
+  echo $$ > background
+  sleep {background}
+  echo over >> background
   exit 1
   ;;
 *first_look)
@@ -42,8 +42,8 @@ case "$*" in
   ;;
 esac
 """
-# Stands for the process that measures ahead; it ends behind the notebooks.
-_AHEAD = """
+# The measuring process; it ends after the notebooks.
+_PREMEASURE = """
 echo "$@" > measured
 echo $$ > measures
 echo "Measuring weak_scaling"
@@ -78,35 +78,35 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(pipeline, "_SHORTEST_SHOWN_S", 0.0)
     monkeypatch.setattr(pipeline, "_stages", lambda: _STAGES)
     monkeypatch.setattr(pipeline, "_changed", lambda stages: stages)
-    monkeypatch.setattr(pipeline, "_AHEAD", ("sh", str(tmp_path / "ahead")))
+    monkeypatch.setattr(pipeline, "_PREMEASURE", ("sh", str(tmp_path / "premeasure")))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     return tmp_path
 
 
-def _install(project: Path, status: int = 0, beside: float = 0.0) -> None:
+def _install(project: Path, status: int = 0, background: float = 0.0) -> None:
     script = project / "dvc"
-    script.write_text(_DVC.format(sleep=0.1, beside=beside))
+    script.write_text(_DVC.format(sleep=0.1, background=background))
     script.chmod(0o700)
-    (project / "ahead").write_text(_AHEAD.format(status=status))
+    (project / "premeasure").write_text(_PREMEASURE.format(status=status))
 
 
-def _said(capsys: pytest.CaptureFixture[str]) -> str:
-    """What it said, as if no stage took a second."""
+def _printed(capsys: pytest.CaptureFixture[str]) -> str:
+    """Printed output, with every duration in seconds as 0 s."""
     return re.sub(r"\b\d+ s\b", "0 s", capsys.readouterr().out)
 
 
-def test_it_says_what_runs_how_long_and_what_to_look_at(
+def test_progress_remaining_time_and_outputs_are_printed(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _install(project)
     assert pipeline.run_pipeline(None) == 0
-    first = _said(capsys)
-    assert "[2/5] first_look: 0 s gone, no earlier run tells how long 3 of the rest take" in first
-    assert "beside experiments: their notebooks, losses, predictions, validation" in first
-    assert "first_look took 0 s; look at results/first_look/breakdown.png\n" in first
-    # What is measured ahead can be looked at when its notebook is done.
+    first = _printed(capsys)
+    assert "[2/5] first_look: 0 s elapsed, remaining time unknown: 3 stages have never run" in first
+    assert "in the background: notebooks, losses, predictions, validation" in first
+    assert "first_look took 0 s; see results/first_look/breakdown.png\n" in first
+    # The outputs of a premeasured stage are named when its notebook is done.
     assert "experiment@weak_scaling took 0 s\n" in first
-    assert "experiment@weak_scaling: look at results/weak_scaling.nc" in first
+    assert "experiment@weak_scaling: see results/weak_scaling.nc" in first
     assert "> a command" in first
     (project / "stage_times.json").write_text(
         json.dumps(
@@ -117,13 +117,13 @@ def test_it_says_what_runs_how_long_and_what_to_look_at(
         )
     )
     assert pipeline.run_pipeline(None) == 0
-    second = _said(capsys)
-    assert "[2/5] first_look: 0 s gone, about 6.0 min left" in second
+    second = _printed(capsys)
+    assert "[2/5] first_look: 0 s elapsed, about 6.0 min left" in second
     assert "about 3.3 min left" in second
     times = json.loads((project / "stage_times.json").read_text())
     assert times["ci"] == {"site": 1.0}
     assert times["default"]["first_look"] < 100.0
-    # The first look goes first, whatever the file's order.
+    # `first_look` runs first in any order of the file.
     assert _called(project) == 2 * [
         "first_look",
         "notebooks resolve",
@@ -132,16 +132,14 @@ def test_it_says_what_runs_how_long_and_what_to_look_at(
     ]
 
 
-def test_notebooks_follow_what_is_measured(project: Path) -> None:
+def test_notebooks_wait_for_the_measuring_process(project: Path) -> None:
     _install(project)
     assert pipeline.run_pipeline(None) == 0
     assert (project / "measured").read_text() == "default weak_scaling\n"
     assert (project / "followed").read_text() == (project / "measures").read_text()
 
 
-def test_where_nothing_changed_nothing_is_measured(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unchanged_stages_are_not_measured(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "_changed", lambda stages: [])
     _install(project)
     assert pipeline.run_pipeline(None) == 0
@@ -149,39 +147,39 @@ def test_where_nothing_changed_nothing_is_measured(
     assert _called(project) == ["first_look", "notebooks resolve", ""]
 
 
-def _called(project: Path, beside: bool = False) -> list[str]:
-    """What DVC was asked to run, beside what is timed or in its turn."""
+def _called(project: Path, background: bool = False) -> list[str]:
+    """Arguments of DVC's calls, in the background or the foreground."""
     called = [line.partition("repro")[2] for line in (project / "called").read_text().splitlines()]
-    return [line.strip() for line in called if ("losses" in line) == beside]
+    return [line.strip() for line in called if ("losses" in line) == background]
 
 
-def test_what_is_beside_is_waited_for_and_may_fail_there(project: Path) -> None:
-    _install(project, beside=0.5)
+def test_background_stages_are_waited_for_and_may_fail(project: Path) -> None:
+    _install(project, background=0.5)
     assert pipeline.run_pipeline(None) == 0
-    assert _called(project, beside=True) == ["--single-item losses predictions validation"]
-    assert (project / "beside").read_text().splitlines()[1] == "over"
+    assert _called(project, background=True) == ["--single-item losses predictions validation"]
+    assert (project / "background").read_text().splitlines()[1] == "over"
 
 
-def test_what_is_beside_ends_where_what_is_measured_fails(project: Path) -> None:
-    _install(project, status=7, beside=600)
+def test_background_stages_end_when_the_measuring_process_fails(project: Path) -> None:
+    _install(project, status=7, background=600)
     assert pipeline.run_pipeline(None) == 7
-    assert not (project / "beside").exists() or not _runs(project / "beside")
+    assert not (project / "background").exists() or not _runs(project / "background")
 
 
-def test_an_allowance_of_cores_is_left_to_what_is_timed(
+def test_a_cpu_quota_is_left_to_timed_stages(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(pipeline, "is_rationed", lambda: True)
+    monkeypatch.setattr(pipeline, "has_cpu_quota", lambda: True)
     _install(project)
     assert pipeline.run_pipeline(None) == 0
     assert (project / "measured").exists()
-    assert _called(project, beside=True) == []
+    assert _called(project, background=True) == []
     assert _called(project) == ["first_look", "notebooks resolve", ""]
-    # What takes its turn is of the rest.
-    assert "no earlier run tells how long 4 of the rest take" in capsys.readouterr().out
+    # Stages that do not run in the background count.
+    assert "remaining time unknown: 4 stages have never run" in capsys.readouterr().out
 
 
-def test_a_first_run_is_told_from_the_reference_run_how_long_it_will_take(
+def test_a_first_run_estimates_its_time_from_the_reference_run(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _install(project)
@@ -194,21 +192,20 @@ def test_a_first_run_is_told_from_the_reference_run_how_long_it_will_take(
         }
     }
     (project / "kept_times.json").write_text(json.dumps(kept))
-    # A machine that took 180 seconds for what took that run 60.
+    # This machine took 180 s for a stage that took the reference run 60 s.
     (project / "stage_times.json").write_text(json.dumps({"default": {"dump": 180.0}}))
     assert pipeline.run_pipeline(None) == 0
-    said = _said(capsys)
+    printed = _printed(capsys)
     slower = (60 + 180) / (60 + 60)
-    assert (
-        f"about {slower * (120 + 30 + 240) / 60:.1f} min left, from what the reference run" in said
-    )
-    # The first look and the experiment were over at once, and are stages of both now.
+    estimate = f"about {slower * (120 + 30 + 240) / 60:.1f} min left"
+    assert f"{estimate}, estimated from the reference run" in printed
+    # Both runs have the first look and the experiment now; they took no time here.
     last = (60 + 180) / (60 + 60 + 120 + 30) * 240
-    assert f"site: 0 s gone, about {last / 60:.1f} min left, from" in said
+    assert f"site: 0 s elapsed, about {last / 60:.1f} min left, estimated" in printed
 
 
-def test_what_stages_took_is_kept_with_a_reference_run(project: Path) -> None:
-    with pytest.raises(ReproError, match="no stage has run here"):
+def test_stage_times_are_kept_with_a_reference_run(project: Path) -> None:
+    with pytest.raises(ReproError, match="no stage has run here; fix: make repro"):
         pipeline.keep_times()
     _install(project)
     assert pipeline.run_pipeline(None) == 0
@@ -216,12 +213,12 @@ def test_what_stages_took_is_kept_with_a_reference_run(project: Path) -> None:
     assert kept.keys() == {"first_look", "experiment@weak_scaling", "site"}
 
 
-def test_a_profile_is_chosen_by_one_word_and_a_failure_is_passed_on(project: Path) -> None:
+def test_a_profile_is_stored_and_a_failure_is_passed_on(project: Path) -> None:
     _install(project, status=7)
     assert pipeline.run_pipeline("ci") == 7
     text = (project / "pipeline.yaml").read_text()
     assert text == "# How thoroughly.\nprofile: ci\n"
-    # A stage that failed took no time worth knowing.
+    # The time of a failed stage is not kept.
     times = json.loads((project / "stage_times.json").read_text())["ci"]
     assert times.keys() == {"first_look"}
 
@@ -233,7 +230,7 @@ def test_an_unknown_profile_is_not_kept(project: Path) -> None:
 
 
 _ENDLESS = "#!/bin/sh\nsh -c 'echo $$ > stage; exec sleep 600'\n"
-_ENDLESS_BESIDE = """#!/bin/sh
+_ENDLESS_BACKGROUND = """#!/bin/sh
 case "$*" in
 *losses*) sh -c 'echo $$ > stage; exec sleep 600' ;;
 esac
@@ -243,19 +240,19 @@ esac
 def _begin(
     project: Path, ignored: signal.Signals | None = None, dvc: str = _ENDLESS, timed: int = 0
 ) -> "subprocess.Popen[bytes]":
-    """A pipeline with a stage, which writes its number, that would not end before long."""
+    """Start a pipeline with an endless stage, which writes its process id."""
     script = project / "dvc"
     script.write_text(dvc)
     script.chmod(0o700)
     code = (
         "from pathlib import Path; from repro import pipeline as p;"
         "p._stages = lambda: {'experiment@weak_scaling': ['weak_scaling.nc']};"
-        f"p._changed, p._AHEAD = list, ('sh', '-c', 'sleep {timed}');"
+        f"p._changed, p._PREMEASURE = list, ('sh', '-c', 'sleep {timed}');"
         "p.ROOT, p._TIMES = Path.cwd(), Path('times'); p.run_pipeline(None)"
     )
 
     def dispose() -> None:
-        # Whatever what runs the tests ignores.
+        # The process that runs the tests may ignore some.
         for one in _ENDING:
             signal.signal(one, signal.SIG_IGN if one == ignored else signal.SIG_DFL)
 
@@ -264,14 +261,14 @@ def _begin(
     return started
 
 
-def test_told_to_end_while_dvc_starts_it_ends_it(
+def test_a_signal_while_dvc_starts_terminates_it(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
     start = subprocess.Popen
 
-    def late(*arguments: Any, **how: Any) -> "subprocess.Popen[Any]":
-        started.append(start(*arguments, **how))
+    def late(*arguments: Any, **options: Any) -> "subprocess.Popen[Any]":
+        started.append(start(*arguments, **options))
         os.kill(os.getpid(), signal.SIGTERM)
         return started[-1]
 
@@ -292,31 +289,31 @@ def _stage_runs(project: Path) -> bool:
 
 
 def _runs(note: Path) -> bool:
-    """Whether the process that noted its number does."""
+    """Whether the process that wrote its id is alive."""
     return os.path.exists(f"/proc/{int(note.read_text().split()[0])}")
 
 
-@pytest.mark.parametrize("how", _ENDING)
-def test_told_to_end_it_leaves_nothing_running(project: Path, how: signal.Signals) -> None:
+@pytest.mark.parametrize("number", _ENDING)
+def test_a_signal_leaves_nothing_running(project: Path, number: signal.Signals) -> None:
     started = _begin(project)
-    started.send_signal(how)
+    started.send_signal(number)
     assert started.wait(60) is not None
     wait_until(lambda: not _stage_runs(project))
 
 
 @pytest.mark.parametrize(
-    ("timed", "how"), [(0, signal.SIGTERM), (600, signal.SIGTERM), (600, signal.SIGINT)]
+    ("timed", "number"), [(0, signal.SIGTERM), (600, signal.SIGTERM), (600, signal.SIGINT)]
 )
-def test_told_to_end_it_leaves_nothing_running_beside(
-    project: Path, timed: int, how: signal.Signals
+def test_a_signal_leaves_nothing_running_in_the_background(
+    project: Path, timed: int, number: signal.Signals
 ) -> None:
-    started = _begin(project, dvc=_ENDLESS_BESIDE, timed=timed)
-    started.send_signal(how)
+    started = _begin(project, dvc=_ENDLESS_BACKGROUND, timed=timed)
+    started.send_signal(number)
     assert started.wait(60) is not None
     wait_until(lambda: not _stage_runs(project))
 
 
-def test_behind_a_shells_ampersand_a_kill_ends_it_too(project: Path) -> None:
+def test_a_kill_ends_a_shells_background_job_too(project: Path) -> None:
     started = _begin(project, ignored=signal.SIGINT)
     started.terminate()
     assert started.wait(60) is not None
@@ -333,7 +330,7 @@ def test_nohup_outlives_its_terminal(project: Path) -> None:
     started.wait(60)
 
 
-def test_what_depends_on_what_changed_is_measured_too(
+def test_dependents_of_changed_stages_are_measured_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dvc.repo import Repo

@@ -1,4 +1,4 @@
-// The claims below the table are those that it lists; an address shows its claim in any case.
+// Show the claims that the table lists, and the claim in the URL.
 const claims = document.querySelectorAll("#claims > section");
 
 function show() {

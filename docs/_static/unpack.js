@@ -1,4 +1,4 @@
-// Runs scripts that `repro.site.compressed_scripts` packed (gzip, in base64), one after another.
+// Run scripts that `repro.site.compressed_scripts` compressed (gzip, base64), one after another.
 let unpacked = Promise.resolve();
 
 function unpack(packed) {

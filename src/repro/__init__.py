@@ -1,1 +1,1 @@
-"""A wind tunnel for LLM interconnects: what the network costs when language models train."""
+"""Measurement and prediction of what the network costs in distributed LLM training."""

@@ -1,4 +1,4 @@
-"""Outputs that exist whole or not at all."""
+"""Atomic writes: an output file is complete or absent."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from repro.errors import ReproError
 
-# No space, over a quota or a limit, read-only, not allowed.
+# Disk full, quota or file size exceeded, read-only file system, no permission.
 _CANNOT_WRITE = {
     errno.ENOSPC,
     errno.EDQUOT,
@@ -21,17 +21,17 @@ _CANNOT_WRITE = {
 
 
 def temporary_sibling(path: Path) -> Path:
-    """Name an unused path in the folder of `path`, so that a rename between the two is atomic.
+    """Return an unused path in the folder of `path`, so that a rename between the two is atomic.
 
     Parameters
     ----------
     path
-        The final path; its folder is made if it does not exist.
+        The final path; its folder is created if it does not exist.
 
     Returns
     -------
     Path
-        A hidden name that no other process will choose.
+        A hidden file name that no other process chooses.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
@@ -39,7 +39,7 @@ def temporary_sibling(path: Path) -> Path:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Write a file beside `path` and move it there only once the block has ended well.
+    """Write a temporary file next to `path`, and rename it to `path` when the block succeeds.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises
     ------
     ReproError
-        The folder cannot be written or the disk is full; what was there before still is.
+        The folder cannot be written or the disk is full; an earlier file is unchanged.
     """
     try:
         temporary = temporary_sibling(path)
@@ -70,14 +70,14 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def cannot_be_written(path: Path, reason: object) -> ReproError:
-    """The error of a file that could not be replaced."""
+    """Return the error for a file that could not be replaced."""
     return ReproError(
-        f"{path}: cannot be written ({reason}); free space or choose another folder, and the same "
-        "command goes on from here"
+        f"{path}: cannot be written ({reason}); fix: free disk space or choose another folder, "
+        "then run the same command again to resume"
     )
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a text file whole."""
+    """Write a UTF-8 text file atomically."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

@@ -1,4 +1,7 @@
-"""Let all else on this machine go first; run as a program, or by a notebook's kernel, at once."""
+"""Idle priority (SCHED_IDLE) for processes that must not disturb measurements.
+
+Run as a program, or as a Jupyter startup script, this module lowers its own process.
+"""
 
 import os
 import sys
@@ -7,11 +10,11 @@ from pathlib import Path
 
 
 def run_in_background() -> None:
-    """Have all else on this machine go first, before this process and those it starts.
+    """Lower this process and its future children to idle priority.
 
-    A kernel may share cores among sessions before it looks at who gives way within one (sched(7),
-    autogroup): there the process leads a session with the smallest share. Sessions that it begins
-    have a share of their own again, and have to give way themselves.
+    The kernel may share cores among sessions before it compares priorities within one (sched(7),
+    autogroup). There the process becomes the leader of a session with the lowest weight. A session
+    that a child starts has its own weight, so the child must call this function again.
     """
     if sys.platform != "linux":
         os.nice(19)
@@ -26,12 +29,12 @@ def run_in_background() -> None:
         try:
             autogroup.write_text("19")
             return
-        except BlockingIOError:  # one process in a tenth of a second may
+        except BlockingIOError:  # The kernel allows one such write per 0.1 s.
             time.sleep(0.1)
 
 
 def is_background() -> bool:
-    """Whether this process, or who started it, gave way."""
+    """Return whether this process has idle priority, set by itself or inherited."""
     return sys.platform == "linux" and os.sched_getscheduler(0) == os.SCHED_IDLE
 
 

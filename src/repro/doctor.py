@@ -1,4 +1,4 @@
-"""What this machine can do, and how to make it do more."""
+"""Check of what this machine supports, with a fix for what is missing."""
 
 import os
 import shutil
@@ -19,12 +19,12 @@ _SCALING_RANKS = 8
 _NEEDED_GIB = 3
 _NEEDED_DISK_GIB = 4
 _PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
-# NCCL takes DMA-BUF with the driver's open kernel modules from this kernel on.
+# First Linux version on which NCCL uses DMA-BUF, with the open kernel modules of the driver.
 _DMA_BUF_KERNEL = (5, 12)
 
 
 def examine() -> list[str]:
-    """One line per ability: `yes` or `NO `, what was found, and the mend where something lacks."""
+    """Return one line per capability: `yes` or `NO `, the finding, and a fix if it is missing."""
     return [
         _namespaces(),
         _computing(),
@@ -40,13 +40,15 @@ def examine() -> list[str]:
     ]
 
 
-def _line(works: bool, what: str, found: str, mend: str = "") -> str:
-    return f"{'yes' if works else 'NO '}  {what}: {found}{'' if works else '; ' + mend}"
+def _line(works: bool, what: str, found: str, fix: str = "") -> str:
+    note = f"; fix: {fix}" if fix and not works else ""
+    return f"{'yes' if works else 'NO '}  {what}: {found}{note}"
 
 
 def _namespaces() -> str:
     ability = testbed_ability()
-    return _line(ability.works, "emulated network", ability.found, "the testbed does not run")
+    # `found` ends with the fix if the network cannot be emulated.
+    return _line(ability.works, "emulated network", ability.found)
 
 
 def _computing() -> str:
@@ -58,7 +60,7 @@ def _computing() -> str:
 def _memory() -> str:
     information = Path("/proc/meminfo")
     if not information.exists():
-        return _line(False, "memory", "no /proc/meminfo to read", "the testbed needs Linux")
+        return _line(False, "memory", "no /proc/meminfo", "run on Linux (the testbed needs it)")
     fields = dict(
         line.split(":", 1) for line in information.read_text().splitlines() if ":" in line
     )
@@ -73,53 +75,54 @@ def _memory() -> str:
 
 def _disk() -> str:
     gib = shutil.disk_usage(ROOT).free / 2**30
-    return _line(gib >= _NEEDED_DISK_GIB, "disk", f"{gib:.1f} GiB free", "free some space")
+    return _line(gib >= _NEEDED_DISK_GIB, "disk", f"{gib:.1f} GiB free", "free disk space")
 
 
 def _gpus() -> str:
     smi = shutil.which("nvidia-smi")
     if smi is None:
-        return _line(False, "GPUs", "none found", "source `cluster` needs one")
+        return _line(False, "GPUs", "none found", "use a GPU node for source `cluster`")
     names = subprocess.run([smi, "-L"], capture_output=True, text=True, check=False).stdout
-    return _line(bool(names.strip()), "GPUs", "; ".join(names.strip().splitlines()) or "none", "")
+    found = "; ".join(names.strip().splitlines()) or "none"
+    return _line(bool(names.strip()), "GPUs", found, "check the driver with `nvidia-smi`")
 
 
 def _adapters() -> str:
-    """HCA ports and interfaces of this node; virtual ones only where they are all it has."""
+    """Report HCA ports and interfaces of this node; virtual ones only if there are no others."""
     interfaces = read_interfaces()
-    physical = [one for one in interfaces if one.physical]
-    found = [str(one) for one in (*read_ports(), *(physical or interfaces))]
-    return _line(bool(found), "NICs", ", ".join(found) or "none", "only one node can be used")
+    physical = [interface for interface in interfaces if interface.physical]
+    found = [str(adapter) for adapter in (*read_ports(), *(physical or interfaces))]
+    return _line(bool(found), "NICs", ", ".join(found) or "none", "use one node only")
 
 
 def _gpudirect() -> str:
-    """How NICs reach GPU memory; empty if they do not."""
+    """Return how NICs access GPU memory; empty if they cannot."""
     for name in _PEER_MODULES:
         if (Path("/sys/module") / name).exists():
             return name
     driver = Path("/proc/driver/nvidia/version")
     kernel = tuple(int(part) for part in os.uname().release.split(".")[:2])
-    opened = driver.exists() and "Open Kernel Module" in driver.read_text()
-    return "DMA-BUF" if opened and kernel >= _DMA_BUF_KERNEL else ""
+    is_open = driver.exists() and "Open Kernel Module" in driver.read_text()
+    return "DMA-BUF" if is_open and kernel >= _DMA_BUF_KERNEL else ""
 
 
 def _protocols() -> list[str]:
-    """What each protocol would use on this node, told from its adapters."""
+    """Report the adapters that each protocol uses on this node."""
     ports, interfaces, named = read_ports(), read_interfaces(), read_nodes().adapters
-    way = _gpudirect()
+    gpudirect = _gpudirect()
     lines = []
     for name, entry in read_transports().items():
         try:
             adapters = choose_adapters(entry, ports, interfaces, named.get(name, ()))
         except ProtocolMissing as missing:
-            lines.append(_line(False, f"protocol {name}", str(missing), "use another"))
+            lines.append(_line(False, f"protocol {name}", str(missing), "use another protocol"))
             continue
         found = ", ".join(adapters)
         if entry.nccl.gpudirect:
-            found += f", GPUDirect by {way}" if way else ", no GPUDirect"
-        works = bool(way) or not entry.nccl.gpudirect
-        mend = "load nvidia_peermem, or take the open driver with DMA-BUF; or use rdma-host"
-        lines.append(_line(works, f"protocol {name}", found, mend))
+            found += f", GPUDirect by {gpudirect}" if gpudirect else ", no GPUDirect"
+        works = bool(gpudirect) or not entry.nccl.gpudirect
+        fix = "load nvidia_peermem, install the open driver (DMA-BUF), or use rdma-host"
+        lines.append(_line(works, f"protocol {name}", found, fix))
     return lines
 
 
@@ -127,7 +130,7 @@ def _nccl() -> str:
     import torch
 
     if not torch.cuda.is_available():
-        return _line(False, "NCCL", "no GPU to use it", "source `cluster` needs one")
+        return _line(False, "NCCL", "no GPU", "use a GPU node for source `cluster`")
     version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     return _line(True, "NCCL", f"{version}, torch {torch.__version__}")
 
@@ -139,7 +142,7 @@ def _numa() -> str:
 
 
 def _topology() -> list[str]:
-    """How GPUs and NICs hang together, as the driver has it."""
+    """Report the driver's matrix of connections between GPUs and NICs."""
     smi = shutil.which("nvidia-smi")
     if smi is None:
         return []
@@ -148,18 +151,18 @@ def _topology() -> list[str]:
 
 
 def _slurm() -> str:
-    """Whether jobs can be submitted, and what the partition of `params/nodes.yaml` has."""
+    """Report whether jobs can be submitted, and the partition of `params/nodes.yaml`."""
     nodes = read_nodes()
     if shutil.which("sbatch") is None:
-        return _line(False, "Slurm", "no sbatch", "only `launch: slurm` needs it")
+        return _line(False, "Slurm", "no sbatch", "use a Slurm node for `launch: slurm`")
     if nodes.launch == "local" or nodes.slurm is None:
-        return _line(True, "Slurm", "here; params/nodes.yaml has `launch: local`")
+        return _line(True, "Slurm", "available; params/nodes.yaml sets `launch: local`")
     command = ["sinfo", "--noheader", f"--partition={nodes.slurm.partition}"]
-    shown = subprocess.run(
+    states = subprocess.run(
         [*command, "--format=%D nodes of %c cores, %G, at most %l, %T"],
         capture_output=True,
         text=True,
         check=False,
     ).stdout
-    found = f"partition {nodes.slurm.partition}: {'; '.join(shown.splitlines()) or 'not found'}"
-    return _line(bool(shown.strip()), "Slurm", found, "name one that `sinfo` lists")
+    found = f"partition {nodes.slurm.partition}: {'; '.join(states.splitlines()) or 'not found'}"
+    return _line(bool(states.strip()), "Slurm", found, "name a partition that `sinfo` lists")

@@ -1,22 +1,22 @@
-"""The exceptions a user is meant to read."""
+"""Exceptions whose messages are written for users."""
 
 
 class ReproError(Exception):
-    """An error the user can mend: one line that names the thing, its value and the mend."""
+    """Error that the user can fix; its one line names the symptom, the value and the fix."""
 
     def _render_traceback_(self) -> list[str]:
-        """What Jupyter and papermill show instead of a traceback."""
+        """Return the one line that Jupyter and papermill show instead of a traceback."""
         return [f"{type(self).__name__}: {self}"]
 
 
 def one_line(error: BaseException | str) -> str:
-    """An error's own words without their line breaks; empty if it has none."""
+    """Return an error's message without line breaks; empty if it has none."""
     return " ".join(str(error).split())
 
 
 class NotRunHere(ReproError):
-    """This machine cannot run a source at all; others can. The message is the reason."""
+    """Error that one source cannot run on this machine; the message is the reason."""
 
 
 class ProtocolMissing(NotRunHere):
-    """A node has nothing with which to use one protocol; others may work. The message says why."""
+    """Error that a node lacks the adapter for one protocol; the message is the reason."""

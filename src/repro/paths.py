@@ -1,4 +1,4 @@
-"""Where the project's files are: the one place that turns names into paths."""
+"""Paths of the project's folders."""
 
 from pathlib import Path
 

@@ -1,5 +1,4 @@
-"""Run the whole pipeline: what runs, how much is done, how long the rest will take, what to look
-at."""
+"""The whole pipeline: `dvc repro` with progress, remaining time and the outputs to look at."""
 
 import json
 import os
@@ -23,28 +22,28 @@ from repro.catalog.reading import choose
 from repro.catalog.studies.experiments import EXPERIMENTS, experiment
 from repro.errors import ReproError
 from repro.launch.following import follows
-from repro.observe.environment import is_rationed
+from repro.observe.environment import has_cpu_quota
 from repro.paths import PARAMS, RESULTS, ROOT
 from repro.results.reference import REFERENCE
 
-# By profile and stage.
+# Seconds by profile and stage.
 _TIMES, _KEPT_TIMES = (folder / "stage_times.json" for folder in (RESULTS, REFERENCE))
 _PROFILE = PARAMS / "pipeline.yaml"
 _DVC = ("dvc", "--wait-for-lock", "repro")
-_AHEAD = (sys.executable, "-m", "repro.experiments.ahead")
-_ALONE = "--single-item"  # without what a stage depends on
+_PREMEASURE = (sys.executable, "-m", "repro.experiments.ahead")
+_SINGLE_ITEM = "--single-item"  # Without the stages that it depends on.
 _RUNNING = re.compile(r"Running stage '(.+)':")
 _MEASURING = re.compile(r"^Measuring (\S+)$")
 _UNCHANGED = re.compile(r"Stage '(.+)' didn't change")
-# What a reader would open, of what a stage leaves; without a suffix it is a folder.
-_SHOWN = ("", ".ipynb", ".png", ".html", ".nc")
+# Suffixes of outputs that a user opens; a folder has none.
+_VIEWABLE = ("", ".ipynb", ".png", ".html", ".nc")
 _SHORTEST_SHOWN_S = 2.0
-# Beforehand this machine is taken to have been as fast as the reference run's in so many seconds.
-_AS_FAST_S = 60.0
-# What needs little else goes first, so that there is something to look at.
+# Prior of the speed ratio: so many seconds in which both machines were equally fast.
+_PRIOR_S = 60.0
+# These stages need few others and run first, so that there is an early figure.
 _FIRST, _SECOND = "first_look", ("notebooks", "resolve")
-# Ranks of what is timed mostly wait for links; what is not timed goes beside them, as do notebooks
-# that show what was measured ahead: the last needs losses, which have been trained by then.
+# Untimed stages, and notebooks that plot premeasured results, run in the background while ranks
+# wait for links. `compression` is last because its notebook needs `losses`.
 _TIMED = (
     "experiment@",
     "collectives@",
@@ -53,64 +52,64 @@ _TIMED = (
     "hierarchical_zero",
     "compression",
 )
-_BESIDE = ("losses", "predictions", "validation")
-# The exit status of what was interrupted, as shells have it.
+_BACKGROUND = ("losses", "predictions", "validation")
+# Exit status of an interrupted process, as in shells.
 _INTERRUPTED = 130
 
 
 def run_pipeline(profile: str | None) -> int:
-    """Run `dvc repro` and tell how it goes; its exit status.
+    """Run `dvc repro`, print its progress, and return its exit status.
 
     Parameters
     ----------
     profile
-        How thoroughly to measure, written into `params/pipeline.yaml`; None: as it says.
+        Run size, which is stored in `params/pipeline.yaml`. None: the stored one.
 
     Raises
     ------
     ReproError
-        The profile is unknown, or there is no DVC, or no pipeline.
+        The profile is unknown, or `dvc` is not on the PATH.
     """
     if profile is not None:
         choose("profile", profile, experiment(EXPERIMENTS[0]).profiles)
         text = _PROFILE.read_text(encoding="utf-8")
         replace_text(_PROFILE, re.sub(r"(?m)^profile: .*$", f"profile: {profile}", text))
     chosen = yaml.safe_load(_PROFILE.read_text(encoding="utf-8"))["profile"]
-    known = _read(_TIMES)
-    course = _Course(
+    times = _read_times(_TIMES)
+    progress = _Progress(
         _stages(),
-        known.get(chosen, {}),
-        _read(_KEPT_TIMES).get(chosen, {}),
-        beside=() if is_rationed() else _BESIDE,
+        times.get(chosen, {}),
+        _read_times(_KEPT_TIMES).get(chosen, {}),
+        background=() if has_cpu_quota() else _BACKGROUND,
     )
     try:
         return (
-            _follow(course, _FIRST)
-            or _follow(course, *_SECOND)
-            or _measure_ahead(course, chosen)
-            or _follow(course)
+            _run_dvc(progress, _FIRST)
+            or _run_dvc(progress, *_SECOND)
+            or _premeasure(progress, chosen)
+            or _run_dvc(progress)
         )
     except KeyboardInterrupt:
         return _INTERRUPTED
     finally:
-        replace_text(_TIMES, json.dumps({**known, chosen: course.times_s}, indent=1) + "\n")
+        replace_text(_TIMES, json.dumps({**times, chosen: progress.times_s}, indent=1) + "\n")
 
 
 def keep_times() -> Path:
-    """Keep what stages took here beside the reference run, for machines that have run none.
+    """Copy the stages' times to the reference run, for estimates on machines without a run.
 
     Raises
     ------
     ReproError
-        None has run here.
+        No stage has run here.
     """
     if not _TIMES.exists():
-        raise ReproError(f"{_TIMES}: no stage has run here; run `make repro`")
+        raise ReproError(f"{_TIMES}: no stage has run here; fix: make repro")
     replace_text(_KEPT_TIMES, _TIMES.read_text(encoding="utf-8"))
     return _KEPT_TIMES
 
 
-def _read(path: Path) -> dict[str, dict[str, float]]:
+def _read_times(path: Path) -> dict[str, dict[str, float]]:
     if not path.exists():
         return {}
     times: dict[str, dict[str, float]] = json.loads(path.read_text(encoding="utf-8"))
@@ -118,17 +117,20 @@ def _read(path: Path) -> dict[str, dict[str, float]]:
 
 
 @dataclass
-class _Course:
-    """How far the stages are; `times_s` is what each took, the last time it ran, `reference_s` what
-    it took the reference run, `beside` those that run beside others here, and `ahead` those that
-    are measured before DVC runs them."""
+class _Progress:
+    """Progress through the stages; outputs and seconds are by stage.
+
+    `times_s` are from the last run here, `reference_s` from the reference run. `background` stages
+    run at idle priority, `premeasured` ones are measured before DVC runs them, and `left` ones have
+    not started.
+    """
 
     outputs: dict[str, list[str]]
     times_s: dict[str, float]
     reference_s: dict[str, float]
-    beside: tuple[str, ...]
+    background: tuple[str, ...]
     left: set[str] = field(init=False)
-    ahead: frozenset[str] = frozenset()
+    premeasured: frozenset[str] = frozenset()
     began: float = field(default_factory=time.monotonic)
     stage: str = ""
     stage_began: float = 0.0
@@ -137,152 +139,161 @@ class _Course:
         self.left = set(self.outputs)
 
     def begin(self, stage: str) -> str:
-        """A stage begins; what to say of it."""
+        """Record that a stage begins, and return the line to print."""
         self.stage, self.stage_began = stage, time.monotonic()
         done = len(self.outputs) - len(self.left) + 1
-        gone = f"{_duration(time.monotonic() - self.began)} gone"
-        rest = self._rest()
+        elapsed = f"{_duration(time.monotonic() - self.began)} elapsed"
+        remaining = self._remaining()
         self.left.discard(stage)
-        return f"[{done}/{len(self.outputs)}] {stage}: {gone}, {rest}"
+        return f"[{done}/{len(self.outputs)}] {stage}: {elapsed}, {remaining}"
 
-    def _rest(self) -> str:
-        """How long what is left will take: as the last time, else as the reference run, times what
-        stages took here over what they took that run."""
-        left = self.left - set(self.beside)
+    def _remaining(self) -> str:
+        """Return the remaining time: each stage takes as long as in its last run here.
+
+        A stage that never ran here takes its time of the reference run, scaled by the ratio of
+        the times of stages that both ran.
+        """
+        left = self.left - set(self.background)
         if not (new := left - set(self.times_s)):
             return f"about {_duration(sum(self.times_s[name] for name in left))} left"
         if unknown := new - set(self.reference_s):
-            return f"no earlier run tells how long {len(unknown)} of the rest take"
+            return f"remaining time unknown: {len(unknown)} stages have never run"
         both = self.times_s.keys() & self.reference_s.keys()
         here_s, there_s = (
-            _AS_FAST_S + sum(times[name] for name in both)
+            _PRIOR_S + sum(times[name] for name in both)
             for times in (self.times_s, self.reference_s)
         )
         left_s = sum(self.times_s[name] for name in left - new)
         left_s += here_s / there_s * sum(self.reference_s[name] for name in new)
-        return f"about {_duration(left_s)} left, from what the reference run took"
+        return f"about {_duration(left_s)} left, estimated from the reference run"
 
     def end(self) -> str:
-        """The stage that runs has ended; what to say of it."""
+        """Record that the running stage has ended, and return the line to print."""
         taken_s = time.monotonic() - self.stage_began
         self.times_s[self.stage] = round(taken_s, 1)
         if taken_s < _SHORTEST_SHOWN_S:
             return ""
         took = f"{self.stage} took {_duration(taken_s)}"
-        if self.stage in self.ahead:
+        if self.stage in self.premeasured:
             return took
-        look = self.look(self.stage)
-        return f"{took}; {look}" if look else ""
+        viewable = self.viewable(self.stage)
+        return f"{took}; {viewable}" if viewable else ""
 
-    def look(self, stage: str) -> str:
-        """What there is to look at of a stage that ran."""
-        shown = [path for path in self.outputs[stage] if Path(path).suffix in _SHOWN]
-        return f"look at {', '.join(shown)}" if shown else ""
+    def viewable(self, stage: str) -> str:
+        """Return a reference to the outputs of a stage that a user can open."""
+        paths = [path for path in self.outputs[stage] if Path(path).suffix in _VIEWABLE]
+        return f"see {', '.join(paths)}" if paths else ""
 
 
-def _measure_ahead(course: _Course, profile: str) -> int:
-    """Measure what timed notebooks will ask for, in one process (`repro.experiments.ahead`), while
-    DVC runs these behind it, and in the time that links leave what else goes beside.
+def _premeasure(progress: _Progress, profile: str) -> int:
+    """Take all timed measurements in one process, while notebooks and untimed stages run.
 
-    What does not go well beside is run again in its turn, and says why then.
+    The process is `repro.experiments.ahead`. DVC runs the notebooks, which wait for its results,
+    and the untimed stages at idle priority. A background stage that fails is rerun in the
+    foreground, where its error is shown.
     """
-    timed = [name for name in course.outputs if name.startswith(_TIMED)]
+    timed = [name for name in progress.outputs if name.startswith(_TIMED)]
     names = {
         Path(path).stem: stage
         for stage in _changed(timed)
-        for path in course.outputs[stage]
+        for path in progress.outputs[stage]
         if path.endswith(".nc")
     }
     if not names:
         return 0
-    course.ahead = frozenset(names.values())
+    progress.premeasured = frozenset(names.values())
     with ExitStack() as stack:
-        measuring = stack.enter_context(_started([*_AHEAD, profile, *names], os.environ))
-        tellers = []
-        if course.beside:
-            _say(f"beside experiments: their notebooks, {', '.join(course.beside)}")
-            for stages, how in ((timed, follows(measuring.pid)), (course.beside, {})):
-                lane = stack.enter_context(_beside(stages, how))
-                tellers.append(Thread(target=_tell, args=(course, lane), daemon=True))
-                tellers[-1].start()
-        if not (status := _hear(course, measuring, _MEASURING, names)):
-            for teller in tellers:
-                teller.join()
+        measuring = stack.enter_context(_started([*_PREMEASURE, profile, *names], os.environ))
+        reporters = []
+        if progress.background:
+            _print(f"in the background: notebooks, {', '.join(progress.background)}")
+            for stages, extra in ((timed, follows(measuring.pid)), (progress.background, {})):
+                process = stack.enter_context(_run_in_background(stages, extra))
+                reporters.append(Thread(target=_report, args=(progress, process), daemon=True))
+                reporters[-1].start()
+        if not (status := _stream(progress, measuring, _MEASURING, names)):
+            for reporter in reporters:
+                reporter.join()
         return status
 
 
 def _changed(stages: list[str]) -> list[str]:
-    """Those that DVC would run, in their order: what they depend on has changed, or will."""
+    """Return the stages that DVC would run, in order: a dependency has changed or will change."""
     from dvc.repo import Repo
 
     with Repo(str(ROOT)) as repo:
-        changed, made = repo.status(targets=stages), set[str]()
+        changed, written = repo.status(targets=stages), set[str]()
         found = []
         for stage in repo.index.stages:
             if stage.addressing in stages and (
-                stage.addressing in changed or made & {one.fs_path for one in stage.deps}
+                stage.addressing in changed
+                or written & {dependency.fs_path for dependency in stage.deps}
             ):
                 found.append(stage.addressing)
-                made |= {one.fs_path for one in stage.outs}
+                written |= {output.fs_path for output in stage.outs}
     return found
 
 
-def _beside(
+def _run_in_background(
     stages: Sequence[str], environment: Mapping[str, str]
 ) -> AbstractContextManager["subprocess.Popen[str]"]:
-    """DVC on stages that give way, whatever they depend on, which others would lock."""
+    """Run stages with DVC at idle priority, without their dependencies, which others may lock."""
     return _started(
-        [*_DVC, _ALONE, *stages],
-        # Kernels begin sessions, and run this first.
+        [*_DVC, _SINGLE_ITEM, *stages],
+        # Kernels start their own sessions, and run this module first.
         {**os.environ, **environment, "PYTHONSTARTUP": background.__file__},
         stderr=subprocess.DEVNULL,
         preexec_fn=background.run_in_background,
     )
 
 
-def _tell(course: _Course, process: "subprocess.Popen[str]") -> None:
-    """Say what can be looked at, of stages that are run beside: each has ended when another begins,
-    or the process well."""
-    look = ""
+def _report(progress: _Progress, process: "subprocess.Popen[str]") -> None:
+    """Print the outputs of background stages, each when the next stage begins.
+
+    The last stage has ended if the process succeeds.
+    """
+    finished = ""
     for line in _lines(process):
         if began := _RUNNING.search(line):
-            _say(look)
-            look = course.look(began[1])
-            # A bar of what is measured meanwhile may stand in this line.
-            look = look and f"\n{began[1]}: {look}"
+            _print(finished)
+            viewable = progress.viewable(began[1])
+            # A progress bar of the measuring process may be in this line.
+            finished = viewable and f"\n{began[1]}: {viewable}"
     if process.wait() == 0:
-        _say(look)
+        _print(finished)
 
 
-def _follow(course: _Course, *targets: str) -> int:
-    """Run DVC, and say more where it begins and ends a stage."""
+def _run_dvc(progress: _Progress, *targets: str) -> int:
+    """Run DVC, print its progress, and return its exit status."""
     with _started([*_DVC, *targets], os.environ) as process:
-        return _hear(course, process, _RUNNING, {})
+        return _stream(progress, process, _RUNNING, {})
 
 
-def _hear(
-    course: _Course,
+def _stream(
+    progress: _Progress,
     process: "subprocess.Popen[str]",
     begins: re.Pattern[str],
     names: Mapping[str, str],
 ) -> int:
-    """What a process says, and more where a stage begins and ends; its exit status. It may have
-    names of its own for stages."""
+    """Print a process's output with a line per stage, and return its exit status.
+
+    `names` maps the process's names of stages to DVC's.
+    """
     for line in _lines(process):
         began, unchanged = begins.search(line), _UNCHANGED.search(line)
-        if (began or unchanged) and course.stage:
-            _say(course.end())
-            course.stage = ""
+        if (began or unchanged) and progress.stage:
+            _print(progress.end())
+            progress.stage = ""
         if began:
-            _say(course.begin(names.get(began[1], began[1])))
+            _print(progress.begin(names.get(began[1], began[1])))
         elif unchanged:
-            course.left.discard(unchanged[1])
+            progress.left.discard(unchanged[1])
         else:
             print(line, end="", flush=True)
     status = process.wait()
-    if course.stage and status == 0:
-        _say(course.end())
-    course.stage = ""
+    if progress.stage and status == 0:
+        _print(progress.end())
+    progress.stage = ""
     return status
 
 
@@ -293,24 +304,25 @@ def _lines(process: "subprocess.Popen[str]") -> Iterator[str]:
 
 @contextmanager
 def _started(
-    command: list[str], environment: Mapping[str, str], **how: Any
+    command: list[str], environment: Mapping[str, str], **options: Any
 ) -> Iterator["subprocess.Popen[str]"]:
-    """Run something in a session of its own, which hears only from this process: that passes on
-    whatever tells it to end, a KeyboardInterrupt here, so that neither goes on without the other.
-    """
-    told: list[int] = []
-    known = False
+    """Run a command in its own session, and terminate it when this process is signalled.
 
-    def tell(number: int, _: object) -> None:
-        told.append(number)
-        # A process that is about to start could not be told.
-        if known:
+    A signal raises KeyboardInterrupt here and is passed on, so that neither outlives the other.
+    """
+    received: list[int] = []
+    started = False
+
+    def interrupt(number: int, _: object) -> None:
+        received.append(number)
+        # A process that is about to start cannot receive the signal.
+        if started:
             raise KeyboardInterrupt(number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # `nohup` asks that one is ignored, and behind an `&` a shell that another is.
+        # `nohup` ignores SIGHUP, and a shell ignores SIGINT of commands followed by `&`.
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, tell)
+            signal.signal(number, interrupt)
     try:
         process = subprocess.Popen(
             command,
@@ -319,18 +331,18 @@ def _started(
             start_new_session=True,
             stdout=subprocess.PIPE,
             text=True,
-            **how,
+            **options,
         )
     except FileNotFoundError:
-        raise ReproError("dvc is not on the PATH; activate the environment") from None
+        raise ReproError("dvc is not on the PATH; fix: source .venv/bin/activate") from None
     number = signal.SIGTERM
     try:
-        known = True
-        if told:
-            raise KeyboardInterrupt(*told)
+        started = True
+        if received:
+            raise KeyboardInterrupt(*received)
         yield process
-    except KeyboardInterrupt as interrupt:
-        number = signal.Signals(interrupt.args[0])
+    except KeyboardInterrupt as interrupted:
+        number = signal.Signals(interrupted.args[0])
         raise
     finally:
         if process.poll() is None:
@@ -338,13 +350,13 @@ def _started(
             process.wait()
 
 
-def _say(words: str) -> None:
-    if words:
-        print(words, flush=True)
+def _print(line: str) -> None:
+    if line:
+        print(line, flush=True)
 
 
 def _stages() -> dict[str, list[str]]:
-    """The outputs of every stage, in the order of the file."""
+    """Return the outputs of every stage, in the order of `dvc.yaml`."""
     from dvc.repo import Repo
 
     with Repo(str(ROOT)) as repo:

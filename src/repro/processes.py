@@ -1,5 +1,4 @@
-"""Processes of this machine: a server that forks them, workers, and a stream mapped over those in
-bounded memory."""
+"""Fork server, worker pool, and a map over a stream of items in bounded memory."""
 
 import os
 import signal
@@ -17,21 +16,21 @@ from typing import TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# What a socket's address may have, and what a fork server's adds to the temporary folder's name.
+# Longest Unix socket address, and the part that a fork server appends to the temporary folder.
 _ADDRESS_BYTES = 107
-_ADDED = "/pymp-xxxxxxxx/listener-xxxxxxxx"
+_ADDRESS_SUFFIX = "/pymp-xxxxxxxx/listener-xxxxxxxx"
 
 
 def fork_server(preloaded: list[str]) -> ForkServerContext:
-    """Start a server that forks processes from one that has loaded these modules.
+    """Start a server that forks processes in which the given modules are already imported.
 
-    Its socket is under `/tmp` where the temporary folder's name is too long for an address, as
-    those of batch jobs may be.
+    Its socket is in `/tmp` if the temporary folder's name is too long for a socket address, as in
+    batch jobs.
     """
     context = get_context("forkserver")
     context.set_forkserver_preload(preloaded)
     usual = tempfile.tempdir
-    if len(os.fsencode(tempfile.gettempdir() + _ADDED)) > _ADDRESS_BYTES:
+    if len(os.fsencode(tempfile.gettempdir() + _ADDRESS_SUFFIX)) > _ADDRESS_BYTES:
         tempfile.tempdir = "/tmp"
     try:
         forkserver.ensure_running()
@@ -42,10 +41,10 @@ def fork_server(preloaded: list[str]) -> ForkServerContext:
 
 @contextmanager
 def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Start worker processes that leave Ctrl-C to their parent, and end when it is killed.
+    """Start worker processes that ignore SIGINT, and exit when their parent is killed.
 
-    An executor, rather than `multiprocessing.Pool`: `Pool.imap` reads its whole input ahead, and
-    waits for ever when a worker is killed for memory.
+    `multiprocessing.Pool` is not used: `Pool.imap` reads its whole input in advance, and waits
+    forever when the kernel kills a worker for memory.
 
     Parameters
     ----------
@@ -55,7 +54,7 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     Yields
     ------
     ProcessPoolExecutor
-        The pool. What is still queued when the block ends is dropped.
+        The pool; tasks still queued when the block ends are cancelled.
     """
     pool = ProcessPoolExecutor(workers, initializer=_begin_worker, initargs=(os.getpid(),))
     try:
@@ -71,18 +70,18 @@ def map_in_order(
     *,
     in_flight: int,
 ) -> Iterator[Result]:
-    """Apply `function` to a stream of items, yielding the results in the items' order.
+    """Apply a function to a stream of items, and yield the results in the items' order.
 
     Parameters
     ----------
     pool
-        Where the function runs; it must be picklable for a pool of processes.
+        Executor that runs the function, which must be picklable for a pool of processes.
     function
-        Applied to one item.
+        Function of one item.
     items
-        Read only as far ahead as the bound allows.
+        Items, read only as far in advance as `in_flight` allows.
     in_flight
-        Items that may be waiting, at work or finished but not yet yielded.
+        Largest number of items that are queued, running, or finished but not yet yielded.
 
     Yields
     ------
@@ -100,12 +99,12 @@ def map_in_order(
 
 def _begin_worker(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A worker whose parent is dead by now would take whoever adopted it for its parent.
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    # The parent may be dead by now, and `os.getppid` would name the process that adopted this one.
+    threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
 
 
-def _end_with(parent: int) -> None:
-    # A worker that waits for work does not see that nobody is left to give any.
+def _exit_with(parent: int) -> None:
+    # A worker that waits for work does not notice that its parent is dead.
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)

@@ -1,12 +1,12 @@
-"""Progress that leaves nothing behind in a notebook."""
+"""Progress bars of notebook cells."""
 
 import sys
 
 
 def clear_progress() -> None:
-    """Clear what bars wrote into the output of a notebook's cell, once all went well.
+    """Clear the progress bars from a notebook cell's output after its work succeeded.
 
-    Until then it is there, and papermill's log tells how far the cell is.
+    Until then they show, and papermill logs, how far the cell is.
     """
     if "ipykernel" in sys.modules:
         from IPython.display import clear_output

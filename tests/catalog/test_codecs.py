@@ -13,16 +13,19 @@ from repro.errors import ReproError
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"kind": "zfp-rate", "bits": 40}, "has no rate of 40 bits a number; choose 2.25 to 32"),
-        ({"kind": "zfp-rate", "bits": 2}, "has no rate of 2 bits"),
+        (
+            {"kind": "zfp-rate", "bits": 40},
+            "bits is 40 per number; choose a multiple of 0.25 from 2.25 to",
+        ),
+        ({"kind": "zfp-rate", "bits": 2}, "bits is 2 per number; choose"),
         ({"kind": "zfp-rate", "bits": 8.1}, "multiple of 0.25"),
-        ({"kind": "zfp-rate", "bits": float("nan")}, "has no rate of nan bits"),
-        ({"kind": "zfp-rate"}, "bits is missing"),
+        ({"kind": "zfp-rate", "bits": float("nan")}, "bits is nan per number; choose"),
+        ({"kind": "zfp-rate"}, "bits is missing; fix: set it"),
         ({"kind": "zfp-accuracy", "tolerance": 0}, "tolerance is 0; choose one above 0"),
         ({"kind": "zfp-accuracy", "tolerance": float("inf")}, "tolerance is inf"),
-        ({"kind": "integers", "bits": 6}, "has no 6 bits; choose 8 or 4"),
+        ({"kind": "integers", "bits": 6}, "codec integers: bits is 6; choose 8 or 4"),
         ({"kind": "top-k", "share": 1.5}, "share is 1.5; choose one above 0 and at most 1"),
-        ({"kind": "fp8", "bits": 8}, "has no bits, got 8; leave it out"),
+        ({"kind": "fp8", "bits": 8}, r"codec fp8 has no bits \(got 8\); fix: remove it"),
     ],
 )
 def test_a_setting_that_a_codec_does_not_have(given: dict[str, Any], words: str) -> None:
@@ -31,12 +34,12 @@ def test_a_setting_that_a_codec_does_not_have(given: dict[str, Any], words: str)
 
 
 def test_feedback_needs_a_codec_of_gradients() -> None:
-    with pytest.raises(ReproError, match="error_feedback is of gradients"):
+    with pytest.raises(ReproError, match="error_feedback without a codec for gradients; fix: set"):
         Compression(label="x", error_feedback=True, tensor=Codec(kind="fp8"))
 
 
 def test_stages_need_a_codec_of_one_size() -> None:
-    with pytest.raises(ReproError, match="the size of zstd depends on the numbers"):
+    with pytest.raises(ReproError, match="codec zstd has no fixed message size, as pipeline needs"):
         Compression(label="x", pipeline=Codec(kind="zstd"))
 
 

@@ -83,7 +83,7 @@ def test_unknown_values_are_refused_in_one_line(arguments: dict[str, object], me
 
 def test_sizes_ascend_and_collectives_are_known() -> None:
     good = read_collectives_sweep().profiles["ci"].model_dump()
-    with pytest.raises(ValidationError, match="sizes ascend"):
+    with pytest.raises(ValidationError, match="sizes do not ascend; fix: sort them without"):
         SweepProfile.model_validate({**good, "sizes_bytes": (8, 8)})
     with pytest.raises(ReproError, match="unknown collective 'gossip'"):
         SweepProfile.model_validate({**good, "collectives": ("gossip",)})
@@ -109,7 +109,7 @@ _TREE = Topology(
     ("gpus", "nodes"), [(1, 1), (5, 1), (6, 1), (7, 2), (12, 2), (13, 3), (30, 5), (99, 5)]
 )
 def test_the_first_gpus_are_whole_nodes(gpus: int, nodes: int) -> None:
-    found = _TREE.first(gpus)
+    found = _TREE.truncated_to(gpus)
     assert found.nodes == nodes
     assert found.gpus_per_node == 6
     assert found.gpus == 6 * nodes

@@ -2,7 +2,7 @@
 
 import pytest
 
-from repro.catalog.systems.gpus import gpu, gpu_called, read_gpus
+from repro.catalog.systems.gpus import find_gpu_name, gpu, read_gpus
 from repro.errors import ReproError
 
 
@@ -20,19 +20,19 @@ from repro.errors import ReproError
     ],
 )
 def test_gpus_are_known_by_their_chips_and_words(written: str, name: str) -> None:
-    assert gpu_called(written) == name
+    assert find_gpu_name(written) == name
 
 
 def test_every_gpu_is_called_by_its_own_names() -> None:
     for name, entry in read_gpus().items():
-        assert {gpu_called(one) for one in (name, entry.label, *entry.published_as)} == {name}
+        assert {find_gpu_name(one) for one in (name, entry.label, *entry.published_as)} == {name}
 
 
 @pytest.mark.parametrize("written", ["NVIDIA H100 PCIe", "Radeon VII"])
 def test_what_the_file_has_not_is_not_taken_for_another(written: str) -> None:
     wanted = rf"unknown GPU '{written}'; choose from: a100-sxm-80gb, .*, or add it to params/gpus"
     with pytest.raises(ReproError, match=wanted):
-        gpu_called(written)
+        find_gpu_name(written)
 
 
 @pytest.mark.parametrize(("name", "gib"), [("h100-sxm-80gb", 79.18), ("h200-sxm-141gb", 139.80)])

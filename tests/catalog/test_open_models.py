@@ -31,9 +31,15 @@ def test_a_token_meets_the_published_part(name: str) -> None:
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"expert_parallel": 3}, "expert_parallel 3 does not divide 8 experts"),
-        ({"testbed": {"experts": 0}}, "both have experts, or neither"),
-        ({"testbed": {"window": 8}}, "window 8"),
+        (
+            {"expert_parallel": 3},
+            "expert_parallel 3 does not divide 8 experts; fix: choose a",
+        ),
+        (
+            {"testbed": {"experts": 0}},
+            "shape has 8 experts, testbed 0; fix: give experts to both",
+        ),
+        ({"testbed": {"window": 8}}, "window 8: not in testbed layers; fix: remove testbed"),
     ],
 )
 def test_what_cannot_be_trained_alike_is_refused(changed: dict[str, Any], reason: str) -> None:

@@ -12,8 +12,8 @@ from repro.catalog.parallel.partitions import (
     gpt_units,
     held_bytes,
     iteration_calls,
-    pieces,
     quantised_bytes,
+    shard_sizes,
 )
 from repro.catalog.studies.partitions import read_partition_study
 from repro.catalog.systems.clusters import cluster
@@ -117,7 +117,7 @@ def test_pieces_of_all_ranks_hold_the_whole(
 ) -> None:
     unit = Unit(tuple((rows, rows * width) for rows, width in shapes))
     partition = Partition(8, *spans)
-    own = pieces(partition, unit)
+    own = shard_sizes(partition, unit)
     assert own.gathered == own.weights * partition.weights >= unit.elements
     assert own.gradients * (spans[1] // spans[0]) >= own.weights
     assert own.optimizer * (spans[2] // spans[1]) >= own.gradients
@@ -133,9 +133,21 @@ def test_a_quantised_block_has_its_scale() -> None:
 @pytest.mark.parametrize(
     ("name", "ranks", "words"),
     [
-        ("three-level", 12, "optimizer 12 does not divide into groups of gradients 8"),
-        ("mics", 20, "ranks 20 does not divide into groups of optimizer 8"),
-        ("hpz", 20, "weights 20 does not divide into groups of secondary 8"),
+        (
+            "three-level",
+            12,
+            "optimizer 12 is not a multiple of gradients 8; fix: choose another",
+        ),
+        (
+            "mics",
+            20,
+            "ranks 20 is not a multiple of optimizer 8; fix: choose another",
+        ),
+        (
+            "hpz",
+            20,
+            "weights 20 is not a multiple of secondary 8; fix: choose another",
+        ),
     ],
 )
 def test_groups_that_do_not_divide_are_refused(name: str, ranks: int, words: str) -> None:

@@ -41,10 +41,13 @@ def test_a_valid_file_is_read(tmp_path: Path) -> None:
         (("layers: 1", "layers: 0"), r"m\.full\.layers: .*greater than 0.*\(got 0\)"),
         (("layers: 1", "depth: 1"), r"m\.full\.(depth|layers)"),
         (("family: gpt", "family: rnn"), r"m\.family: .*'gpt', 'bert' or 't5'.*'rnn'"),
-        (("family: gpt", "family: t5"), r"decoder_sequence_length belongs to family t5"),
+        (
+            ("family: gpt", "family: t5"),
+            r"family t5 with decoder_sequence_length None; fix: set it",
+        ),
         (
             ("attention_heads: 2", "attention_heads: 3"),
-            r"full: hidden_size 8 is no multiple of [^({]*$",
+            r"full: hidden_size 8 is not a multiple of attention_heads 3; fix: [^({]*$",
         ),
         (("label: M", "label: [M"), r"not valid YAML"),
     ],
@@ -64,7 +67,7 @@ def test_a_study_of_too_few_samples_to_divide_is_refused(
 ) -> None:
     path = tmp_path / "operator_study.yaml"
     path.write_text((PARAMS / path.name).read_text().replace(*change))
-    with pytest.raises(ReproError, match=f"{change[1].replace(': ', ' is ')}; give 4 or more"):
+    with pytest.raises(ReproError, match=f"{change[1].replace(': ', ' is ')}; choose 4 or more"):
         read_yaml(path, OperatorStudy)
 
 

@@ -34,7 +34,7 @@ def test_what_is_named_twice_is_run_once() -> None:
 def test_values_of_a_sweep_ascend_so_that_memory_does() -> None:
     entry = experiment("data_batches").model_dump()
     entry["profiles"]["default"]["values"] = [256, 64, 16]
-    with pytest.raises(ValidationError, match="profile default: values have to ascend"):
+    with pytest.raises(ValidationError, match="profile default: values do not ascend; fix: sort"):
         Experiment.model_validate(entry)
 
 
@@ -111,7 +111,11 @@ def test_protocols_are_the_clusters() -> None:
     [
         ("model_parallelism", {"micro_batch_size": 7}, "micro_batch_size 7: .*gpt2-medium does"),
         ("model_parallelism", {"pipeline_parallel": 3}, "pipeline_parallel 3: .*does not divide"),
-        ("micro_batches", {"micro_batch_size": 4}, "micro_batch_size 4: the experiment sweeps it"),
+        (
+            "micro_batches",
+            {"micro_batch_size": 4},
+            "micro_batch_size 4: the experiment sweeps it; fix",
+        ),
     ],
 )
 def test_batches_that_do_not_divide_are_refused(

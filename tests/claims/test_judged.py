@@ -28,7 +28,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 def test_a_file_cut_short_or_of_another_version_is_one_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "claims.json"
     path.write_text(text)
-    with pytest.raises(ReproError, match=r"claims.json: is cut short, .* `dvc repro claims` makes"):
+    with pytest.raises(ReproError, match=r"claims.json: is truncated or .*; fix: dvc repro claims"):
         read_judgements(path)
 
 

@@ -284,7 +284,7 @@ def test_a_damaged_dump_gives_one_clear_error(
     with pytest.raises(ReproError) as error:
         extract(dump, output, shard_bytes=1 << 15)
     message = str(error.value)
-    assert message.startswith(f"{dump}: damaged or no Wikipedia dump")
+    assert message.startswith(f"{dump}: damaged or not a Wikipedia dump")
     assert f"it has {dump.stat().st_size} bytes" in message and "repro corpus dump" in message
     assert ("byte " in message) == (damage in ("truncated", "corrupt", "no bzip2"))
     assert "\n" not in message and len(message) < 400
@@ -396,7 +396,10 @@ def test_a_dying_worker_does_not_hang(
     make_dump: MakeDump, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "plain_text", lambda markup: os._exit(9))
-    with pytest.raises(ReproError, match=r"a worker died.*fewer than 2 workers"):
+    with pytest.raises(
+        ReproError,
+        match=r"a worker died.*fix: set workers in params/corpus\.yaml below 2 and run again",
+    ):
         extract(make_dump(many(40)), tmp_path / "articles.jsonl")
 
 
@@ -404,5 +407,5 @@ def test_a_dying_worker_does_not_hang(
 def test_a_damaged_articles_file_names_the_line(tmp_path: Path, line: str) -> None:
     path = tmp_path / "articles.jsonl"
     path.write_text('{"id": 1, "title": "a", "text": "b"}\n' + line + "\n")
-    with pytest.raises(ReproError, match="line 2 is no article"):
+    with pytest.raises(ReproError, match="line 2 is not an article"):
         list(read_articles(path, "test"))

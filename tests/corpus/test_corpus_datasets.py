@@ -285,7 +285,7 @@ def test_two_ranks_share_one_cache(corpus: Corpus, tmp_path: Path) -> None:
         ("gpt", {"split": "949,50,1"}, "split is '949,50,1'; it must be two weights"),
         ("gpt", {"decoder_sequence_length": 20}, "gpt has no decoder"),
         ("t5", {"decoder_sequence_length": None}, "decoder_sequence_length is None"),
-        ("t5", {"decoder_sequence_length": 12}, "t5 needs 13 or more"),
+        ("t5", {"decoder_sequence_length": 12}, "t5 needs at least 13"),
         ("bert", {"split": "1000,1"}, "leaves none that bert can use for valid"),
         ("gpt", {"split": "1,1000"}, "leaves none that gpt can use for train"),
     ],
@@ -302,7 +302,7 @@ def test_missing_files_are_named(corpus: Corpus, tmp_path: Path, missing: str) -
     data_dir = tmp_path / "enwiki"
     shutil.copytree(corpus.data_dir, data_dir)
     (data_dir / missing).unlink()
-    with pytest.raises(ReproError, match=f"{missing}: no such file; make it with `repro corpus"):
+    with pytest.raises(ReproError, match=f"{missing}: no such file; fix: run `repro corpus"):
         build("gpt", data_dir, tmp_path / "cache")
 
 

@@ -202,7 +202,7 @@ def test_a_url_is_fetched_once(config: CorpusConfig, site: Site, tmp_path: Path)
 def test_an_interrupted_download_resumes(config: CorpusConfig, site: Site, tmp_path: Path) -> None:
     dump = tmp_path / "data" / "dump.xml.bz2"
     site.hang_up_after = 1_200_000
-    with pytest.raises(ReproError, match=r"1200000 of 3000003 bytes.*run again"):
+    with pytest.raises(ReproError, match=r"1200000 of 3000003 bytes.*fix: run again"):
         fetch_dump(config.model_copy(update={"dump": site.url}), dump)
     assert not dump.exists()
     site.hang_up_after = None
@@ -248,5 +248,5 @@ def test_server_errors_are_named(config: CorpusConfig, site: Site, tmp_path: Pat
     site.status = 404
     with pytest.raises(ReproError, match="404 Not Found"):
         fetch_dump(config.model_copy(update={"dump": site.url}), dump)
-    with pytest.raises(ReproError, match="run again to resume"):
+    with pytest.raises(ReproError, match="fix: run again to resume"):
         fetch_dump(config.model_copy(update={"dump": "http://127.0.0.1:1/dump.xml.bz2"}), dump)

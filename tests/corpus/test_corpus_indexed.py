@@ -167,7 +167,9 @@ def test_a_failure_leaves_the_earlier_files(corpus: Corpus, tmp_path: Path) -> N
     write("gpt", articles, corpus.tokenizer("gpt"), prefix)
     before = both(prefix)
     articles.write_text(good + "{\n", encoding="utf-8")
-    with pytest.raises(ReproError, match=f"the line at byte {len(good.encode())} is no article"):
+    with pytest.raises(
+        ReproError, match=f"the line at byte {len(good.encode())} is not an article"
+    ):
         write("gpt", articles, corpus.tokenizer("gpt"), prefix)
     assert both(prefix) == before
 

@@ -130,7 +130,7 @@ def test_the_scanner_agrees_with_the_parser_on_well_formed_markup(markup: str) -
 
 
 def test_on_broken_markup_the_text_seldom_differs_from_the_parser() -> None:
-    # docs/corpus.md names what differs.
+    # docs/reports/corpus.md lists the differences.
     source = random.Random(1)
     count = {True: 0, False: 0}
     differ = {True: 0, False: 0}

@@ -8,7 +8,7 @@ from synthetic_corpus import Corpus, prose
 from tokenizers import Tokenizer
 
 from repro.corpus.config import Family
-from repro.corpus.pretrained_tokenizers import take_tokenizer
+from repro.corpus.pretrained_tokenizers import import_tokenizer
 from repro.corpus.tokenizer import LocalTokenizer
 from repro.errors import ReproError
 
@@ -17,7 +17,7 @@ _TEXTS = [prose(70), prose(71), 'Ünïcode ﬁ "quotes", 12:30  two  blanks and 
 
 def test_gpts_vocabulary_and_merges(corpus: Corpus, tmp_path: Path) -> None:
     Tokenizer.from_file(str(corpus.tokenizer("gpt"))).model.save(str(tmp_path))
-    made = take_tokenizer("gpt", tmp_path / "vocab.json", tmp_path / "gpt.json")
+    made = import_tokenizer("gpt", tmp_path / "vocab.json", tmp_path / "gpt.json")
     taken, trained = LocalTokenizer(tmp_path / "gpt.json"), LocalTokenizer(corpus.tokenizer("gpt"))
     assert made.vocabulary_size == 1024 and taken.eod == trained.eod
     assert taken.tokenize_batch(_TEXTS) == trained.tokenize_batch(_TEXTS)
@@ -27,7 +27,7 @@ def test_berts_vocabulary(corpus: Corpus, tmp_path: Path) -> None:
     trained = LocalTokenizer(corpus.tokenizer("bert"))
     published = [token for token in trained.inv_vocab.values() if token not in ("[BOS]", "[EOS]")]
     (tmp_path / "vocab.txt").write_text("\n".join(published) + "\n", encoding="utf-8")
-    made = take_tokenizer("bert", tmp_path / "vocab.txt", tmp_path / "bert.json")
+    made = import_tokenizer("bert", tmp_path / "vocab.txt", tmp_path / "bert.json")
     taken = LocalTokenizer(tmp_path / "bert.json")
     assert made.vocabulary_size == taken.vocab_size == 1024
     assert (taken.pad, taken.bos, taken.eos) == (0, 1022, 1023)
@@ -52,7 +52,7 @@ def test_t5s_pieces(articles_file: Path, tmp_path: Path) -> None:
         minloglevel=2,
     )
     source = tmp_path / "spiece.model"
-    made = take_tokenizer("t5", source, tmp_path / "t5.json")
+    made = import_tokenizer("t5", source, tmp_path / "t5.json")
     taken = LocalTokenizer(tmp_path / "t5.json")
     assert made.vocabulary_size == taken.vocab_size == 507
     assert len(taken.additional_special_tokens_ids) == 100 and taken.bos >= 400
@@ -63,17 +63,17 @@ def test_t5s_pieces(articles_file: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "name", "content", "reason"),
     [
-        ("gpt", "vocab.json", "{}", "merges.txt is not beside it"),
+        ("gpt", "vocab.json", "{}", "no merges.txt in its folder"),
         ("bert", "vocab.txt", "a\nb\n", "must begin with"),
-        ("t5", "spiece.model", "no", "no tokenizer for t5"),
+        ("t5", "spiece.model", "no", "not a tokenizer for t5"),
     ],
 )
 def test_other_files_are_refused(
     tmp_path: Path, family: Family, name: str, content: str, reason: str
 ) -> None:
-    with pytest.raises(ReproError, match=r"no such file; mend tokenizer_files"):
-        take_tokenizer(family, tmp_path / name, tmp_path / "x.json")
+    with pytest.raises(ReproError, match=r"no such file; fix: correct tokenizer_files"):
+        import_tokenizer(family, tmp_path / name, tmp_path / "x.json")
     (tmp_path / name).write_text(content)
     with pytest.raises(ReproError, match=reason) as error:
-        take_tokenizer(family, tmp_path / name, tmp_path / "x.json")
+        import_tokenizer(family, tmp_path / name, tmp_path / "x.json")
     assert "\n" not in str(error.value) and not (tmp_path / "x.json").exists()

@@ -135,5 +135,5 @@ def test_missing_or_damaged_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ReproError, match=r"x: no such file.*repro corpus tokenizer x"):
         LocalTokenizer(tmp_path / "x")
     (tmp_path / "x").write_text("{}")
-    with pytest.raises(ReproError, match="x: no tokenizer"):
+    with pytest.raises(ReproError, match="x: not a tokenizer"):
         LocalTokenizer(tmp_path / "x")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from repro.catalog.models.expert_volumes import exchanged_bytes, held_parameters
+from repro.catalog.models.expert_volumes import all_to_all_bytes, held_parameters
 from repro.catalog.models.open_models import open_model
 from repro.catalog.models.papers import model, read_models
 from repro.catalog.models.trainable import trainable_models
@@ -58,13 +58,13 @@ def test_open_models_send_for_as_long_in_units_of_computing(name: str) -> None:
     many, ranks = 10**9, kind.expert_parallel
     sent = [
         ring_all_reduce_bytes(size * sum(held_parameters(shape, ranks)), many)
-        + exchanged_bytes(shape, 4, ranks, size)
+        + all_to_all_bytes(shape, 4, ranks, size)
         for shape, size in ((kind.shape, 2), (kind.testbed, 4))
     ]
     assert sent[0] / (20.0 * 0.1) == pytest.approx(sent[1] / (rate * 0.3), rel=1e-6)
     # What is exchanged is the same part of it, as lengths of sequences were chosen.
     parts = [
-        exchanged_bytes(shape, 4, ranks, size) / all_bytes
+        all_to_all_bytes(shape, 4, ranks, size) / all_bytes
         for (shape, size), all_bytes in zip(((kind.shape, 2), (kind.testbed, 4)), sent, strict=True)
     ]
     assert parts[1] == pytest.approx(parts[0], abs=0.02)

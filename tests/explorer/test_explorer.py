@@ -1,4 +1,4 @@
-"""The explorer: its numbers are the model's and the results', and its address brings it back."""
+"""The explorer shows the model's and the results' numbers, and its URL restores the settings."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +17,8 @@ from panel.io.state import set_curdoc
 from repro.catalog.studies.selection import select
 from repro.errors import ReproError
 from repro.explorer import view as views
-from repro.explorer.page_state import keep_in_address
 from repro.explorer.page import Page
+from repro.explorer.page_state import sync_with_url
 from repro.explorer.view import EXPERIMENTS, breakdown, default_view, plans
 from repro.predict.explore.experiments.predicted import predict_experiment
 from repro.predict.explore.jobs.pareto import pareto
@@ -111,7 +111,7 @@ def test_an_address_brings_the_view_back() -> None:
         location = Location(search="?protocol=tcp&gbps=40.5&gpus=4")
         pn.state._locations[document] = location
         shown = Page()
-        keep_in_address(shown.widgets)
+        sync_with_url(shown.widgets)
         # The rate is the address's, not the one that the protocol begins with.
         assert (shown.protocol.value, shown.gbps.value, shown.gpus.value) == ("tcp", 40.5, 4)
         shown.sequences.value = 8

@@ -128,4 +128,5 @@ def test_a_page_draws_every_panel_and_legends_hide(
     written = save_interactive(lambda: breakdown(made_up_results), tmp_path / "figure")
     drawn = json.loads(written.read_text())
     assert len(drawn["item"]["roots"]) == len(drawn["widths"]) == 4
+    assert "GPT-2-Large" in drawn["titles"]
     assert json.dumps(drawn["documents"]).count('"click_policy": "hide"') == 4

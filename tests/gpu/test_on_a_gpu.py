@@ -12,13 +12,13 @@ from made_up import small_run
 from repro.catalog.models.open_models import DecoderShape
 from repro.catalog.models.papers import model
 from repro.catalog.studies.selection import select
-from repro.catalog.systems.gpus import Gpu, gpu, gpu_called
+from repro.catalog.systems.gpus import Gpu, find_gpu_name, gpu
 from repro.experiments.machine.gpu_decoding import _part
 from repro.experiments.on_nodes import resolve_on_nodes
 from repro.launch.carry_out import carry_out
 from repro.launch.journal import Journal
 from repro.observe.counters import open_counters
-from repro.observe.memory import begin_peak, peak_bytes
+from repro.observe.memory import peak_bytes, reset_peak
 from repro.predict.calibration.one_gpu_rows import check_device
 from repro.train.decoding import Decoder, Linear, random_matrix
 from repro.train.gpu_operators import call_s, kernels, replays_s, sustained
@@ -39,7 +39,7 @@ def _run(corpus: Path, precision: str, **changes: object) -> TrainingRun:
 
 
 def _this_gpu() -> Gpu:
-    return gpu(gpu_called(torch.cuda.get_device_name()))
+    return gpu(find_gpu_name(torch.cuda.get_device_name()))
 
 
 def test_precisions_learn_alike(one_rank: None, enwiki: Path, tmp_path: Path) -> None:
@@ -61,12 +61,12 @@ def test_attentions_learn_alike(one_rank: None, enwiki: Path, tmp_path: Path) ->
 
 
 def test_peak_memory_is_what_was_held_at_once() -> None:
-    held = begin_peak()
+    held = reset_peak()
     one = torch.empty(1 << 28, dtype=torch.uint8, device="cuda")
     del one
     two = torch.empty(1 << 27, dtype=torch.uint8, device="cuda")
     assert peak_bytes() - held == 1 << 28
-    assert begin_peak() - held == two.nbytes
+    assert reset_peak() - held == two.nbytes
 
 
 def test_a_rank_alone_logs_nothing(one_rank: None, enwiki: Path, tmp_path: Path) -> None:

@@ -99,10 +99,10 @@ def test_optimizers_steps_share_the_parameters_by_what_they_launch() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{}", "no shapes; profile with record_shapes=True"),
+        ("{}", "no shapes; fix: profile with record_shapes=True"),
         (
             _trace(_event("aten::view", 0, 1, **{"External id": 1})),
-            "nothing in it ran on a GPU; profile with torch.profiler's activity CUDA",
+            "nothing in it ran on a GPU; fix: profile with ProfilerActivity.CUDA",
         ),
     ],
 )

@@ -70,7 +70,7 @@ def test_printed_bandwidths_are_those_of_the_definition(write: Write) -> None:
 
 
 def test_text_of_the_first_version_without_operator_and_root(write: Write) -> None:
-    with pytest.raises(ReproError, match=r"log: does not say which collective"):
+    with pytest.raises(ReproError, match=r"log: does not contain the name of its collective"):
         read_log(write(FIRST.replace("0e+00", "N/A")))
     found = read_log(write(FIRST))
     assert found.collective.unique().tolist() == ["all_gather"]
@@ -115,7 +115,10 @@ def test_columns_tell_the_collective(
 def test_a_collective_that_no_column_tells_is_asked_for(write: Write) -> None:
     row = "1048576 262144 float sum -1" + PLACES["out of place"].format(bus="31.68")
     path = write(unnamed(row, ranks=2))
-    with pytest.raises(ReproError, match=r"which collective it measured; name it \(collective="):
+    missing = (
+        r"name of its collective; fix: pass collective=NAME \(--collective NAME\); choose from: al"
+    )
+    with pytest.raises(ReproError, match=missing):
         read_log(path)
     (only,) = read_log(path, collective="all_reduce").itertuples()
     assert (only.collective, only.in_place) == ("all_reduce", False)
@@ -136,7 +139,7 @@ def test_one_place_only(write: Write) -> None:
 def test_ranks_that_no_line_lists_are_asked_for(write: Write) -> None:
     row = "1048576 262144 float sum -1" + PLACES["out of place"].format(bus="47.52")
     path = write(unnamed(row.replace("sum     -1", "sum  0").replace("47.52", "31.68"), ranks=0))
-    with pytest.raises(ReproError, match="lists no ranks"):
+    with pytest.raises(ReproError, match="does not contain the number of ranks; fix: pass ranks=N"):
         read_log(path, collective="broadcast")
     assert read_log(path, collective="broadcast", ranks=4).ranks.tolist() == [4]
 
@@ -161,15 +164,17 @@ def test_a_list_of_ranks_that_is_not_whole_is_corrected(write: Write, broken: st
     assert found.ranks.unique().tolist() == [4]
     assert found.nodes.unique().tolist() == [None]
     (remark,) = found.attrs["skipped"]
-    assert "it has 3, and the bandwidths of all_reduce are those of 4" in remark
+    assert "it has 3; the bandwidths of all_reduce are those of 4 ranks" in remark
 
 
 def test_ranks_that_contradict_bandwidths_of_many_are_refused(write: Write) -> None:
     row = "1048576 262144 float sum -1    33.10   31.68   63.35      0"
     text = "# nccl-tests: all_reduce_perf\n" + unnamed(row, ranks=4)
-    with pytest.raises(ReproError, match=r"4 ranks contradict .* those of \d+ to \d+; say how"):
+    with pytest.raises(
+        ReproError, match=r"4 ranks contradict .* those of \d+ to \d+ ranks; fix: p"
+    ):
         read_log(write(text.replace("nccl-tests: ", "")))
-    # The mend that it names.
+    # The fix that the message names.
     found = read_log(write(text.replace("nccl-tests: ", "")), ranks=4096)
     assert (found.ranks.tolist(), found.nodes.tolist()) == ([4096], [None])
     with pytest.raises(ReproError, match="4 ranks contradict"):
@@ -230,7 +235,7 @@ def test_no_measurement_is_one_line(write: Write) -> None:
 
 
 def test_programs_that_are_not_read_are_named(write: Write) -> None:
-    with pytest.raises(ReproError, match="scatter_perf is not read; choose from: all_reduce"):
+    with pytest.raises(ReproError, match="scatter_perf is not supported; choose from: all_red"):
         read_log(write(RECENT.replace("all_reduce_perf", "scatter_perf")))
 
 

@@ -123,7 +123,7 @@ def test_sums_of_all_rows_are_told_from_others() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (_trace(_event("aten::mm", 0, 1)), "no shapes; profile with record_shapes=True"),
+        (_trace(_event("aten::mm", 0, 1)), "no shapes; fix: profile with record_shapes=True"),
         (_trace(_event("step", 0, 1, [[1]])), "has no operators"),
         ("{}", "has no operators"),
     ],

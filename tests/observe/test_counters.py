@@ -136,7 +136,7 @@ def test_a_full_counter_of_32_bits_is_a_failure(sys: Path) -> None:
     with open_counters(sys) as counters:
         _write(sys, {name: 2**32 - 1})
         assert counters.read()[0] == (1000, 4 * (2**32 - 2))
-        assert counters.failures == {"mlx5_0:1": "its counter of 32 bits is full"}
+        assert counters.failures == {"mlx5_0:1": "its 32-bit counter is saturated"}
     with open_counters(sys) as counters:
         assert "mlx5_0:1" not in counters.names
 

@@ -46,7 +46,8 @@ def test_clocks_that_agree_to_less_than_a_collective_are_let_pass() -> None:
 
 def test_a_rank_that_leaves_before_another_comes_has_another_clock() -> None:
     later = [replace(_MADE_UP, start_s=2.0, end_s=2.2), replace(_MADE_UP, start_s=3.0, end_s=3.1)]
-    with pytest.raises(ReproError, match=r"rank 0 left all_reduce 0\.800000 s before rank 1 came"):
+    left = r"rank 0 left all_reduce 0\.800000 s before rank 1 entered it: their clocks are not"
+    with pytest.raises(ReproError, match=left):
         check_clocks([[_MADE_UP], later[:1]])
     # The k-th call of one rank is the k-th of the other.
     check_clocks([[_MADE_UP, later[1]], [replace(_MADE_UP, start_s=0.9), later[1]]])

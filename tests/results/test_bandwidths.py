@@ -67,7 +67,7 @@ def _timing(layout: Layout, name: str, in_place: bool, size: int, rank: int, ran
         layout=layout,
         collective=name,
         in_place=in_place,
-        asked_bytes=size,
+        requested_bytes=size,
         size_bytes=moved,
         calls=3,
         time_s=tuple(_seconds(size, repeat, rank) for repeat in range(_REPEATS)),

@@ -1,9 +1,9 @@
-"""Build the site in a folder of results, in a process of its own: paths are fixed on import.
+"""Build the site for a folder of results, as a separate process since imports fix the paths.
 
     python tests/site/build_site.py FOLDER [made-up]
 
-With the second word the folder is given the made-up experiment as both scalings first, and figures
-of one. Without it there is no reference of modules, which take most of the time.
+`made-up` first writes made-up results of both scaling experiments, and figures of one. Without it
+the site has no pages of modules, which take most of the time.
 """
 
 import json
@@ -22,7 +22,7 @@ if __name__ == "__main__":
     from repro.cli import app
     from repro.site import build, reference
 
-    build._STAGE = folder / "pages"
+    build._PAGES = folder / "pages"
     if "made-up" in sys.argv:
         sys.path.insert(0, str(Path(__file__).parents[1]))
         from made_up import made_up_experiment
@@ -40,5 +40,5 @@ if __name__ == "__main__":
         drawn = every_figure({"weak_scaling": results["weak_scaling"]})
         save_figures([*drawn, *compared_figures(judgements)], folder / "figures")
     else:
-        reference._called = lambda: []
+        reference._documented_modules = lambda: []
     build.build_site(typer.Context(get_command(app), info_name="repro"))

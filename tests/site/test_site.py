@@ -1,5 +1,4 @@
-"""The site, built from made-up results and from none: its pages, their links and their weight, and
-in a real browser from disk.
+"""The site, built from made-up results and without: pages, links, size, and use in a browser.
 
 One file, so that one of pytest's workers builds it.
 """
@@ -26,17 +25,18 @@ _PAGES = (
     "figures/figure-4a-d.html",
     "figures/figure-4e-h.html",
     "figures/headlines.html",
-    "notebooks/index.html",
+    "notebooks/README.html",
     "what-if.html",
     "provenance.html",
     "reference/params.html",
     "reference/command-line.html",
-    "docs/model.html",
+    "documents.html",
+    "docs/explanation/model.html",
 )
 
 
 class _Read(HTMLParser):
-    """The addresses a page links to or loads, and those it has."""
+    """Addresses that a page links to or loads, and ids that it has."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class _Read(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of made-up results."""
+    """Build the site of made-up results."""
     folder = tmp_path_factory.mktemp("results")
     build = Path(__file__).with_name("build_site.py")
     subprocess.run([sys.executable, build, folder, "made-up"], check=True)
@@ -92,6 +92,21 @@ def test_links_lead_somewhere(pages: dict[Path, _Read]) -> None:
                 assert unquote(parts.fragment) in pages[target].ids | {"#"}, f"{path}: {address}"
             checked += 1
     assert checked > 500
+
+
+def test_programs_find_all_pages_in_llms_txt(site: Path, pages: dict[Path, _Read]) -> None:
+    lines = (site / "llms.txt").read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("# repro") and lines[2].startswith("> ")
+    assert {"## Pages", "## Figures", "## Tutorial", "## How-to guides"} <= set(lines)
+    links = [match[1] for line in lines if (match := re.match(r"- \[.+?\]\((.+?)\)", line))]
+    assert {site / link for link in links} == pages.keys() - {
+        site / name for name in ("index.html", "search.html", "genindex.html", "py-modindex.html")
+    }
+
+
+def test_figures_are_headed_by_their_titles(site: Path) -> None:
+    text = (site / "figures" / "figure-4a-d.html").read_text(encoding="utf-8")
+    assert "<h1>Weak scaling: iteration by phase (figure 4a-d)" in text
 
 
 def test_every_claim_has_an_address(site: Path, pages: dict[Path, _Read]) -> None:
@@ -128,7 +143,7 @@ def test_without_results_it_says_what_is_missing(tmp_path: Path) -> None:
     subprocess.run([sys.executable, build, tmp_path], check=True)
     text = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     assert "Not measured" in text and "make" in text
-    assert "No figure was drawn yet" in (tmp_path / "site" / "figures" / "index.html").read_text()
+    assert "No figures yet" in (tmp_path / "site" / "figures" / "index.html").read_text()
 
 
 @needs_browser

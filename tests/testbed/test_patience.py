@@ -13,7 +13,7 @@ def _failing(times: int) -> list[ReproError | None]:
 def test_a_busy_machine_is_waited_for_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify, "_PAUSE_S", 0.0)
     monkeypatch.setattr(verify, "_SAY_AFTER_S", 0.0)
-    monkeypatch.setattr(verify, "busiest_other", lambda: "a browser uses 90% of a core")
+    monkeypatch.setattr(verify, "find_cpu_competitor", lambda: "a browser uses 90% of a core")
     results = iter(_failing(5))
 
     def check() -> str:

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from repro.catalog.models.papers import Family, Shape
+from repro.observe.interleaving import InterleavedRuns
 from repro.observe.messages import MessageEnd
-from repro.observe.interleaving import Turns
 from repro.train.records import RankRecord, TrainingRun
 from repro.train.run import forward_backward, train
 from repro.train.training import Training, set_up
@@ -109,7 +109,7 @@ def train_recorded(run: TrainingRun, scratch: Path) -> RankRecord:
 
 def train_in_turns(run: TrainingRun, scratch: Path, *microbatches: int) -> tuple[RankRecord, ...]:
     """A rank's task: a whole run of each number of micro batches, in turns."""
-    return train(run, scratch, turns=Turns(len(microbatches)), microbatches=microbatches)
+    return train(run, scratch, turns=InterleavedRuns(len(microbatches)), microbatches=microbatches)
 
 
 def train_staged(run: TrainingRun, scratch: Path, iterations: int) -> Trained:

@@ -7,7 +7,7 @@ import torch
 from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch import nn
 
-from repro.observe.memory import begin_peak, give_back, resident_bytes
+from repro.observe.memory import reset_peak, resident_bytes, trim_heap
 from repro.train.allowance import keep_to_allowance
 
 _MEBIBYTE = 1 << 20
@@ -17,7 +17,7 @@ _MEBIBYTE = 1 << 20
 def _tidy() -> None:
     """What earlier tests left would be given back, or collected, while memory is looked at."""
     gc.collect()
-    give_back()
+    trim_heap()
 
 
 class _Layer(TransformerLayer):  # type: ignore[misc]
@@ -42,14 +42,14 @@ def _model(*sizes: int) -> nn.Sequential:
 
 def test_a_run_within_its_allowance_goes_on() -> None:
     model = _model(10, 10)
-    look = keep_to_allowance(model, begin_peak(), 60 * _MEBIBYTE)
+    look = keep_to_allowance(model, reset_peak(), 60 * _MEBIBYTE)
     model(torch.zeros(1))
     look()
 
 
 def test_the_layer_that_goes_over_it_is_the_last() -> None:
     model = _model(10, 80, 10)
-    keep_to_allowance(model, begin_peak(), 60 * _MEBIBYTE)
+    keep_to_allowance(model, reset_peak(), 60 * _MEBIBYTE)
     with pytest.raises(MemoryError, match=r"taken \d+ MB, the emulated GPU has 63 MB for it"):
         model(torch.zeros(1))
     first, second, third = model
@@ -57,7 +57,7 @@ def test_the_layer_that_goes_over_it_is_the_last() -> None:
 
 
 def test_a_peak_that_is_over_counts_too() -> None:
-    held = begin_peak()
+    held = reset_peak()
     look = keep_to_allowance(_model(1), held, 60 * _MEBIBYTE)
     taken = torch.ones(80 * _MEBIBYTE, dtype=torch.uint8)
     del taken
@@ -73,7 +73,7 @@ def _blocks() -> list[torch.Tensor]:
 def test_what_was_freed_leaves_room_before_the_next_pass() -> None:
     held, blocks = resident_bytes(), _blocks()
     del blocks[::2]
-    begin_peak()
+    reset_peak()
     model, kept = _model(1), resident_bytes() - held
     keep_to_allowance(model, held, kept)
     model(torch.zeros(1))
@@ -88,7 +88,7 @@ def test_what_a_forward_pass_has_freed_leaves_room_before_the_backward_pass() ->
             del blocks[::2]
             return given
 
-    begin_peak()
+    reset_peak()
     model, kept = nn.Sequential(_Layer(1), Freeing()), resident_bytes() - held
     keep_to_allowance(model, held, kept)
     model(torch.zeros(1))

@@ -47,7 +47,7 @@ def _swept(asked: CollectiveSweep) -> tuple[SweepRecord, list[int]]:
 
 
 def _cases_of(record: SweepRecord) -> list[tuple[str, str, bool, int]]:
-    return [(m.layout, m.collective, m.in_place, m.asked_bytes) for m in record.measurements]
+    return [(m.layout, m.collective, m.in_place, m.requested_bytes) for m in record.measurements]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_every_collective_is_measured_and_right(
         assert record.group_ranks == groups
         assert _cases_of(record) == wanted
         assert reports == sorted(reports)
-        assert reports[-1] == asked.cases == len(layouts) * len(_PLACES) * len(_SIZES)
+        assert reports[-1] == asked.configurations == len(layouts) * len(_PLACES) * len(_SIZES)
         for found in record.measurements:
             _check_size(found, groups[found.layout], _WIDTH[dtype])
             assert len(found.time_s) == asked.repeats
@@ -96,14 +96,14 @@ def _check_size(found: Timing, ranks: int, width: int) -> None:
     """The asked size, rounded up to whole elements, of each rank where ranks have shares."""
     unit = width * (ranks if found.collective in _SHARED else 1)
     assert found.size_bytes % unit == 0
-    assert found.asked_bytes <= found.size_bytes < found.asked_bytes + unit
+    assert found.requested_bytes <= found.size_bytes < found.requested_bytes + unit
 
 
 def test_sizes_end_with_the_first_call_that_is_too_long(pool: RankPool) -> None:
     asked = replace(_ALL, longest_call_s=1e-9, layouts=("world",))
     for record, reports in pool.run(_swept, asked, ranks=2):
         assert _cases_of(record) == [("world", *case, _SIZES[0]) for case in _PLACES]
-        assert reports[-1] == asked.cases
+        assert reports[-1] == asked.configurations
 
 
 def _swept_by_bytes(asked: CollectiveSweep) -> list[int]:
@@ -143,8 +143,9 @@ def test_wrong_data_are_refused_by_name_size_and_rank(pool: RankPool) -> None:
     asked = replace(_ALL, collectives=("all_reduce",), layouts=("world",))
     # Rank r gives position + r, whose sum is 1, 3 at the two positions: rank 0 has 0, 1.
     assert pool.run(_refused, asked, ranks=2) == [
-        "all_reduce of 8 bytes: 2 wrong elements on rank 0; what it takes means nothing",
-        "all_reduce of 8 bytes: 1 wrong elements on rank 1; what it takes means nothing",
+        f"all_reduce of 8 bytes: wrong result: {count} elements differ on rank {rank}, so its time "
+        "is invalid; fix: check the communication library"
+        for rank, count in enumerate((2, 1))
     ]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from repro.catalog.parallel.codecs import Codec
-from repro.catalog.parallel.encoded_volumes import encoded_bytes, is_fixed
+from repro.catalog.parallel.encoded_volumes import encoded_bytes, has_fixed_size
 from repro.errors import ReproError
 from repro.train.compression.codecs import coding_of
 from repro.train.compression.interface import Coding
@@ -55,7 +55,7 @@ def test_bounds_hold_and_sizes_are_as_promised(name: str, numbers: np.ndarray) -
     encoded = coding.encode(values)
     assert encoded.dtype == torch.uint8
     promised = encoded_bytes(_CODECS[name], len(values))
-    assert len(encoded) == promised if is_fixed(_CODECS[name]) else len(encoded) <= promised
+    assert len(encoded) == promised if has_fixed_size(_CODECS[name]) else len(encoded) <= promised
     back = coding.decode(encoded, len(values))
     assert (back.dtype, back.shape) == (torch.float32, values.shape)
     if len(values):
@@ -75,7 +75,7 @@ def test_an_overflow_is_never_hidden(name: str, numbers: np.ndarray, at: int, od
     numbers[at % len(numbers)] = odd
     coding, values = _coding(name), torch.from_numpy(numbers)
     encoded = coding.encode(values)
-    if is_fixed(_CODECS[name]):
+    if has_fixed_size(_CODECS[name]):
         assert len(encoded) == encoded_bytes(_CODECS[name], len(values))
     assert not coding.decode(encoded, len(values)).isfinite().all()
 

@@ -13,7 +13,7 @@ import torch
 from made_up import small_run
 from rank_pool import RankPool
 
-from repro.catalog.models.expert_volumes import exchanged_bytes, held_parameters
+from repro.catalog.models.expert_volumes import all_to_all_bytes, held_parameters
 from repro.catalog.models.open_models import DecoderShape
 from repro.catalog.phases import PHASES
 from repro.catalog.systems.nodes import Attention
@@ -131,7 +131,7 @@ def test_exchanges_are_the_closed_form(pool: RankPool, enwiki: Path, tmp_path: P
     )
     assert isinstance(run.shape, DecoderShape)
     sent = pool.run(_exchanged, run, tmp_path, ranks=_RANKS, experts=_RANKS)
-    expected = exchanged_bytes(run.shape, 4, _RANKS, 4)
+    expected = all_to_all_bytes(run.shape, 4, _RANKS, 4)
     # Experts are not chosen evenly; what one rank sends more, another sends less.
     assert np.mean(sent) == pytest.approx(expected, rel=0.01)
     assert sent == pytest.approx([expected] * _RANKS, rel=0.2)

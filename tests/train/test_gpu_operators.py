@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from repro.catalog.studies.operator_benchmarks import BAGS, BY_ELEMENTS, BY_ROWS, LOOKUPS
+from repro.catalog.studies.operator_benchmarks import BY_ELEMENTS, BY_ROWS, EMBEDDING_BAG, LOOKUPS
 from repro.train import gpu_operators
 from repro.train.megatron.models import DTYPES
 
@@ -77,5 +77,5 @@ def test_all_operators_can_be_called_in_half_precision(prepared: list[_Operands]
         _call(operator, ("bf16",), (8, 64))
     for operator in LOOKUPS:
         _call(operator, ("bf16",), (8, 16, 30))
-    _call(BAGS, ("bf16",), (4, 2, 16, 30))
+    _call(EMBEDDING_BAG, ("bf16",), (4, 2, 16, 30))
     assert len(prepared) == len(by_elements) + len(by_rows) + len(LOOKUPS) + 1

@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 import torch
 
-from repro.catalog.studies.operator_benchmarks import BAGS, CHANGES, LOOKUPS, in_lines, moved_bytes
+from repro.catalog.studies.operator_benchmarks import (
+    EMBEDDING_BAG,
+    INDEX_ADD,
+    LOOKUPS,
+    in_cache_lines,
+    moved_bytes,
+)
 from repro.catalog.studies.operators import read_operator_study
 from repro.logs.operator_trace import HOST, read_operator_trace
 from repro.observe.operator_trace import trace_of
@@ -47,7 +53,9 @@ def test_what_autograd_records_and_runs_is_told_from_loops() -> None:
     assert not {("product nn", False), ("mul_/1", True)} & found
 
 
-@pytest.mark.parametrize("operator", [one for one in _GRIDS if one not in (*LOOKUPS, BAGS)])
+@pytest.mark.parametrize(
+    "operator", [one for one in _GRIDS if one not in (*LOOKUPS, EMBEDDING_BAG)]
+)
 def test_what_an_operator_moves_are_its_operands_and_results(operator: str) -> None:
     sizes = tuple(axis[-1] for axis in _GRIDS[operator])
     make, call = prepared(operator, sizes)
@@ -70,7 +78,7 @@ def test_of_tables_what_is_looked_up_moves() -> None:
     # Of 7 rows, 3 wide, of a table of 1,000: read, and written; sums of bags of 7 on average.
     assert moved_bytes("embedding", [(7, 3, 1000)]) == 4 * 2 * 7 * 3
     assert moved_bytes("index_add_", [(7, 3, 1000)]) == 4 * 2 * 7 * 3
-    assert moved_bytes(BAGS, [(5, 7.0, 3, 1000)]) == 4 * (5 * 7 + 5) * 3
+    assert moved_bytes(EMBEDDING_BAG, [(5, 7.0, 3, 1000)]) == 4 * (5 * 7 + 5) * 3
     # Gradients are as large as the table.
     assert moved_bytes("embedding_dense_backward", [(7, 3, 1000)]) == 4 * (7 + 1000) * 3
 
@@ -81,10 +89,12 @@ def test_rows_that_are_fetched_count_by_the_cache_lines_they_lie_in(width: int) 
     bytes_at = range(0, 4 * width * 160, 4 * width)
     lines = [(begin + 4 * width - 1) // 64 - begin // 64 + 1 for begin in bytes_at]
     rows = sum(lines) / len(lines)
-    assert in_lines(CHANGES, [(7, width, 160)]).tolist() == [[7, pytest.approx(rows), 160]]
-    assert in_lines(BAGS, [(5, 7.5, width, 160)]).tolist() == [[5, 7.5, pytest.approx(rows), 160]]
+    assert in_cache_lines(INDEX_ADD, [(7, width, 160)]).tolist() == [[7, pytest.approx(rows), 160]]
+    assert in_cache_lines(EMBEDDING_BAG, [(5, 7.5, width, 160)]).tolist() == [
+        [5, 7.5, pytest.approx(rows), 160]
+    ]
     # Its result has rows one behind the other.
-    assert in_lines("index_select", [(7, width, 160)]).tolist() == [[7, width, 160]]
+    assert in_cache_lines("index_select", [(7, width, 160)]).tolist() == [[7, width, 160]]
 
 
 @pytest.mark.parametrize(("side", "sets"), [(10, 12), (160, 3), (640, 1)])
@@ -121,8 +131,8 @@ def test_what_is_concatenated_was_used_just_before(
     [
         ("index_select", (7, 4, 50)),
         ("embedding", (7, 4, 50)),
-        (CHANGES, (700, 4, 50)),
-        (BAGS, (5, 0.2, 4, 50)),
+        (INDEX_ADD, (700, 4, 50)),
+        (EMBEDDING_BAG, (5, 0.2, 4, 50)),
     ],
 )
 def test_rows_of_tables_are_used_again_behind_what_is_moved(

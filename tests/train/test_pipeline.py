@@ -26,7 +26,7 @@ from staged import (
 )
 
 from repro.catalog.models.papers import Family
-from repro.catalog.models.stages import layers_per_stage, tokens_handed_on
+from repro.catalog.models.stages import layers_per_stage, tokens_to_next_stage
 from repro.corpus.config import FAMILIES
 from repro.errors import ReproError
 from repro.observe.messages import pair_messages
@@ -223,9 +223,9 @@ def test_validations_are_means_over_replicas(pool: RankPool, enwiki: Path, tmp_p
 
 
 def test_what_cannot_be_split_is_refused_with_its_values(tmp_path: Path, enwiki: Path) -> None:
-    with pytest.raises(ReproError, match=r"layers of gpt are 6, pipeline_parallel is 4"):
+    with pytest.raises(ReproError, match="gpt has 6 layers, not a multiple of 4 stages; fix"):
         layers_per_stage("gpt", 6, 4)
-    with pytest.raises(ReproError, match=r"stack of t5 are 3, pipeline_parallel is 4: 2 stages"):
+    with pytest.raises(ReproError, match="t5 has 3 layers per stack, not a multiple of 2"):
         layers_per_stage("t5", 3, 4)
     with pytest.raises(ReproError, match="pipeline_parallel is 3; t5 needs an even"):
         join_groups(0, 3, "127.0.0.1", 1, 3, "t5")
@@ -237,4 +237,4 @@ def test_what_cannot_be_split_is_refused_with_its_values(tmp_path: Path, enwiki:
     with pytest.raises(ReproError, match="save_every is 1 and pipeline_parallel 2"):
         set_up(replace(run, save_every=1), tmp_path)
     assert layers_per_stage("t5", 3, 1) == 3
-    assert tokens_handed_on("t5", run.shape, 4, 1) == SEQUENCE
+    assert tokens_to_next_stage("t5", run.shape, 4, 1) == SEQUENCE

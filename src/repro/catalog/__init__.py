@@ -1,1 +1,1 @@
-"""What is studied: models, clusters, protocols and experiments, read from `params/`."""
+"""Catalog of models, clusters, protocols and experiments, read from `params/`."""

@@ -1,14 +1,14 @@
-"""The phases of an iteration, and Megatron-Core's timers of messages between pipeline stages.
+"""Phases of an iteration, and Megatron-Core's timers of messages between pipeline stages.
 
-Measured and predicted iterations are divided alike.
+Measured and predicted iterations have the same phases.
 """
 
-# Phases of one iteration. "straggler wait" is the time a rank waits at the barriers in front of the
-# gradient sync, in a pipeline with its drain, and of the parameter all-gather; "other" is what no
-# timer claims. Receiving, sending and the sync of the embeddings that several stages hold take no
-# time without a pipeline, all-to-alls none without experts on several ranks, and the parameter
-# all-gather none without the distributed optimizer. Tensor all-reduces are told from computing, and
-# messages encoded and decoded, in runs with a choice of compression only.
+# Phases of one iteration. "straggler wait" is the time at the barriers before the gradient sync (in
+# a pipeline with its drain) and before the parameter all-gather. "other" is the time that no timer
+# covers. Phases of receiving and sending, and the embedding sync, are 0 without a pipeline.
+# All-to-alls are 0 unless experts are on several ranks; the parameter all-gather is 0 without the
+# distributed optimizer. Only runs with a choice of compression separate the tensor all-reduce from
+# compute, and encode or decode messages.
 PHASES = (
     "forward compute",
     "backward compute",
@@ -28,11 +28,11 @@ PHASES = (
     "other",
 )
 
-# What a GPU computes in.
+# Phases in which a GPU computes.
 COMPUTING = ("forward compute", "backward compute", "optimizer")
 
-# One timer for each kind of call in the 1F1B schedule. A call that sends and receives is one entry:
-# its timer holds both.
+# One timer for each kind of call in the 1F1B schedule. A call that sends and receives has one
+# timer for both.
 P2P_TIMERS = (
     "forward-recv",
     "forward-send",
@@ -42,14 +42,14 @@ P2P_TIMERS = (
     "backward-send-forward-recv",
 )
 
-# The timers that each phase of messages consists of.
+# Timers that each phase of messages adds up.
 MESSAGE_PHASES = {
     "forward receive": ("forward-recv", "backward-send-forward-recv"),
     "backward receive": ("backward-recv", "forward-send-backward-recv"),
     "send": ("forward-send", "backward-send"),
 }
-# What the papers' timers show as communication: waiting for stragglers, and the wire; and exchanges
-# between experts, which the papers' models do not have.
+# Phases that the papers' timers count as communication, and all-to-alls between experts, which the
+# papers' models do not have.
 COMMUNICATION = (
     "straggler wait",
     "gradient sync",

@@ -1,4 +1,4 @@
-"""Read a YAML file into a typed, validated, frozen value."""
+"""Reader of YAML files as typed, validated, frozen values."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -11,7 +11,7 @@ from repro.errors import ReproError, one_line
 
 T = TypeVar("T")
 
-# Ten times as fast, where PyYAML was built with libyaml.
+# About ten times as fast, if PyYAML was built with libyaml.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PROBLEMS = {"missing": "this key is missing", "extra_forbidden": "unknown key"}
 
@@ -34,23 +34,24 @@ def read_yaml(path: Path, schema: Any) -> Any:
 
     Returns
     -------
-    The validated value.
+    Any
+        The validated value.
 
     Raises
     ------
     ReproError
-        The file is missing, is not YAML, or a value is not allowed; the message names the file,
-        the key, the value and the rule it broke.
+        The file is missing or is not YAML, or a value is not allowed. The message names the file,
+        the key, the value and the violated rule.
     """
     try:
         changed_ns = path.stat().st_mtime_ns
     except FileNotFoundError:
-        raise ReproError(f"{path}: no such file; restore it from the repository") from None
+        raise ReproError(f"{path}: no such file; fix: restore it from the repository") from None
     return _read(path, changed_ns, schema)
 
 
-# Values are immutable, and a model is asked for its cluster thousands of times in a sweep; the
-# time of change is part of the key, so that a file edited in a session is read again.
+# A sweep reads the same files thousands of times, and values are immutable, so they are cached. The
+# modification time is part of the key: a file that is edited during a session is read again.
 @lru_cache(maxsize=64)
 def _read(path: Path, changed_ns: int, schema: Any) -> Any:
     try:
@@ -60,18 +61,18 @@ def _read(path: Path, changed_ns: int, schema: Any) -> Any:
     try:
         value = TypeAdapter(schema).validate_python(raw)
     except ValidationError as error:
-        # A misspelt key is two errors, and the unknown key is the one that says what to mend.
+        # A misspelt key causes two errors; the unknown key is the one to fix.
         first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
         key = ".".join(str(part) for part in first["loc"]) or "(top)"
         problem = _PROBLEMS.get(first["type"], first["msg"].removeprefix("Value error, "))
-        # A check of several keys says itself which and what they are.
+        # A check of several keys reports their names and values itself.
         got = "" if isinstance(first["input"], dict) else f" (got {first['input']!r})"
         raise ReproError(f"{path}: {key}: {problem}{got}") from None
     return value
 
 
 def choose(kind: str, name: str, among: dict[str, T]) -> T:
-    """Look a name up; a name that is not there is an error that says what is."""
+    """Return the entry with this name; an unknown name is a `ReproError` that lists the choices."""
     if name not in among:
         raise ReproError(f"unknown {kind} {name!r}; choose from: {', '.join(among)}")
     return among[name]

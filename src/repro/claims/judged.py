@@ -22,9 +22,9 @@ def read_judgements(path: Path = CLAIMS) -> list[Judgement]:
     try:
         kept: list[Judgement] = TypeAdapter(list[Judgement]).validate_json(path.read_bytes())
     except FileNotFoundError:
-        raise ReproError(f"{path}: no verdicts; `dvc repro claims` makes it") from None
+        raise ReproError(f"{path}: no verdicts; fix: dvc repro claims") from None
     except ValueError:
         raise ReproError(
-            f"{path}: is cut short, or of another version; `dvc repro claims` makes it anew"
+            f"{path}: is truncated or from another version; fix: dvc repro claims"
         ) from None
     return kept

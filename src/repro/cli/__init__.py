@@ -1,4 +1,4 @@
-"""The command line: one short function per stage of the pipeline, and the questions users ask."""
+"""Command line: a short function per pipeline stage, and commands for users' questions."""
 
 import signal
 import sys
@@ -13,26 +13,26 @@ from typer.core import TyperGroup
 from repro.cli import corpus, measuring, predicting, showing
 from repro.errors import ReproError
 
-# Until Python is out of a callback.
-_SOON_S = 0.01
+# Python has left the callback after this delay.
+_RESEND_DELAY_S = 0.01
 
 
 class _Interruptible(TyperGroup):
-    """Says what an interruption means; typer by itself ends without a word."""
+    """Group of commands that reports an interruption; typer alone exits silently."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            typer.echo("repro: interrupted; the same command goes on from here", err=True)
+            typer.echo("repro: interrupted; run the same command again to resume", err=True)
             raise typer.Exit(130) from None
 
 
 app = typer.Typer(cls=_Interruptible, pretty_exceptions_enable=False)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"repro {version('repro')}")
         raise typer.Exit
 
@@ -43,11 +43,11 @@ def start(
     _: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print it, and end."
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
 ) -> None:
-    """The wind tunnel for LLM interconnects."""
+    """Measure and predict what the network costs in distributed LLM training."""
     if context.invoked_subcommand is None:
         from repro.welcome import next_steps
 
@@ -56,7 +56,7 @@ def start(
 
 @app.command(rich_help_panel="This machine")
 def doctor() -> None:
-    """Say what this machine can do, one line each, with the mend where it cannot."""
+    """Print what this machine supports, one line per capability, with a fix for what is missing."""
     from repro.doctor import examine
 
     for finding in examine():
@@ -70,18 +70,21 @@ app.add_typer(corpus.app, name="corpus", no_args_is_help=True, rich_help_panel=m
 
 
 def send_again(lost: "sys.UnraisableHookArgs") -> None:
-    """Interrupt once more where an interruption was lost, as in callbacks of Python's own imports,
-    which can raise nothing; of anything else Python's own words."""
+    """Send SIGINT again if a callback that cannot raise swallowed it, as in Python's own imports.
+
+    Python's default hook reports every other exception.
+    """
     if lost.exc_type is KeyboardInterrupt:
         main_thread = threading.main_thread().ident
-        threading.Timer(_SOON_S, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
+        resend = threading.Timer(_RESEND_DELAY_S, signal.pthread_kill, (main_thread, signal.SIGINT))
+        resend.start()
     else:
         sys.__unraisablehook__(lost)
 
 
 def main() -> None:
-    """Run a command; what the user can mend is one line on stderr and exit status 1."""
-    # Megatron-Core names every accelerated package that it does without.
+    """Run a command; an error that the user can fix is one line on stderr and exit status 1."""
+    # Megatron-Core warns about every optional accelerated package that is not installed.
     warnings.filterwarnings("ignore", category=UserWarning, module="megatron")
     sys.unraisablehook = send_again
     try:

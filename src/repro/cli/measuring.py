@@ -1,4 +1,4 @@
-"""Commands that measure on this machine, and the pipeline that runs them all."""
+"""Commands that measure on this machine, and the pipeline that runs all of them."""
 
 import sys
 from typing import Annotated
@@ -9,11 +9,12 @@ from repro.paths import ENWIKI, PARAMS, RESULTS, ROOT
 
 app = typer.Typer()
 PANEL = "Measure"
+_Profile = Annotated[str, typer.Option(help="Run size: default, thorough or ci.")]
 
 
 @app.command(rich_help_panel=PANEL)
 def machine() -> None:
-    """Note what measurements depend on of this machine, and say whether the testbed runs."""
+    """Write this machine's properties to results/machine.json; warn if the testbed cannot run."""
     from repro.experiments.this_machine import note_machine
 
     for line in note_machine(RESULTS / "machine.json"):
@@ -21,10 +22,8 @@ def machine() -> None:
 
 
 @app.command(rich_help_panel=PANEL)
-def compute(
-    profile: Annotated[str, typer.Option(help="The models of this profile.")] = "default",
-) -> None:
-    """Measure how fast one emulated GPU computes (for the similarity rule)."""
+def compute(profile: _Profile = "default") -> None:
+    """Write the computing times of one emulated GPU to results/compute.nc."""
     from repro.corpus.config import read_corpus_config
     from repro.experiments.computing import compute_path, listed_models, measure_compute
     from repro.results.store import write_dataset
@@ -35,10 +34,8 @@ def compute(
 
 
 @app.command(rich_help_panel=PANEL)
-def decoding(
-    profile: Annotated[str, typer.Option(help="Of params/decoding.yaml.")] = "default",
-) -> None:
-    """Measure the time per output token of a decoder on this machine's CPU."""
+def decoding(profile: _Profile = "default") -> None:
+    """Write a decoder's time per output token on this machine's CPU to results/decoding.nc."""
     from repro.experiments.machine.decoding import decoding_table, measure_decoding
     from repro.results.store import write_dataset
 
@@ -48,10 +45,11 @@ def decoding(
 
 
 @app.command(rich_help_panel=PANEL)
-def operators(
-    profile: Annotated[str, typer.Option(help="Of params/operator_study.yaml.")] = "default",
-) -> None:
-    """Measure operators of this machine's CPU, and iterations to be timed again from them."""
+def operators(profile: _Profile = "default") -> None:
+    """Write times of single operators and of iterations on this machine to results/operators.nc.
+
+    The printed table compares each iteration with its trace replayed at the operators' times.
+    """
     from repro.experiments.machine.operators import measure_operators
     from repro.predict.operators.retimed import iterations
     from repro.results.store import write_dataset
@@ -62,10 +60,11 @@ def operators(
 
 
 @app.command(rich_help_panel=PANEL)
-def losses(
-    profile: Annotated[str, typer.Option(help="Of params/compression.yaml.")] = "default",
-) -> None:
-    """Train with compressed messages for the loss, which nothing else that runs can change."""
+def losses(profile: _Profile = "default") -> None:
+    """Write the losses of training with compressed communication to results/losses.nc.
+
+    Losses are not timing-sensitive.
+    """
     from repro.experiments.losses import OF_PIPELINE, train_losses
     from repro.results.compression import loss_table
 
@@ -74,7 +73,7 @@ def losses(
 
 @app.command(rich_help_panel=PANEL)
 def gpu() -> None:
-    """Measure this machine's GPU by itself (params/gpu.yaml), and keep it in data/measured/."""
+    """Write measurements of this machine's GPU (params/gpu.yaml) to data/measured/."""
     from repro.corpus.config import read_corpus_config
     from repro.experiments.machine.gpu import measure_gpu
     from repro.results.measured import MEASURED, measured_on
@@ -87,10 +86,8 @@ def gpu() -> None:
 
 
 @app.command(rich_help_panel=PANEL)
-def resolve(
-    profile: Annotated[str, typer.Option(help="Of every experiment.")] = "default",
-) -> None:
-    """Fix every number of what the pipeline measures, a file a stage in results/resolved/."""
+def resolve(profile: _Profile = "default") -> None:
+    """Write all inputs of each measuring stage to one file per stage in results/resolved/."""
     from repro.experiments.stages import write_resolved
 
     for path in write_resolved(profile, RESULTS / "resolved"):
@@ -98,10 +95,8 @@ def resolve(
 
 
 @app.command("first-look", rich_help_panel=PANEL)
-def first_look(
-    profile: Annotated[str, typer.Option(help="Of weak scaling.")] = "default",
-) -> None:
-    """Measure one model over three protocols, and draw where its time goes."""
+def first_look(profile: _Profile = "default") -> None:
+    """Measure one model over three protocols, and write a figure to results/first_look/."""
     from repro.catalog.studies.selection import select
     from repro.experiments.obtain import obtain
     from repro.figures.disk import save_figure
@@ -113,13 +108,13 @@ def first_look(
         save_figure(lambda: breakdown(results), RESULTS / "first_look" / "breakdown")
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=PANEL, epilog="Example: repro pipeline thorough")
 def pipeline(
     profile: Annotated[
-        str | None, typer.Argument(help="default, thorough or ci; by default as the last time.")
+        str | None, typer.Argument(help="default, thorough or ci. Default: the last one.")
     ] = None,
 ) -> None:
-    """Run all that has changed: `dvc repro`, with what runs and how long the rest will take."""
+    """Run all changed stages (`dvc repro`), and print progress and remaining time."""
     from repro.pipeline import run_pipeline
 
     sys.exit(run_pipeline(profile))

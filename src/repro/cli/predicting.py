@@ -1,7 +1,8 @@
-"""Commands that ask the performance model, judge it, and fit it to measurements."""
+"""Commands that predict with the performance model, validate it and fit it to measurements."""
 
 import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,127 +12,138 @@ from repro.errors import ReproError
 from repro.paths import PARAMS, PUBLISHED
 
 app = typer.Typer()
-_PANEL = "Predict"
+_command = partial(app.command, rich_help_panel="Predict")
+_ModelArgument = Annotated[
+    str, typer.Argument(help="Model in params/open_models.yaml, e.g. llama3.1-70b.")
+]
+_GpuOption = Annotated[str, typer.Option(help="GPU in params/gpus.yaml.")]
+_GpusOption = Annotated[int, typer.Option(help="Number of GPUs.")]
+_BatchOption = Annotated[int, typer.Option(help="Sequences per iteration.")]
 
 
-@app.command("what-if", rich_help_panel=_PANEL)
+@_command("what-if", epilog="Example: repro what-if llama3.1-70b --gpus 512 --global-batch 1024")
 def what_if(
-    model: Annotated[str, typer.Argument(help="Of params/open_models.yaml, as llama3.1-70b.")],
-    gpu: Annotated[str, typer.Option(help="Of params/gpus.yaml.")] = "h100-sxm-80gb",
-    gpus: Annotated[int, typer.Option(help="GPUs of the job.")] = 1024,
-    global_batch: Annotated[int, typer.Option(help="Sequences per iteration.")] = 2048,
+    model: _ModelArgument,
+    gpu: _GpuOption = "h100-sxm-80gb",
+    gpus: _GpusOption = 1024,
+    global_batch: _BatchOption = 2048,
     precisions: Annotated[
         str | None,
-        typer.Option(help="Of linear layers, with commas; without it, bf16 and fp8."),
+        typer.Option(help="Precisions of linear layers, comma-separated. Default: bf16,fp8."),
     ] = None,
     expert_imbalance: Annotated[
-        float | None,
-        typer.Option(help="Tokens of the busiest rank of experts, over the mean; 1 is even."),
+        float | None, typer.Option(help="Tokens of the busiest expert rank / mean. Default: even.")
     ] = None,
     zero_bubble: Annotated[
-        bool, typer.Option(help="Pipelines by ZB-H1, with one chunk a stage.")
+        bool, typer.Option(help="Zero-bubble pipeline schedule ZB-H1, one model chunk per stage.")
     ] = False,
 ) -> None:
-    """Print the best plans to train MODEL."""
+    """Print the ten parallel plans that train a model fastest, with predicted iteration times."""
     from repro.predict.explore.jobs.fused_plans import best_plans, plan_table
 
-    asked = precisions.split(",") if precisions else None
     best = best_plans(
         model,
         gpu,
         gpus,
         global_batch,
-        precisions=asked,
+        precisions=precisions.split(",") if precisions else None,
         expert_imbalance=expert_imbalance,
         zero_bubble=zero_bubble,
     )
     typer.echo(plan_table(best))
 
 
-@app.command(rich_help_panel=_PANEL)
+@_command(epilog="Example: repro fits llama3.1-8b --gpus 16")
 def fits(
-    model: Annotated[str, typer.Argument(help="Of params/open_models.yaml, as llama3.1-70b.")],
-    gpu: Annotated[str, typer.Option(help="Of params/gpus.yaml.")] = "h100-sxm-80gb",
-    gpus: Annotated[int, typer.Option(help="GPUs of the job.")] = 64,
-    global_batch: Annotated[int, typer.Option(help="Sequences per iteration.")] = 512,
-    precision: Annotated[str, typer.Option(help="Of linear layers.")] = "bf16",
+    model: _ModelArgument,
+    gpu: _GpuOption = "h100-sxm-80gb",
+    gpus: _GpusOption = 64,
+    global_batch: _BatchOption = 512,
+    precision: Annotated[str, typer.Option(help="Precision: bf16, fp8, mxfp8 or nvfp4.")] = "bf16",
 ) -> None:
-    """Print the largest micro batch and the longest context with which MODEL fits, by what is
-    computed again and what replicas share, the cheapest first; and the largest model."""
+    """Print the largest micro batch and context that fit in memory, and the largest model.
+
+    The table has one row per recomputation policy and ZeRO stage, fastest first.
+    """
     from repro.predict.explore.jobs.fits import fits_table, largest_model, what_fits
 
     typer.echo(fits_table(what_fits(model, gpu, gpus, global_batch, precision=precision)))
     typer.echo(f"largest model that fits: {largest_model(gpu, gpus, global_batch, precision)}")
 
 
-@app.command("serve-estimate", rich_help_panel=_PANEL)
+@_command("serve-estimate", epilog="Example: repro serve-estimate llama3.1-70b --token-ms 50")
 def serve_estimate(
-    model: Annotated[str, typer.Argument(help="Of params/open_models.yaml, as llama3.1-70b.")],
-    gpu: Annotated[str, typer.Option(help="Of params/gpus.yaml.")] = "h100-sxm-80gb",
+    model: _ModelArgument,
+    gpu: _GpuOption = "h100-sxm-80gb",
     cluster: Annotated[
-        str | None, typer.Option(help="Of params/clusters.yaml, with its GPU and links.")
+        str | None, typer.Option(help="Cluster in params/clusters.yaml, instead of --gpu.")
     ] = None,
-    gpus: Annotated[int, typer.Option(help="GPUs of the deployment.")] = 8,
-    input_tokens: Annotated[int, typer.Option("--input", help="Tokens of a prompt.")] = 1024,
-    output_tokens: Annotated[int, typer.Option("--output", help="Tokens that are written.")] = 256,
+    gpus: _GpusOption = 8,
+    input_tokens: Annotated[int, typer.Option("--input", help="Tokens per prompt.")] = 1024,
+    output_tokens: Annotated[int, typer.Option("--output", help="Tokens per answer.")] = 256,
     token_ms: Annotated[
-        float | None, typer.Option(help="Longest time per output token, in ms.")
+        float | None, typer.Option(help="Longest time per output token, in ms. Default: any.")
     ] = None,
-    first_ms: Annotated[float | None, typer.Option(help="Longest time to first token.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Sequences at once; else any.")] = None,
-    precisions: Annotated[str, typer.Option(help="Of linear layers, with commas.")] = "bf16",
-    stack: Annotated[str, typer.Option(help="Of params/serving.yaml; else its first.")] = "",
+    first_ms: Annotated[
+        float | None, typer.Option(help="Longest time to first token, in ms. Default: any.")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(help="Sequences per copy. Default: best.")] = None,
+    precisions: Annotated[
+        str, typer.Option(help="Precisions of linear layers, comma-separated.")
+    ] = "bf16",
+    stack: Annotated[str, typer.Option(help="Software in params/serving.yaml, or its first.")] = "",
 ) -> None:
-    """Print how MODEL is served best: latencies, throughput, and what bounds each operator."""
+    """Print latency and throughput of the best serving plan, and what bounds each operator."""
     from repro.predict.explore.jobs.serving import best_plan, estimate_text, service, serving_plans
 
-    asked = service(model, gpu, gpus, input_tokens, output_tokens, stack, cluster)
-    plans = serving_plans(asked, precisions.split(","), batch)
-    typer.echo(estimate_text(asked, plans, best_plan(plans, token_ms, first_ms)))
+    deployment = service(model, gpu, gpus, input_tokens, output_tokens, stack, cluster)
+    plans = serving_plans(deployment, precisions.split(","), batch)
+    typer.echo(estimate_text(deployment, plans, best_plan(plans, token_ms, first_ms)))
 
 
-@app.command(rich_help_panel=_PANEL)
+@_command(epilog="Example: repro traffic gpt2-large --plan tp=2,pp=4,dp=2,micro_batches=8")
 def traffic(
-    model: Annotated[str, typer.Argument(help="A GPT, such as gpt2-large or gpt3-13b.")],
+    model: Annotated[str, typer.Argument(help="GPT model, e.g. gpt2-large or gpt3-13b.")],
     plan: Annotated[
-        str, typer.Option(help="tp, cp, dp, pp, vpp, sp, zero, micro_batch, micro_batches.")
+        str,
+        typer.Option(help="Sizes of tp, cp, dp, pp, vpp, sp, zero, micro_batch, micro_batches."),
     ],
-    cluster: Annotated[
-        str | None, typer.Option(help="Of params/clusters.yaml; without it, dgx-a100's nodes.")
-    ] = None,
+    cluster: Annotated[str, typer.Option(help="Cluster in params/clusters.yaml.")] = "dgx-a100",
 ) -> None:
-    """Print what an iteration of MODEL moves by a plan such as tp=2,pp=4,dp=2,micro_batches=8:
-    volumes by group, level of the topology and phase, in half precision."""
+    """Print the bytes that one training iteration sends, by group, topology level and phase.
+
+    Parameters, gradients and activations are in half precision.
+    """
     from repro.catalog.parallel.layouts import read_plan
     from repro.catalog.systems.clusters import cluster as read_cluster
     from repro.predict.explore.jobs.traffic import gpt_shape, traffic_table
     from repro.predict.explore.jobs.traffic import traffic as volumes
 
-    layout = read_plan(plan)
-    topology = read_cluster(cluster or "dgx-a100").topology
+    layout, topology = read_plan(plan), read_cluster(cluster).topology
     typer.echo(traffic_table(volumes(gpt_shape(model), layout, topology)))
 
 
-@app.command(rich_help_panel=_PANEL)
+@_command(epilog="Example: repro busbw dgx-h100 --size 64MiB")
 def busbw(
-    cluster: str,
+    cluster: Annotated[str, typer.Argument(help="Cluster in params/clusters.yaml.")],
     log: Annotated[
-        Path | None, typer.Argument(help="Measured collectives: judge them. Any known tool's log.")
+        Path | None,
+        typer.Argument(help="Log of nccl-tests, OSU, DeepSpeed or torch's profiler."),
     ] = None,
     collective: Annotated[
-        str | None, typer.Option(help="Where LOG does not say; else all_reduce.")
+        str | None, typer.Option(help="Collective, if LOG has none. Default: all_reduce.")
     ] = None,
     size: Annotated[
-        str | None, typer.Option(help="Such as 64MiB; without it, 1 KiB to 4 GiB.")
+        str | None, typer.Option(help="Size, e.g. 64MiB. Default: LOG's, or 1 KiB to 4 GiB.")
     ] = None,
     ranks: Annotated[
-        int | None, typer.Option(help="Where LOG does not say; else the GPUs of two nodes.")
+        int | None, typer.Option(help="Ranks, if LOG states none. Default: GPUs of two nodes.")
     ] = None,
     protocol: Annotated[
-        str | None, typer.Option(help="One of the cluster's, between nodes.")
+        str | None, typer.Option(help="Protocol between nodes. Default: measured or nominal rates.")
     ] = None,
 ) -> None:
-    """Print the bus bandwidth to expect on a CLUSTER, or whether that of a LOG is as expected."""
+    """Print the bus bandwidth to expect on a cluster, or whether that of a log is as expected."""
     from repro.catalog.systems.clusters import cluster as read_cluster
     from repro.logs.reading import read_log
     from repro.predict.network.busbw_table import STANDARD_SIZES, parse_size, table
@@ -150,36 +162,39 @@ def busbw(
     if size is not None:
         measured = measured[measured.size_bytes == parse_size(size)]
         if measured.empty:
-            raise ReproError(f"{log}: has no measurement of {size}")
+            raise ReproError(f"{log}: no measurement of size {size}; fix: omit --size")
     typer.echo(table(judge_busbw(measured, cluster, protocol).join(measured.in_place)))
 
 
-@app.command(rich_help_panel=_PANEL)
+@_command(epilog="Example: repro retime trace.json --ranks 2")
 def retime(
-    trace: Annotated[Path, typer.Argument(help="Of torch's profiler, with record_shapes=True.")],
-    ranks: Annotated[int, typer.Option(help="Of the process group.")] = 1,
+    trace: Annotated[Path, typer.Argument(help="Trace recorded with record_shapes=True.")],
+    ranks: Annotated[int, typer.Option(help="Ranks of the process group.")] = 1,
 ) -> None:
-    """Print the operators of a TRACE with what this machine's microbenchmarks let expect."""
+    """Print measured and predicted times of the operators in a PyTorch profiler trace.
+
+    Predictions use microbenchmarks of this machine (`repro operators`).
+    """
     from repro.logs.operator_trace import read_operator_file
     from repro.predict.operators.retimed import retimed_trace
     from repro.results.store import has_runs, read_result, why_not_run
 
     rows, measured = read_operator_file(trace, ranks), read_result("operators")
     if not has_runs(measured):
-        raise ReproError(f"no microbenchmarks; {why_not_run(measured)}")
+        raise ReproError(f"no microbenchmarks ({why_not_run(measured)}); fix: dvc repro operators")
     found = retimed_trace(rows, measured, ranks)
     typer.echo(found.round(3).to_string(index=False))
 
 
-@app.command(rich_help_panel=_PANEL)
+@_command(epilog="Example: repro validate data/published/training_modern.csv --by gpu,dtype")
 def validate(
-    file: Path,
+    file: Annotated[Path, typer.Argument(help="CSV of measurements, as in data/published/.")],
     by: Annotated[
-        str, typer.Option(help="Columns whose values are sets, such as gpu,dtype,model.")
+        str, typer.Option(help="Columns to group by, e.g. gpu,dtype. Default: by kind of row.")
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
 ) -> None:
-    """Predict every row of a CSV of measurements and print how far off the model is, per set."""
+    """Print the errors of the performance model's predictions for a CSV of measurements."""
     from repro.predict.calibration.validation import table, validate
 
     scores = validate(file, by.split(",") if by else ())
@@ -188,28 +203,32 @@ def validate(
     )
 
 
-@app.command(rich_help_panel=_PANEL)
+@_command(epilog="Example: repro calibrate --log my.log --gpu H100 --network 'my fabric'")
 def calibrate(
-    name: Annotated[str, typer.Option(help="Writes params/calibration/NAME.yaml.")] = (
+    name: Annotated[str, typer.Option(help="Write params/calibration/NAME.yaml.")] = (
         "a100-megatron"
     ),
     training: Annotated[
-        Path, typer.Option(help="CSV of training runs on one GPU, as in data/published/.")
+        Path,
+        typer.Option(help="CSV of training runs.", show_default="training_a100_vtrain.csv"),
     ] = PUBLISHED / "training_a100_vtrain.csv",
     log: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Of nccl-tests, OSU, DeepSpeed or the PyTorch profiler: all logs of one's own, as "
-            "networks of others are forgotten. Fits links only."
+            help="Log of nccl-tests, OSU, DeepSpeed or torch's profiler; fits links only. Pass all "
+            "logs in one call: it replaces earlier fits."
         ),
     ] = None,
-    gpu: Annotated[str, typer.Option(help="The GPU of the logs.")] = "",
-    network: Annotated[str, typer.Option(help="The network of the logs.")] = "",
-    ranks: Annotated[int | None, typer.Option(help="Ranks, if the logs do not say.")] = None,
-    nodes: Annotated[int | None, typer.Option(help="Nodes, if the logs do not say.")] = None,
+    gpu: Annotated[str, typer.Option(help="GPU of the logs.")] = "",
+    network: Annotated[str, typer.Option(help="Name for the logs' network.")] = "",
+    ranks: Annotated[int | None, typer.Option(help="Ranks, if the logs state none.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="Nodes, if the logs state none.")] = None,
 ) -> None:
-    """Fit the performance model to measurements: GPUs to training runs, links to collectives,
-    operators, the steps of fused software and serving to what was published of them."""
+    """Fit the performance model to measurements, and write the fits to params/.
+
+    GPUs are fitted to training runs, links to collectives, and all other parts
+    to published measurements.
+    """
     from repro.predict.calibration.calibrating import calibrate, write_calibration
     from repro.predict.calibration.fused_fitting import calibrate_fused, write_fused
     from repro.predict.calibration.link_fitting import calibrate_links, write_links

@@ -1,4 +1,4 @@
-"""Commands that show what was measured: claims, figures, the site, the explorer."""
+"""Commands that show results: claims, figures, the site, the explorer."""
 
 import json
 import sys
@@ -15,24 +15,24 @@ _PANEL = "See"
 _FILE_WIDTH = 160
 
 
-@app.command(rich_help_panel=_PANEL)
+@app.command(rich_help_panel=_PANEL, epilog="Example: repro claims C017 --reference")
 def claims(
     ids: Annotated[
-        list[str] | None, typer.Argument(help="Show these in full, such as C017.")
+        list[str] | None, typer.Argument(help="Claims to print in full, e.g. C017. Default: all.")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Print a row for each claim.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Print one row per claim.")] = False,
     verdict: Annotated[
-        str | None, typer.Option(help="Only those with this verdict, of any source.")
+        str | None, typer.Option(help='Only this verdict, e.g. "not reproduced". Default: all.')
     ] = None,
     experiment: Annotated[
-        str | None, typer.Option(help="Only those that this experiment answers.")
+        str | None, typer.Option(help="Only this experiment, e.g. weak_scaling. Default: all.")
     ] = None,
     reference: Annotated[
-        bool, typer.Option("--reference", help="As the run kept in data/reference measured them.")
+        bool, typer.Option("--reference", help="Judge the run in data/reference/, not results/.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
 ) -> None:
-    """Print what became of the published claims: verdicts by observation, rows, or one in full."""
+    """Print verdicts on the published claims: counts by observation, one row each, or in full."""
     from rich.console import Console
 
     from repro.catalog.studies.experiments import EXPERIMENTS
@@ -43,32 +43,31 @@ def claims(
     from repro.experiments.this_machine import caveats
     from repro.results.store import read_evidence
 
-    asked = asked_claims(ids or (), experiment)
+    selected = asked_claims(ids or (), experiment)
     if verdict is not None:
         check_verdict(verdict)
     results = {} if reference else read_evidence()
-    chosen = judge_reference(asked) if reference else judge(asked, results)
+    chosen = judge_reference(selected) if reference else judge(selected, results)
     if verdict is not None:
         chosen = with_verdict(chosen, verdict)
     if as_json:
         typer.echo(json.dumps([asdict(judgement) for judgement in chosen], indent=1))
         return
-    # A file takes any width; a terminal has its own.
+    # A terminal has its own width; a file takes any.
     console = Console(width=None if sys.stdout.isatty() else _FILE_WIDTH, highlight=False)
     if ids:
         console.print(*map(card, chosen), sep="\n")
     else:
         console.print(rows(chosen) if every or verdict or experiment else overview(chosen))
     if reference:
-        typer.echo(f"testbed: a reference run, not this machine's ({reference_run()})", err=True)
+        typer.echo(f"testbed: reference run, not this machine ({reference_run()})", err=True)
     for caveat in caveats({name: results[name] for name in EXPERIMENTS if name in results}):
         typer.echo(caveat, err=True)
 
 
 @app.command(rich_help_panel=_PANEL)
 def figures() -> None:
-    """Draw every figure as SVG, PNG, CSV and for the site into results/figures/, and write the
-    metrics."""
+    """Write all figures to results/figures/ as SVG, PNG, CSV and JSON, and results/metrics.json."""
     from repro.claims.judged import read_judgements
     from repro.figures.compared import compared_figures
     from repro.figures.experiments.every import every_figure, save_figures
@@ -78,8 +77,8 @@ def figures() -> None:
 
     results = read_experiments()
     write_metrics(results, RESULTS / "metrics.json")
-    shown = results | read_sweeps() | {"sensitivity": read_result("sensitivity")}
-    drawn = [*every_figure(shown), *compared_figures(read_judgements()), *scenario_figures()]
+    measured = results | read_sweeps() | {"sensitivity": read_result("sensitivity")}
+    drawn = [*every_figure(measured), *compared_figures(read_judgements()), *scenario_figures()]
     for path in save_figures(drawn, RESULTS / "figures"):
         typer.echo(path)
 
@@ -87,9 +86,9 @@ def figures() -> None:
 @app.command(rich_help_panel=_PANEL)
 def site(
     context: typer.Context,
-    show: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
+    show: Annotated[bool, typer.Option("--open", help="Open the site in a browser.")] = False,
 ) -> None:
-    """Build the site of documents, executed notebooks, claims and figures: results/site/."""
+    """Write the web site of documents, notebooks, claims and figures to results/site/."""
     from repro.site.build import build_site
 
     page = build_site(typer.Context(context.find_root().command, info_name="repro"))
@@ -100,7 +99,7 @@ def site(
 
 @app.command(rich_help_panel=_PANEL)
 def reference() -> None:
-    """Keep the run in results/ as the reference run: small files in data/reference, for git."""
+    """Write the run in results/ as the reference run: small files in data/reference/, for git."""
     from repro.claims.reference import keep_run
     from repro.pipeline import keep_times
     from repro.results.store import read_evidence
@@ -111,9 +110,12 @@ def reference() -> None:
 
 @app.command(rich_help_panel=_PANEL)
 def compare(
-    every: Annotated[bool, typer.Option("--all", help="Print a row for each cell.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Print one row per result.")] = False,
 ) -> None:
-    """Say which cells of the run in results/ agree with the reference run in their intervals."""
+    """Print how many results of the run in results/ agree with the reference run.
+
+    A result is one quantity of one configuration; two agree if their intervals overlap.
+    """
     from repro.claims.reference import agreement, compare, reference_run
     from repro.results.reference import describe_run
     from repro.results.store import has_runs, read_experiments
@@ -127,11 +129,10 @@ def compare(
 
 @app.command(rich_help_panel=_PANEL)
 def explore(
-    port: Annotated[int, typer.Option(help="Of this machine.", min=1, max=65535)] = 5006,
-    show: Annotated[bool, typer.Option(help="Open it in a browser.")] = True,
+    port: Annotated[int, typer.Option(help="TCP port.", min=1, max=65535)] = 5006,
+    show: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
 ) -> None:
-    """Serve pages with sliders: measured and predicted iterations side by side with plans, and GPUs
-    that do not exist."""
+    """Serve web pages with sliders for iterations, parallel plans and hypothetical GPUs."""
     from repro.explorer.serve import serve
 
     serve(port, show)

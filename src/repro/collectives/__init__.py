@@ -1,1 +1,1 @@
-"""Collectives as nccl-tests defines them: measured here, or read from the logs of other tools."""
+"""Collectives as nccl-tests defines them: bandwidths, measurement, and traffic per link."""

@@ -1,4 +1,4 @@
-"""The bandwidths of collectives, as nccl-tests defines them."""
+"""Bandwidths of collectives, as nccl-tests defines them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 from repro.catalog.studies.collectives import COLLECTIVES
 from repro.errors import ReproError
 
-# doc/PERFORMANCE.md of nccl-tests: bus bandwidth over algorithm bandwidth (size over time), of n
-# ranks. The size is that of all ranks' data together for the three with (n - 1)/n.
+# Bus bandwidth over algorithm bandwidth (size over time) for n ranks, from doc/PERFORMANCE.md of
+# nccl-tests. For the three with (n - 1)/n, the size is that of all ranks' data together.
 _BUS_FACTORS: Mapping[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "all_gather": lambda n: (n - 1) / n,
@@ -20,9 +20,9 @@ _BUS_FACTORS: Mapping[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "reduce": np.ones_like,
     "send_recv": np.ones_like,
 }
-# In and out of place as torch offers them. Where it has a collective in place only, out of place is
-# a copy and the collective, as in torch's functional collectives; an exchange between ranks has no
-# place of its own, as in nccl-tests.
+# Whether each collective can run in place. If torch has it in place only, out of place is a copy
+# and the collective, as in torch's functional collectives. all_to_all and send_recv run only out
+# of place, as in nccl-tests.
 PLACES: dict[str, tuple[bool, ...]] = {
     "all_reduce": (False, True),
     "all_gather": (False, True),
@@ -35,14 +35,14 @@ PLACES: dict[str, tuple[bool, ...]] = {
 
 
 def bus_factor(collective: str, ranks: ArrayLike) -> NDArray[Any]:
-    """Bus bandwidth over algorithm bandwidth, as nccl-tests defines them.
+    """Return bus bandwidth over algorithm bandwidth, as nccl-tests defines them.
 
-    Times a collective's size it is the bytes that each rank's link has to carry.
+    The factor times a collective's size is the number of bytes that each rank's link must carry.
 
     Raises
     ------
     ReproError
-        The collective is none of `COLLECTIVES`.
+        The collective is not in `COLLECTIVES`.
     """
     if collective not in _BUS_FACTORS:
         raise ReproError(
@@ -52,7 +52,7 @@ def bus_factor(collective: str, ranks: ArrayLike) -> NDArray[Any]:
 
 
 def algbw_GBps(size_bytes: ArrayLike, time_s: ArrayLike) -> NDArray[Any]:
-    """Algorithm bandwidth: size over time, in GB/s (1e9 B/s)."""
+    """Return the algorithm bandwidth: size over time, in GB/s (1e9 B/s)."""
     bandwidth: NDArray[Any] = (
         np.asarray(size_bytes, dtype=float) / np.asarray(time_s, dtype=float) * 1e-9
     )
@@ -62,12 +62,12 @@ def algbw_GBps(size_bytes: ArrayLike, time_s: ArrayLike) -> NDArray[Any]:
 def busbw_GBps(
     collective: str, ranks: ArrayLike, size_bytes: ArrayLike, time_s: ArrayLike
 ) -> NDArray[Any]:
-    """Bus bandwidth: algorithm bandwidth times `bus_factor`, in GB/s.
+    """Return the bus bandwidth: algorithm bandwidth times `bus_factor`, in GB/s.
 
     Raises
     ------
     ReproError
-        The collective is none of `COLLECTIVES`.
+        The collective is not in `COLLECTIVES`.
     """
     bandwidth: NDArray[Any] = bus_factor(collective, ranks) * algbw_GBps(size_bytes, time_s)
     return bandwidth

@@ -1,4 +1,4 @@
-"""Which links the bytes of a collective cross."""
+"""Bytes that a collective sends over each level of links."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,17 +10,16 @@ from repro.collectives.definitions import bus_factor
 def sent_by_level(
     operation: str, ranks: Sequence[int], size_bytes: float, topology: Topology
 ) -> dict[str, float]:
-    """What a rank sends in a collective by nccl-tests' bus factor, the mean of all its ranks.
+    """Return the bytes that a rank sends in a collective, by level; the mean over its ranks.
 
-    It is by the widest level of links on the way: round a ring in the order of ranks, or in an
-    all-to-all to each.
-
-    Of a ring over whole nodes, one rank of a node sends out of it, and the others do not.
+    The total is `bus_factor` times the size. Bytes count at the widest level on their route: along
+    a ring in the order of ranks, or in an all-to-all to every other rank. In a ring over full
+    nodes, one rank of each node sends to another node.
     """
     if operation == "all_to_all":
         hops = [(one, other) for one in ranks for other in ranks if one != other]
     else:
         hops = list(zip(ranks, [*ranks[1:], ranks[0]], strict=True))
-    crossed = Counter(topology.spanned(hop) for hop in hops)
+    crossed = Counter(topology.lowest_common_level(hop) for hop in hops)
     sent = float(bus_factor(operation, len(ranks))) * size_bytes
     return {level: sent * count / len(hops) for level, count in crossed.items()}

@@ -1,4 +1,4 @@
-"""Collectives as calls of torch.distributed, with data that shows whether they were right."""
+"""Collectives as calls of torch.distributed, with test data that verifies their results."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -6,84 +6,84 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-# Data are whole numbers whose sums do not exceed this, so that every order of summing gives the
-# same in half precision too: bf16 has all of them up to it.
+# Test data are integers whose sums do not exceed this: bf16 represents them exactly, so that every
+# order of summation gives the same result.
 _LARGEST_SUM = 256
-_PIECE = 1 << 22
-# Whose size is that of all ranks' data together.
-_SHARED = ("all_gather", "reduce_scatter", "all_to_all")
+_CHUNK_ELEMENTS = 1 << 22
+# Collectives whose size is that of all ranks' data together.
+_SHARDED = ("all_gather", "reduce_scatter", "all_to_all")
 
 Fill = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Operation:
-    """A collective on one size, ready to be called on this rank.
+    """A collective of one size, ready to be called on this rank.
 
     Attributes
     ----------
     size_bytes
-        By nccl-tests' definition: of all ranks' data for the three that gather or scatter.
+        Size by nccl-tests' definition: of all ranks' data for those that gather or scatter.
     call
-        Run it; on a device it may return before it is over.
-    given, result
-        What this rank gives and gets, the same or overlapping in place.
+        Runs the collective; on a GPU it may return before the end.
+    input, output
+        Buffers of this rank; the same or overlapping ones in place.
     data, expected
-        By positions of `given`, data that tells ranks and elements apart; and by positions of
-        `result`, what one call must make of it. None where a rank gets nothing.
+        Functions of element positions. `data` gives test data for `input` that differ by rank and
+        element, `expected` the `output` of one call on them; None if this rank gets no output.
     """
 
     size_bytes: int
     call: Callable[[], object]
-    given: torch.Tensor
-    result: torch.Tensor
+    input: torch.Tensor
+    output: torch.Tensor
     data: Fill
     expected: Fill | None
 
     def wrong_elements(self) -> int:
-        """Call it once on data, and count what of this rank's result is not as it must be."""
-        for piece, positions in _pieces(self.given):
-            piece.copy_(self.data(positions))
+        """Call the collective once on test data, and count wrong elements of this rank's output."""
+        for chunk, positions in _chunks(self.input):
+            chunk.copy_(self.data(positions))
         self.call()
         if self.expected is None:
             return 0
         return sum(
-            int((piece != self.expected(positions).to(piece.dtype)).sum())
-            for piece, positions in _pieces(self.result)
+            int((chunk != self.expected(positions).to(chunk.dtype)).sum())
+            for chunk, positions in _chunks(self.output)
         )
 
     def clear(self) -> None:
-        """Give zeros, which stay zeros however often they are summed."""
-        self.given.zero_()
+        """Set the input to zeros, which do not overflow however often they are summed."""
+        self.input.zero_()
 
 
-# What a rank gives and gets, the call, and what the call must make of the data.
+# Input, output, call, and expected output.
 _Prepared = tuple[torch.Tensor, torch.Tensor, Callable[[], object], Fill | None]
 
 
 def prepare(
     collective: str,
-    asked_bytes: int,
+    requested_bytes: int,
     in_place: bool,
     group: dist.ProcessGroup,
     dtype: torch.dtype,
     device: torch.device,
 ) -> Operation:
-    """Allocate what a collective needs on this rank.
+    """Allocate the buffers of a collective on this rank.
 
     Parameters
     ----------
     collective : str
         A key of `repro.collectives.definitions.PLACES`.
-    asked_bytes : int
-        The size; rounded up to a whole number of elements, of each rank where ranks have shares.
+    requested_bytes : int
+        Size, rounded up to full elements; to full elements per rank if the data are sharded.
     in_place : bool
         One of the collective's `PLACES`.
     """
-    parts = group.size() if collective in _SHARED else 1
-    count = -(-asked_bytes // (parts * dtype.itemsize)) * parts
-    whole = torch.zeros(count, dtype=dtype, device=device)
-    given, result, call, expected = {
+    shards = group.size() if collective in _SHARDED else 1
+    count = -(-requested_bytes // (shards * dtype.itemsize)) * shards
+    full = torch.zeros(count, dtype=dtype, device=device)
+    input, output, call, expected = {
         "all_reduce": _all_reduce,
         "all_gather": _all_gather,
         "reduce_scatter": _reduce_scatter,
@@ -91,129 +91,128 @@ def prepare(
         "reduce": _reduce,
         "all_to_all": _all_to_all,
         "send_recv": _send_recv,
-    }[collective](whole, in_place, group)
-    return Operation(whole.nbytes, call, given, result, _given_by(group.rank(), group), expected)
+    }[collective](full, in_place, group)
+    return Operation(full.nbytes, call, input, output, _data_of(group.rank(), group), expected)
 
 
-def _all_reduce(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> _Prepared:
-    result, call = _on_copy(given, in_place, lambda data: dist.all_reduce(data, group=group))
-    return given, result, call, _summed(group)
+def _all_reduce(input: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> _Prepared:
+    output, call = _on_copy(input, in_place, lambda data: dist.all_reduce(data, group=group))
+    return input, output, call, _sum_of_all(group)
 
 
-def _reduce(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> _Prepared:
-    result, call = _on_copy(
-        given, in_place, lambda data: dist.reduce(data, group=group, group_dst=0)
+def _reduce(input: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> _Prepared:
+    output, call = _on_copy(
+        input, in_place, lambda data: dist.reduce(data, group=group, group_dst=0)
     )
-    return given, result, call, _summed(group) if group.rank() == 0 else None
+    return input, output, call, _sum_of_all(group) if group.rank() == 0 else None
 
 
-def _broadcast(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> _Prepared:
-    result, call = _on_copy(
-        given,
+def _broadcast(input: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> _Prepared:
+    output, call = _on_copy(
+        input,
         in_place,
         lambda data: dist.broadcast(data, group=group, group_src=0),
-        # What a broadcast overwrites needs no copy.
+        # Other ranks' data are overwritten, and need no copy.
         copies=group.rank() == 0,
     )
-    return given, result, call, _given_by(0, group)
+    return input, output, call, _data_of(0, group)
 
 
 def _on_copy(
-    given: torch.Tensor,
+    input: torch.Tensor,
     in_place: bool,
     collective: Callable[[torch.Tensor], object],
     copies: bool = True,
 ) -> tuple[torch.Tensor, Callable[[], None]]:
-    """The result of what torch has in place only, and the call: there, or on a copy."""
-    result = given if in_place else torch.zeros_like(given)
+    """Return output and call of a collective that torch has in place only, here or on a copy."""
+    output = input if in_place else torch.zeros_like(input)
 
     def call() -> None:
         if copies and not in_place:
-            result.copy_(given)
-        collective(result)
+            output.copy_(input)
+        collective(output)
 
-    return result, call
+    return output, call
 
 
-def _all_gather(result: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> _Prepared:
-    share = result.numel() // group.size()
-    given = _share(result, group) if in_place else torch.zeros_like(result[:share])
+def _all_gather(output: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> _Prepared:
+    count = output.numel() // group.size()
+    input = _shard(output, group) if in_place else torch.zeros_like(output[:count])
     return (
-        given,
-        result,
-        lambda: dist.all_gather_into_tensor(result, given, group=group),
-        lambda at: _pattern(at % share, at // share, group),
+        input,
+        output,
+        lambda: dist.all_gather_into_tensor(output, input, group=group),
+        lambda at: _pattern(at % count, at // count, group),
     )
 
 
-def _reduce_scatter(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> _Prepared:
-    mine = _share(given, group)
-    result = mine if in_place else torch.zeros_like(mine)
-    first, summed = group.rank() * mine.numel(), _summed(group)
+def _reduce_scatter(input: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> _Prepared:
+    shard = _shard(input, group)
+    output = shard if in_place else torch.zeros_like(shard)
+    first, total = group.rank() * shard.numel(), _sum_of_all(group)
     return (
-        given,
-        result,
-        lambda: dist.reduce_scatter_tensor(result, given, group=group),
-        lambda at: summed(at + first),
+        input,
+        output,
+        lambda: dist.reduce_scatter_tensor(output, input, group=group),
+        lambda at: total(at + first),
     )
 
 
-def _all_to_all(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> _Prepared:
-    result, share = torch.zeros_like(given), given.numel() // group.size()
-    first = group.rank() * share
+def _all_to_all(input: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> _Prepared:
+    output, count = torch.zeros_like(input), input.numel() // group.size()
+    first = group.rank() * count
     return (
-        given,
-        result,
-        lambda: dist.all_to_all_single(result, given, group=group),
-        lambda at: _pattern(first + at % share, at // share, group),
+        input,
+        output,
+        lambda: dist.all_to_all_single(output, input, group=group),
+        lambda at: _pattern(first + at % count, at // count, group),
     )
 
 
-def _send_recv(given: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> _Prepared:
-    """To the next rank, and from the one before at the same time."""
-    result, rank, ranks = torch.zeros_like(given), group.rank(), group.size()
+def _send_recv(input: torch.Tensor, in_place: bool, group: dist.ProcessGroup) -> _Prepared:
+    """Prepare a send to the next rank with a concurrent receive from the previous one."""
+    output, rank, ranks = torch.zeros_like(input), group.rank(), group.size()
     exchange = [
-        dist.P2POp(dist.isend, given, group=group, group_peer=(rank + 1) % ranks),
-        dist.P2POp(dist.irecv, result, group=group, group_peer=(rank - 1) % ranks),
+        dist.P2POp(dist.isend, input, group=group, group_peer=(rank + 1) % ranks),
+        dist.P2POp(dist.irecv, output, group=group, group_peer=(rank - 1) % ranks),
     ]
 
     def call() -> None:
         for request in dist.batch_isend_irecv(exchange):
             request.wait()
 
-    return given, result, call, _given_by((rank - 1) % ranks, group)
+    return input, output, call, _data_of((rank - 1) % ranks, group)
 
 
-def _share(whole: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-    """This rank's part."""
-    return whole.chunk(group.size())[group.rank()]
+def _shard(full: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    return full.chunk(group.size())[group.rank()]
 
 
-def _pieces(tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """A tensor in pieces with their positions, whose numbers take more memory than the data."""
-    for first in range(0, tensor.numel(), _PIECE):
-        piece = tensor[first : first + _PIECE]
-        yield piece, torch.arange(first, first + piece.numel(), device=tensor.device)
+def _chunks(tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield chunks of a tensor with their positions, which need more memory than the data."""
+    for first in range(0, tensor.numel(), _CHUNK_ELEMENTS):
+        chunk = tensor[first : first + _CHUNK_ELEMENTS]
+        yield chunk, torch.arange(first, first + chunk.numel(), device=tensor.device)
 
 
 def _pattern(
     position: torch.Tensor, rank: torch.Tensor | int, group: dist.ProcessGroup
 ) -> torch.Tensor:
-    """What a rank gives at a position."""
+    """Return the test data of a rank at positions."""
     return (position + rank) % _period(group)
 
 
 def _period(group: dist.ProcessGroup) -> int:
-    """Different numbers in the data: no fewer than ranks, up to 16 of them."""
+    """Return the count of different numbers in the data; for up to 16 ranks, at least as many."""
     return max(2, _LARGEST_SUM // group.size() + 1)
 
 
-def _given_by(rank: int, group: dist.ProcessGroup) -> Fill:
+def _data_of(rank: int, group: dist.ProcessGroup) -> Fill:
     return lambda at: _pattern(at, rank, group)
 
 
-def _summed(group: dist.ProcessGroup) -> Fill:
-    """The sum over all ranks of what they give at a position."""
+def _sum_of_all(group: dist.ProcessGroup) -> Fill:
+    """Return the sum of all ranks' test data, by position."""
     period = _period(group)
     sums = torch.tensor(
         [sum((first + rank) % period for rank in range(group.size())) for first in range(period)]

@@ -1,4 +1,4 @@
-"""What a sweep of collectives is told, and what each of its ranks returns."""
+"""Configuration of a sweep of collectives, and the records that its ranks return."""
 
 from dataclasses import dataclass
 
@@ -13,25 +13,25 @@ class CollectiveSweep:
     Attributes
     ----------
     collectives
-        Of `repro.collectives.definitions.COLLECTIVES`.
+        Names in `repro.catalog.studies.collectives.COLLECTIVES`.
     sizes_bytes
-        Ascending, as nccl-tests defines the size: of all ranks' data together for all_gather,
-        reduce_scatter and all_to_all. What does not divide is rounded up to one element a rank.
+        Ascending sizes by nccl-tests' definition: of all ranks' data together for all_gather,
+        reduce_scatter and all_to_all. Sizes are rounded up to full elements per rank.
     layouts
-        The process groups, of which all communicate at once.
+        Process groups; all groups of a layout communicate at once.
     ranks_per_node
-        Of full nodes; ranks fill one node after another.
+        Ranks of a full node; ranks fill one node after another.
     dtype
-        Of the elements.
+        Element type.
     warmup
-        Calls of each size before the first that is recorded, over the first turn's links.
+        Calls of each size before the first recorded one, with the links of the first run.
     repeats, most_repeats
-        Recorded measurements of each size, each of one or more calls: at least, and at most, until
-        half of the 95 % interval of their mean is `half_interval` of it.
+        Minimum and maximum number of recorded repeats of each size, each of one or more calls.
+        Repeats end when half of the 95 % interval of their mean is `half_interval` times the mean.
     longest_call_s
-        A size of which a call takes longer is the collective's last.
+        Maximum time of one call: a collective's sizes end with the first that exceeds it.
     in_place
-        Whether to measure in place too, where a collective can be called so.
+        Whether to measure in place too, if the collective supports it.
     """
 
     collectives: tuple[str, ...]
@@ -47,37 +47,37 @@ class CollectiveSweep:
     in_place: bool = True
 
     def places(self, collective: str) -> tuple[bool, ...]:
-        """Whether a collective is called in place, for all ways in which it is called."""
+        """Return the values of `in_place` with which a collective is measured."""
         return PLACES[collective] if self.in_place else (False,)
 
     @property
-    def cases(self) -> int:
-        """How many cases it has (layout, collective, place, size), skipped ones included."""
+    def configurations(self) -> int:
+        """Number of combinations (layout, collective, place, size), including skipped ones."""
         places = sum(len(self.places(collective)) for collective in self.collectives)
         return len(self.layouts) * places * len(self.sizes_bytes)
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One collective of one size on one rank.
+    """Times of one collective of one size on one rank.
 
     Attributes
     ----------
-    size_bytes
-        What was moved, by nccl-tests' definition; `asked_bytes` is the sweep's size for it.
+    requested_bytes, size_bytes
+        Size in the sweep's configuration, and size after rounding, by nccl-tests' definition.
     calls
         Calls in each repeat, without a barrier between them.
     time_s
-        One entry per repeat: its time on this rank, over `calls`.
+        Time per call of each repeat on this rank, in seconds.
     sent_bytes, received_bytes
-        What this rank's network interface counted for one call of the first repeat, headers
-        included; NaN where ranks share an interface or do not use one.
+        Bytes per call of the first repeat, including headers, by the counters of this rank's
+        network interface. NaN if ranks share an interface or use none.
     """
 
     layout: Layout
     collective: str
     in_place: bool
-    asked_bytes: int
+    requested_bytes: int
     size_bytes: int
     calls: int
     time_s: tuple[float, ...]
@@ -87,7 +87,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class SweepRecord:
-    """What one rank measured. `group_ranks` is the size of its process group, by layout."""
+    """Measurements of one rank; `group_ranks` is the size of its process group by layout."""
 
     rank: int
     group_ranks: dict[Layout, int]

@@ -1,8 +1,8 @@
-"""Reduce-scatter and all-gather on a ring out of sends and receives, for gloo.
+"""Ring reduce-scatter and all-gather made of sends and receives, for gloo.
 
-Gloo's own reduce-scatter reduces everything everywhere and keeps a part: it moves the 2 (n-1)/n S
-bytes of an all-reduce, where NCCL's ring, and this one, move (n-1)/n S. Gloo's all-gather moves as
-much as this one, but copies what it moves, for which an emulated GPU has few cycles.
+Gloo's reduce-scatter is an all-reduce of which each rank keeps a part: it moves 2 (n-1)/n S bytes,
+while NCCL's ring and this one move (n-1)/n S. Gloo's all-gather moves as many bytes as this one but
+copies them, which costs too much CPU time of an emulated GPU.
 """
 
 from typing import Any
@@ -12,10 +12,10 @@ import torch.distributed as dist
 
 from repro.observe.communication_log import logged_as
 
-# A part that is summed is passed on in segments of no fewer bytes, at most so many, so that one is
-# added while another is on the wire.
+# Minimum size and maximum number of the segments of a part. One segment is added while another is
+# on the wire.
 _SEGMENT_BYTES, _MOST_SEGMENTS = 64 * 1024, 4
-# Of the first segment.
+# Tag of the first segment.
 _TAG = 7
 
 
@@ -27,43 +27,46 @@ def ring_reduce_scatter(
     group: dist.ProcessGroup | None = None,
     async_op: bool = False,
 ) -> None:
-    """Sum the inputs of all ranks, and give each rank the part with its number.
+    """Sum the inputs of all ranks, and scatter the parts of the sum to the ranks.
 
-    In place of `torch.distributed.reduce_scatter_tensor`. `output` may be this rank's part of
-    `input`, whose other parts stay as they are. In each of n - 1 steps a rank hands the part that
-    it summed last to the next rank.
+    Replaces `torch.distributed.reduce_scatter_tensor`. `output` may be this rank's part of `input`,
+    whose other parts are not changed. In each of n - 1 steps, a rank sends the part that it summed
+    last to the next rank.
 
     Parameters
     ----------
     output, input : Tensor
-        n times as many elements in `input`, contiguous.
+        Contiguous; `input` has n times as many elements.
     op
         `SUM`, or `AVG` for the mean.
 
     Raises
     ------
     ValueError
-        Another `op`, or `async_op`, which this has not.
+        `op` is another operation, or `async_op` is true.
     """
     if async_op or op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
-        raise ValueError(f"a ring reduce-scatter with op={op}, async_op={async_op}")
+        raise ValueError(
+            f"ring reduce-scatter with op={op}, async_op={async_op}; fix: use op=SUM or AVG, "
+            "async_op=False"
+        )
     ring = _ring(group)
     rank, ranks = ring.rank(), ring.size()
-    own = [_segments(part) for part in input.view(ranks, -1)]
-    # Two buffers take turns: one is sent while the other is received into.
+    parts = [_segments(part) for part in input.view(ranks, -1)]
+    # Two buffers alternate: one is sent while the other receives.
     buffers = [_segments(torch.empty_like(output)) for _ in range(2)]
-    sums = list(own[(rank - 1) % ranks])
+    sums = list(parts[(rank - 1) % ranks])
     if ranks > 1:
         receives = [_receive(ring, part, number) for number, part in enumerate(buffers[0])]
         sends = [_send(ring, part, number) for number, part in enumerate(sums)]
     for step in range(ranks - 1):
         last = step == ranks - 2
-        added = own[(rank - step - 2) % ranks]
+        added = parts[(rank - step - 2) % ranks]
         for segment in range(len(sums)):
             receives[segment].wait()
             sends[segment].wait()
             if not last:
-                # The buffer of the send that is over.
+                # The previous send from this buffer has completed.
                 receives[segment] = _receive(ring, buffers[(step + 1) % 2][segment], segment)
             sums[segment] = buffers[step % 2][segment].add_(added[segment])
             if not last:
@@ -81,23 +84,23 @@ def ring_all_gather(
     group: dist.ProcessGroup | None = None,
     async_op: bool = False,
 ) -> None:
-    """Give every rank the inputs of all, one after another.
+    """Gather the inputs of all ranks on every rank, in the order of ranks.
 
-    In place of `torch.distributed.all_gather_into_tensor`. `input` may be this rank's part of
-    `output`. In each of n - 1 steps a rank hands the part that it got last to the next rank.
+    Replaces `torch.distributed.all_gather_into_tensor`. `input` may be this rank's part of
+    `output`. In each of n - 1 steps, a rank sends the part that it received last to the next rank.
 
     Parameters
     ----------
     output, input : Tensor
-        n times as many elements in `output`, contiguous.
+        Contiguous; `output` has n times as many elements.
 
     Raises
     ------
     ValueError
-        With `async_op`, which this has not.
+        `async_op` is true.
     """
     if async_op:
-        raise ValueError("a ring all-gather with async_op=True")
+        raise ValueError("ring all-gather with async_op=True; fix: use async_op=False")
     ring = _ring(group)
     rank, ranks = ring.rank(), ring.size()
     parts = output.view(ranks, -1)
@@ -123,10 +126,10 @@ def _segments(part: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _send(ring: dist.ProcessGroup, part: torch.Tensor, segment: int = 0) -> dist.Work:
-    """Begin to send to the next rank; each segment has a tag of its own."""
+    """Start a send to the next rank; each segment has its own tag."""
     return ring.send([part], (ring.rank() + 1) % ring.size(), _TAG + segment)
 
 
 def _receive(ring: dist.ProcessGroup, part: torch.Tensor, segment: int = 0) -> dist.Work:
-    """Begin to receive from the rank before."""
+    """Start a receive from the previous rank."""
     return ring.recv([part], (ring.rank() - 1) % ring.size(), _TAG + segment)

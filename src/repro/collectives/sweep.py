@@ -1,4 +1,4 @@
-"""Measure collectives on this rank, as nccl-tests does: sizes ascending, calls back to back."""
+"""Measurement of collectives as in nccl-tests: ascending sizes, calls back to back."""
 
 import math
 import time
@@ -12,12 +12,12 @@ from repro.catalog.studies.collectives import Layout
 from repro.collectives.operations import Operation, prepare
 from repro.collectives.records import CollectiveSweep, SweepRecord, Timing
 from repro.errors import ReproError
-from repro.observe.interleaving import Turns
-from repro.observe.precision import is_known
+from repro.observe.interleaving import InterleavedRuns
+from repro.observe.precision import reached_target_precision
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-# A repeat is so long, or so many calls: one call of a small message is shorter than what ranks
-# differ in when they leave a barrier.
+# A repeat takes this long, or has this many calls. One call of a small message takes less time than
+# ranks differ by when they leave a barrier.
 _REPEAT_S = 0.01
 _MOST_CALLS = 20
 
@@ -25,57 +25,61 @@ Counters = Callable[[], tuple[float, float]]
 
 
 def sweep(
-    asked: CollectiveSweep,
+    config: CollectiveSweep,
     counters: Counters | None = None,
     report: Callable[[int, str], None] = lambda *_: None,
-    turns: Turns | None = None,
+    runs: InterleavedRuns | None = None,
 ) -> tuple[SweepRecord, ...]:
-    """Measure on this rank what all ranks of the default process group are asked for, by turn.
+    """Measure collectives on this rank, and return one record per run.
+
+    All ranks of the default process group must call this.
 
     Parameters
     ----------
+    config
+        Collectives to measure in each run.
     counters
-        Bytes that this rank's own network interface has received and sent so far; None where it
-        shares one.
+        Returns the bytes that this rank's network interface has received and sent so far. None if
+        ranks share an interface.
     report
-        Called with the number of finished cases (collective, place, size) of all turns, skipped
-        ones included.
-    turns
-        Each measures everything, a repeat at a time.
+        Called with the number of finished configurations (collective, place, size) of all runs,
+        including skipped ones.
+    runs
+        Runs to interleave, one repeat at a time; by default a single one.
 
     Raises
     ------
     ReproError
-        A collective returned wrong data; the message names it.
+        The ranks do not fill the nodes of a layout, or a collective returned wrong data.
     """
-    turns = turns or Turns()
+    runs = runs or InterleavedRuns()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    groups = {layout: _group(asked, layout) for layout in asked.layouts}
-    found: list[list[Timing]] = [[] for _ in range(turns.count)]
+    groups = {layout: _group(config, layout) for layout in config.layouts}
+    measured: list[list[Timing]] = [[] for _ in range(runs.count)]
     done = 0
     for layout, group in groups.items():
-        for collective in asked.collectives:
-            for in_place in asked.places(collective):
+        for collective in config.collectives:
+            for in_place in config.places(collective):
                 if group.size() > 1:
-                    called = _Called(asked, layout, collective, in_place, group, device)
-                    for turn, timings in enumerate(_take_turns(called, turns, counters)):
-                        found[turn] += timings
-                done += turns.count * len(asked.sizes_bytes)
+                    calls = _Calls(config, layout, collective, in_place, group, device)
+                    for run, timings in enumerate(_measure_runs(calls, runs, counters)):
+                        measured[run] += timings
+                done += runs.count * len(config.sizes_bytes)
                 report(done, "")
     for group in groups.values():
         if group is not dist.group.WORLD:
             dist.destroy_process_group(group)
     sizes_of = {layout: group.size() for layout, group in groups.items()}
-    return tuple(SweepRecord(dist.get_rank(), sizes_of, tuple(timings)) for timings in found)
+    return tuple(SweepRecord(dist.get_rank(), sizes_of, tuple(timings)) for timings in measured)
 
 
-def _group(asked: CollectiveSweep, layout: Layout) -> dist.ProcessGroup:
-    """This rank's group; all ranks form all groups."""
-    ranks, each = dist.get_world_size(), asked.ranks_per_node
+def _group(config: CollectiveSweep, layout: Layout) -> dist.ProcessGroup:
+    """Create all groups of a layout, and return this rank's group."""
+    ranks, each = dist.get_world_size(), config.ranks_per_node
     if layout != "world" and ranks > each and ranks % each:
         raise ReproError(
-            f"layout {layout}: {ranks} ranks do not fill nodes of {each}; take a multiple, or the "
-            "layout world only"
+            f"layout {layout}: {ranks} ranks do not fill nodes of {each}; fix: use a multiple of "
+            f"{each} ranks, or only the layout world"
         )
     if layout == "world":
         assert dist.group.WORLD is not None
@@ -90,10 +94,10 @@ def _group(asked: CollectiveSweep, layout: Layout) -> dist.ProcessGroup:
 
 
 @dataclass(frozen=True)
-class _Called:
-    """A collective between some ranks, to be called on messages of all sizes."""
+class _Calls:
+    """Calls of one collective in one process group, by size."""
 
-    asked: CollectiveSweep
+    config: CollectiveSweep
     layout: Layout
     collective: str
     in_place: bool
@@ -101,92 +105,104 @@ class _Called:
     device: torch.device
     operations: dict[int, Operation] = field(default_factory=dict)
 
-    def operation(self, asked_bytes: int) -> Operation:
-        """The call of one size: warm, and the first time on data that shows whether it is right."""
-        if asked_bytes not in self.operations:
-            dtype = _DTYPES[self.asked.dtype]
-            made = prepare(
-                self.collective, asked_bytes, self.in_place, self.group, dtype, self.device
+    def operation(self, requested_bytes: int) -> Operation:
+        """Return the call of one size; the first time, verify its result and warm it up."""
+        if requested_bytes not in self.operations:
+            dtype = _DTYPES[self.config.dtype]
+            operation = prepare(
+                self.collective, requested_bytes, self.in_place, self.group, dtype, self.device
             )
-            if wrong := made.wrong_elements():
+            if wrong := operation.wrong_elements():
                 raise ReproError(
-                    f"{self.collective} of {asked_bytes} bytes: {wrong} wrong elements on rank "
-                    f"{dist.get_rank()}; what it takes means nothing"
+                    f"{self.collective} of {requested_bytes} bytes: wrong result: {wrong} elements "
+                    f"differ on rank {dist.get_rank()}, so its time is invalid; fix: check the "
+                    "communication library"
                 )
-            made.clear()
-            for _ in range(self.asked.warmup):
-                _timed(made, 1)
-            self.operations[asked_bytes] = made
-        return self.operations[asked_bytes]
+            operation.clear()
+            for _ in range(self.config.warmup):
+                _timed(operation, 1)
+            self.operations[requested_bytes] = operation
+        return self.operations[requested_bytes]
 
 
 @dataclass
 class _Repeats:
-    """What a call of one size took over one turn's links; `of_all_ranks_s` is the slowest rank's,
-    and bytes those of the first repeat: counting takes barriers, and they are the same in each."""
+    """Repeats of one size in one run.
+
+    `slowest_s` are the times of the slowest rank. Bytes are those of the first repeat: they are
+    the same in each, and counting them takes barriers.
+    """
 
     calls: int
     sent_bytes: float
     received_bytes: float
     time_s: list[float]
-    of_all_ranks_s: list[float] = field(default_factory=list)
+    slowest_s: list[float] = field(default_factory=list)
 
-    def ended(self, asked: CollectiveSweep) -> bool:
-        """Whether there are enough; the same on all ranks."""
+    def ended(self, config: CollectiveSweep) -> bool:
+        """Whether there are enough repeats; the same on all ranks."""
         count = len(self.time_s)
-        enough = is_known(self.of_all_ranks_s, asked.half_interval)
-        return count >= asked.most_repeats or (count >= asked.repeats and enough)
+        precise = reached_target_precision(self.slowest_s, config.half_interval)
+        return count >= config.most_repeats or (count >= config.repeats and precise)
 
 
-def _take_turns(called: _Called, turns: Turns, counters: Counters | None) -> Iterator[list[Timing]]:
-    """Every size over every turn's links; each turn's ends with the first that takes too long."""
-    asked = called.asked
-    found: list[dict[int, _Repeats]] = [{} for _ in range(turns.count)]
-    for turn in turns.rounds(lambda turn: all(one.ended(asked) for one in found[turn].values())):
-        if found[turn]:
-            measured = {size: one for size, one in found[turn].items() if not one.ended(asked)}
-            for asked_bytes, repeats in measured.items():
-                repeats.time_s.append(_timed(called.operation(asked_bytes), repeats.calls))
+def _measure_runs(
+    calls: _Calls, runs: InterleavedRuns, counters: Counters | None
+) -> Iterator[list[Timing]]:
+    """Measure all sizes in every run, and yield each run's timings.
+
+    A run's sizes end with the first that takes too long.
+    """
+    config = calls.config
+    repeats_of: list[dict[int, _Repeats]] = [{} for _ in range(runs.count)]
+
+    def ended(run: int) -> bool:
+        return all(repeats.ended(config) for repeats in repeats_of[run].values())
+
+    for run in runs.round_robin(ended):
+        if repeats_of[run]:
+            current = {at: one for at, one in repeats_of[run].items() if not one.ended(config)}
+            for requested_bytes, repeats in current.items():
+                repeats.time_s.append(_timed(calls.operation(requested_bytes), repeats.calls))
         else:
-            measured = found[turn] = _first_repeats(called, counters)
-        last_s = [repeats.time_s[-1] for repeats in measured.values()]
-        slowest_s = _agreed(last_s, called.device)
-        for repeats, seconds in zip(measured.values(), slowest_s, strict=True):
-            repeats.of_all_ranks_s.append(seconds)
-    for done in found:
+            current = repeats_of[run] = _first_repeats(calls, counters)
+        last_s = [repeats.time_s[-1] for repeats in current.values()]
+        slowest_s = _of_slowest_rank(last_s, calls.device)
+        for repeats, seconds in zip(current.values(), slowest_s, strict=True):
+            repeats.slowest_s.append(seconds)
+    for by_size in repeats_of:
         yield [
             Timing(
-                layout=called.layout,
-                collective=called.collective,
-                in_place=called.in_place,
-                asked_bytes=asked_bytes,
-                size_bytes=called.operation(asked_bytes).size_bytes,
+                layout=calls.layout,
+                collective=calls.collective,
+                in_place=calls.in_place,
+                requested_bytes=requested_bytes,
+                size_bytes=calls.operation(requested_bytes).size_bytes,
                 calls=repeats.calls,
                 time_s=tuple(repeats.time_s),
                 sent_bytes=repeats.sent_bytes,
                 received_bytes=repeats.received_bytes,
             )
-            for asked_bytes, repeats in done.items()
+            for requested_bytes, repeats in by_size.items()
         ]
 
 
-def _first_repeats(called: _Called, counters: Counters | None) -> dict[int, _Repeats]:
-    """A repeat of every size, up to the first of which a call takes too long."""
-    asked = called.asked
-    found: dict[int, _Repeats] = {}
-    for asked_bytes in asked.sizes_bytes:
-        operation = called.operation(asked_bytes)
-        one = _first_repeat(operation, 1, counters)
-        (one_call_s,) = _agreed(one.time_s, called.device)
-        calls = min(_MOST_CALLS, math.ceil(_REPEAT_S / one_call_s))
-        found[asked_bytes] = one if calls == 1 else _first_repeat(operation, calls, counters)
-        if one_call_s > asked.longest_call_s:
+def _first_repeats(calls: _Calls, counters: Counters | None) -> dict[int, _Repeats]:
+    """Measure one repeat of each size, up to the first size whose call takes too long."""
+    first: dict[int, _Repeats] = {}
+    for requested_bytes in calls.config.sizes_bytes:
+        operation = calls.operation(requested_bytes)
+        single = _first_repeat(operation, 1, counters)
+        (call_s,) = _of_slowest_rank(single.time_s, calls.device)
+        count = min(_MOST_CALLS, math.ceil(_REPEAT_S / call_s))
+        first[requested_bytes] = single if count == 1 else _first_repeat(operation, count, counters)
+        if call_s > calls.config.longest_call_s:
             break
-    return found
+    return first
 
 
 def _timed(operation: Operation, calls: int) -> float:
-    """Seconds a call, from all ranks' being ready to the last call's end on this rank."""
+    """Return the seconds per call, from a barrier to the last call's end on this rank."""
     dist.barrier()
     _synchronise()
     start = time.monotonic()
@@ -201,23 +217,23 @@ def _synchronise() -> None:
         torch.cuda.synchronize()
 
 
-def _agreed(seconds: list[float], device: torch.device) -> list[float]:
-    """The longest of all ranks, one by one, so that all decide alike."""
+def _of_slowest_rank(seconds: list[float], device: torch.device) -> list[float]:
+    """Return the maximum of each value over all ranks, so that all ranks decide alike."""
     longest = torch.tensor(seconds, dtype=torch.float64, device=device)
     dist.all_reduce(longest, op=dist.ReduceOp.MAX)
-    found: list[float] = longest.tolist()
-    return found
+    values: list[float] = longest.tolist()
+    return values
 
 
 def _first_repeat(operation: Operation, calls: int, counters: Counters | None) -> _Repeats:
-    received, sent = _counted(counters)
+    received, sent = _read_when_idle(counters)
     time_s = _timed(operation, calls)
-    received_then, sent_then = _counted(counters)
+    received_then, sent_then = _read_when_idle(counters)
     return _Repeats(calls, (sent_then - sent) / calls, (received_then - received) / calls, [time_s])
 
 
-def _counted(counters: Counters | None) -> tuple[float, float]:
-    """Bytes received and sent, when nothing is under way any more."""
+def _read_when_idle(counters: Counters | None) -> tuple[float, float]:
+    """Read received and sent bytes after a barrier; NaN without counters."""
     if counters is None:
         return math.nan, math.nan
     dist.barrier()

@@ -1,1 +1,1 @@
-"""The training corpus: Wikipedia dump, articles, tokenizers, Megatron datasets, in that order."""
+"""Training corpus: Wikipedia dump, articles, tokenizers and Megatron datasets, in that order."""

@@ -1,4 +1,4 @@
-"""Extract plain articles from a Wikipedia dump, in shards that survive an interruption."""
+"""Extraction of plain articles from a Wikipedia dump, in resumable shards."""
 
 import importlib.metadata
 from collections import Counter
@@ -14,29 +14,29 @@ from repro.corpus.markup.plain import plain_text
 from repro.corpus.pages import Dropped, Page, begins_page, cut_pages, read_pages
 from repro.corpus.records import Article, to_line
 from repro.corpus.shards import (
-    ALL,
+    ALL_SHARDS,
     Share,
     Tally,
-    join,
+    concatenate,
     remove_shards,
     run_shards,
     shard_folder,
-    total,
+    sum_tallies,
 )
 from repro.corpus.streams import Damaged, decompress, stream_groups
 from repro.errors import ReproError
 from repro.observe.environment import sources_digest
 
 SHARD_BYTES = 2 << 20
-"""Compressed, of a dump of many streams; some eight million characters."""
+"""Compressed size of a shard of a multistream dump: about eight million characters."""
 
 _XML_PER_COMPRESSED = 4
 _ROOT, _END = b"<mediawiki", b"</mediawiki>"
-# Reasons that are worth a line of their own: the page is an article, and is lost.
-_NAMED = ("invalid XML", "too large", "unreadable markup")
+# Pages dropped for these reasons are listed, because they are articles.
+_LISTED_REASONS = ("invalid XML", "too large", "unreadable markup")
 
 Streams = tuple[int, int]
-"""First byte of a group of streams, and of the next one."""
+"""First byte of a group of streams, and of the next group."""
 
 
 def extract_articles(
@@ -46,37 +46,37 @@ def extract_articles(
     *,
     min_article_characters: int,
     workers: int,
-    share: Share = ALL,
+    share: Share = ALL_SHARDS,
     shard_bytes: int = SHARD_BYTES,
 ) -> bool:
-    """Write the plain text of every article of a dump, one JSON object a line.
+    """Write the plain text of each article of a dump, one JSON object per line.
 
-    The lines are in the dump's order and the same whatever the number of workers and jobs. Finished
-    shards wait beside `articles`; an extraction that was killed, run again with the same dump and
-    parameters, does only what is missing. A dump of many streams is decompressed by the workers,
-    one of a single stream here.
+    The lines are in the dump's order and do not depend on the number of workers and jobs. Finished
+    shards are kept in a folder next to `articles`. Run again with the same dump and parameters, a
+    killed extraction does only the missing shards. The workers decompress a dump of many streams;
+    this process decompresses a dump of one stream.
 
     Parameters
     ----------
     dump
         A `*-pages-articles.xml.bz2`.
     articles
-        The file to write; it appears only when it is complete.
+        The file to write; it is complete or absent.
     manifest
         The file of counts to write.
     min_article_characters
-        Shortest article that is kept, in characters of plain text.
+        Minimum length of an article, in characters of plain text; shorter ones are dropped.
     workers
         Number of processes.
     share
-        The part of the work to do here.
+        The shards to do in this job.
     shard_bytes
-        Compressed size of a shard. Where streams are longer, so are shards.
+        Compressed size of a shard; a shard with a longer stream is larger.
 
     Returns
     -------
     bool
-        Whether all is done; False where this is one share of several.
+        Whether `articles` is written; False if this is one share of several.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def extract_articles(
         The dump is missing, damaged or without articles, or a worker died.
     """
     if not dump.is_file():
-        raise ReproError(f"{dump}: no such file; make it with `repro corpus dump`")
+        raise ReproError(f"{dump}: no such file; fix: run `repro corpus dump`")
     status = dump.stat()
     identity: dict[str, str | int] = {
         "sources": sources_digest(),
@@ -97,7 +97,7 @@ def extract_articles(
     }
     groups = stream_groups(dump, shard_bytes)
     try:
-        parts = run_shards(
+        shards = run_shards(
             partial(_extract, dump, min_article_characters),
             _blocks(dump, shard_bytes) if groups is None else ((g, g[1]) for g in groups),
             shard_folder(articles, identity),
@@ -108,30 +108,30 @@ def extract_articles(
         )
     except Damaged as error:
         raise ReproError(
-            f"{dump}: damaged or no Wikipedia dump ({error}; it has {status.st_size} bytes); "
-            f"delete it and run `repro corpus dump` again"
+            f"{dump}: damaged or not a Wikipedia dump ({error}; it has {status.st_size} bytes); "
+            f"fix: delete it and run `repro corpus dump` again"
         ) from None
-    if parts is None:
+    if shards is None:
         return False
-    tally = total(parts)
+    tally = sum_tallies(shards)
     if not tally.counts["articles"]:
         raise ReproError(
-            f"{dump}: no article of at least {min_article_characters} characters in it; lower "
+            f"{dump}: no article of at least {min_article_characters} characters; fix: lower "
             f"min_article_characters in params/corpus.yaml, or set `dump` to another file"
         )
-    join(parts, ".jsonl", articles)
+    concatenate(shards, ".jsonl", articles)
     write_manifest(manifest, tally.counts, tally.named)
     remove_shards(articles)
     return True
 
 
 def _blocks(dump: Path, shard_bytes: int) -> Iterator[tuple[list[bytes], int]]:
-    """Cut the pages of a single stream into blocks, and say where in the stream they end."""
+    """Group the pages of a single stream into blocks; yield each with the byte at which it ends."""
     size = dump.stat().st_size
     block: list[bytes] = []
     block_bytes = 0
     with dump.open("rb") as file:
-        for cut in _cuts(file, 0, size, size):
+        for cut in _cut_streams(file, 0, size, size):
             block.append(cut)
             block_bytes += len(cut)
             if block_bytes >= _XML_PER_COMPRESSED * shard_bytes:
@@ -140,8 +140,8 @@ def _blocks(dump: Path, shard_bytes: int) -> Iterator[tuple[list[bytes], int]]:
         yield block, size
 
 
-def _cuts(file: BinaryIO, start: int, end: int, size: int) -> Iterator[bytes]:
-    """Cut streams into pages, at the file's ends making sure that it is a dump, and a whole one."""
+def _cut_streams(file: BinaryIO, start: int, end: int, size: int) -> Iterator[bytes]:
+    """Cut streams into pages; at the file's ends, check that it is a complete dump."""
     pieces = decompress(file, start, end)
     if not start:
         pieces = _from_root(pieces)
@@ -153,28 +153,28 @@ def _cuts(file: BinaryIO, start: int, end: int, size: int) -> Iterator[bytes]:
 def _from_root(pieces: Iterator[bytes]) -> Iterator[bytes]:
     first = next(pieces, b"")
     if _ROOT not in first:
-        # A corrupt block comes out before its checksum is compared: that would be the reason.
+        # A corrupt block is decompressed before its checksum fails: read on to report that first.
         next(pieces, b"")
         raise Damaged("no <mediawiki> at its beginning")
     yield first
     yield from pieces
 
 
-def _extract(dump: Path, min_characters: int, item: Streams | list[bytes], part: Path) -> Tally:
+def _extract(dump: Path, min_characters: int, item: Streams | list[bytes], shard: Path) -> Tally:
     if isinstance(item, list):
-        return _write(item, min_characters, part)
+        return _write(item, min_characters, shard)
     start, end = item
     with dump.open("rb") as file:
-        cuts = _cuts(file, start, end, dump.stat().st_size)
-        # A shard may begin with the end of a page, which the shard before has.
+        cuts = _cut_streams(file, start, end, dump.stat().st_size)
+        # A shard may start with the end of a page that belongs to the preceding shard.
         owned = (cut for n, cut in enumerate(cuts) if n or not start or begins_page(cut))
-        return _write(owned, min_characters, part)
+        return _write(owned, min_characters, shard)
 
 
-def _write(cuts: Iterable[bytes], min_characters: int, part: Path) -> Tally:
+def _write(cuts: Iterable[bytes], min_characters: int, shard: Path) -> Tally:
     counts: Counter[str] = Counter()
     named: list[str] = []
-    target = part.with_name(part.name + ".jsonl")
+    target = shard.with_name(shard.name + ".jsonl")
     with (
         replacing(target) as temporary,
         temporary.open("w", encoding="utf-8", newline="\n") as file,
@@ -187,7 +187,7 @@ def _write(cuts: Iterable[bytes], min_characters: int, part: Path) -> Tally:
                     article = _article(page, min_characters)
                 except Dropped as dropped:
                     counts[f"dropped.{dropped.reason}"] += 1
-                    if dropped.reason in _NAMED:
+                    if dropped.reason in _LISTED_REASONS:
                         named.append(f"{dropped.reason}: {page.title}")
                     continue
                 file.write(to_line(article))

@@ -1,4 +1,4 @@
-"""What `params/corpus.yaml` says, checked before anything runs."""
+"""Schema of `params/corpus.yaml`, checked before anything runs."""
 
 from pathlib import Path
 from typing import Annotated, get_args
@@ -11,16 +11,16 @@ from repro.catalog.reading import Entry, choose, read_yaml
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
 EXCERPT = "gensim-excerpt"
-"""The value of `dump` that stands for the excerpt in the gensim wheel."""
+"""The value of `dump` that selects the excerpt in the gensim wheel."""
 
 _Count = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
 
 
 class VocabularySizes(Entry):
-    """Number of tokens of each family's tokenizer, special ones included.
+    """Number of tokens of each family's tokenizer, including special tokens.
 
-    The smallest that can be trained: gpt starts from 256 bytes and one special token; t5 from 7
-    special tokens, 100 sentinels and the alphabet, once as it is and once as `##x`.
+    The minimum is the smallest trainable size. GPT starts with 256 bytes and one special token. T5
+    starts with 7 special tokens, 100 sentinels and two tokens per character (`x` and `##x`).
     """
 
     gpt: Annotated[StrictInt, Field(ge=257, le=1_000_000)]
@@ -28,29 +28,29 @@ class VocabularySizes(Entry):
     t5: Annotated[StrictInt, Field(ge=512, le=1_000_000)]
 
     def of(self, family: Family) -> int:
-        """The size for one family."""
+        """Return the size for one family."""
         return {"gpt": self.gpt, "bert": self.bert, "t5": self.t5}[family]
 
 
 class CorpusConfig(Entry):
-    """The parameters of the corpus pipeline.
+    """Parameters of the corpus pipeline.
 
     Attributes
     ----------
     dump
         `"gensim-excerpt"`, a path to a `*-pages-articles.xml.bz2`, or an http(s) URL of one.
     gensim_version
-        Version of the wheel that carries the excerpt.
+        Version of the gensim wheel that contains the excerpt.
     excerpt_sha256
         Hexadecimal SHA-256 of the excerpt.
     min_article_characters
-        Shortest article that is kept, in characters of plain text.
+        Minimum length of an article, in characters of plain text; shorter ones are dropped.
     workers
         Number of processes that extract and tokenize.
     vocabulary_sizes
-        Number of tokens of each family's tokenizer, where it is trained.
+        Number of tokens of each family's tokenizer, if it is trained here.
     tokenizer_files
-        Existing tokenizers, by family: `vocab.json` (gpt), `vocab.txt` (bert), `spiece.model` (t5).
+        Published tokenizers by family: `vocab.json` (gpt), `vocab.txt` (bert), `spiece.model` (t5).
     split
         Weights of training and validation, e.g. `"95,5"`.
     """
@@ -67,7 +67,7 @@ class CorpusConfig(Entry):
     @field_validator("split")
     @classmethod
     def _two_positive_weights(cls, split: str) -> str:
-        # Megatron searches without end for samples of a split that has no document.
+        # Megatron searches forever for samples in a split without documents.
         if min(float(weight) for weight in split.split(",")) <= 0:
             raise ValueError("both weights must be positive, such as '95,5'")
         return split
@@ -87,5 +87,5 @@ def read_corpus_config(path: Path) -> CorpusConfig:
 
 
 def check_family(name: str) -> Family:
-    """A model family by its name; an unknown name is a `ReproError` that lists the known ones."""
+    """Return a family by its name; raise a `ReproError` with the valid names for other names."""
     return choose("family", name, {family: family for family in FAMILIES})

@@ -26,8 +26,9 @@ _CLASSES: dict[Family, tuple[type[MegatronDataset], type[Any]]] = {
     "bert": (BERTMaskedWordPieceDataset, BERTMaskedWordPieceDatasetConfig),
     "t5": (T5SpanDataset, T5MaskedWordPieceDatasetConfig),
 }
-# As Megatron-LM's pretrain_gpt.py, pretrain_bert.py and pretrain_t5.py set them; but GPT's causal
-# mask is left to the model, for a copy of it in every sample is the dearest part of a batch.
+# Values of Megatron-LM's pretrain_gpt.py, pretrain_bert.py and pretrain_t5.py, except for GPT's
+# causal mask: the model makes it, because a copy in each sample is the most expensive part of a
+# batch.
 _MASKED = {
     "masking_probability": MASKING_PROBABILITY,
     "short_sequence_probability": 0.1,
@@ -67,50 +68,54 @@ def build_datasets(
     split: str,
     cache_dir: Path,
 ) -> tuple[MegatronDataset, MegatronDataset]:
-    """Build the datasets on this rank; every rank of the default process group must call it.
+    """Build the datasets on this rank; each rank of the default process group must call it.
 
-    Rank 0 builds the sample indices in a temporary folder and renames it, so a cache is complete
-    or absent even when two jobs share it; the other ranks wait in Megatron's own barriers and map
-    the files. A later call with the same arguments over the same corpus only maps them. Without
-    an initialised process group this process is rank 0; called so before the ranks start, it
-    spares them the work. Megatron's C++ helpers come compiled in its wheel; nothing is compiled.
+    Rank 0 builds the sample indices in a temporary folder and renames it. A cache is therefore
+    complete or absent, even if two jobs share it. The other ranks wait in Megatron's barriers and
+    map the files. A later call with the same arguments and corpus only maps them.
+
+    Without an initialised process group this process is rank 0; a call before the ranks start
+    saves them the work. Megatron's wheel contains its compiled C++ helpers; nothing is compiled.
 
     Parameters
     ----------
     family
-        Which model family.
+        The model family.
     data_dir
-        Holds `tokenizers/{family}.json` and `datasets/{family}.bin` and `.idx`.
+        Folder with `tokenizers/{family}.json`, `datasets/{family}.bin` and `.idx`.
     sequence_length
-        Tokens in a sample; in T5's encoder.
+        Tokens per sample (T5: per encoder input).
     decoder_sequence_length
-        Tokens in T5's decoder; None for the others.
+        Tokens per decoder input of T5; None for the other families.
     train_samples, valid_samples
-        Samples wanted; documents are repeated as often as it takes, and there may be more.
+        Minimum numbers of samples; documents are repeated to reach them.
     seed
-        Shuffles and masks.
+        Seed of shuffling and masking.
     split
         Weights of training and validation, e.g. `"95,5"`.
     cache_dir
-        Holds the sample indices; all ranks must see it.
+        Folder of the sample indices; all ranks must see it.
 
     Returns
     -------
     tuple of MegatronDataset
-        Training and validation.
+        Training and validation dataset.
 
     Raises
     ------
     ReproError
-        A file is missing, an argument out of range, or a split without usable documents.
+        A file is missing, an argument is out of range, or a split has no usable document.
     """
     _check_lengths(family, sequence_length, decoder_sequence_length)
     _check_range("train_samples", train_samples, 1)
     _check_range("valid_samples", valid_samples, 1)
     _check_range("seed", seed, 1)
     if split.count(",") != 1:
-        # Megatron would build a test split, and without end if it gets no document.
-        raise ReproError(f"split is {split!r}; it must be two weights (training, validation)")
+        # Megatron would build a test split, and loop forever if that has no document.
+        raise ReproError(
+            f"split is {split!r}; it must be two weights (training, validation); fix: set split "
+            f"in params/corpus.yaml to two weights such as '95,5'"
+        )
     prefix = _existing_prefix(family, data_dir)
     tokenizer = LocalTokenizer(data_dir / "tokenizers" / f"{family}.json")
     lengths = {} if family != "t5" else {"sequence_length_decoder": decoder_sequence_length}
@@ -141,14 +146,16 @@ def _check_lengths(family: Family, sequence: int, decoder: int | None) -> None:
         if decoder is None or decoder < needed:
             raise ReproError(
                 f"decoder_sequence_length is {decoder}; with sequence_length {sequence} t5 needs "
-                f"{needed} or more"
+                f"at least {needed}"
             )
     elif decoder is not None:
-        raise ReproError(f"decoder_sequence_length is {decoder}; {family} has no decoder: drop it")
+        raise ReproError(
+            f"decoder_sequence_length is {decoder}; {family} has no decoder; fix: omit it"
+        )
 
 
 def _check_range(name: str, value: int, low: int) -> None:
-    high = int(np.iinfo(np.int32).max)  # what Megatron's C++ helpers count in
+    high = int(np.iinfo(np.int32).max)  # Megatron's C++ helpers count in int32
     if not low <= value <= high:
         raise ReproError(f"{name} is {value}; it must be from {low} to {high}")
 
@@ -158,16 +165,16 @@ def _existing_prefix(family: Family, data_dir: Path) -> Path:
     for suffix in (".bin", ".idx"):
         path = prefix.with_name(family + suffix)
         if not path.is_file():
-            raise ReproError(f"{path}: no such file; make it with `repro corpus dataset {family}`")
+            raise ReproError(f"{path}: no such file; fix: run `repro corpus dataset {family}`")
     return prefix
 
 
 def _documents(
     family: Family, dataset: type[MegatronDataset], config: Any, prefix: Path
 ) -> list[Documents]:
-    """Give the documents of both splits as Megatron divides them, refusing a useless split.
+    """Return the documents of both splits, divided as Megatron does.
 
-    Over a split without one usable document Megatron's helpers search for samples for ever.
+    A split without a usable document is refused: Megatron's helpers would search it forever.
     """
     corpus = dataset.build_low_level_dataset(str(prefix), config)
     total = dataset.numel_low_level_dataset(corpus)
@@ -177,9 +184,9 @@ def _documents(
         low, high = (round(bound * float(total)) for bound in config.split_matrix[split.value])
         if not (sentences[low:high] >= _MIN_SENTENCES[family]).any():
             raise ReproError(
-                f"{prefix}: split {config.split} of {total} documents leaves "
-                f"none that {family} can use for {split.name}; change split in params/corpus.yaml "
-                f"or use a larger dump"
+                f"{prefix}: split {config.split} of {total} documents leaves none that {family} "
+                f"can use for {split.name}; fix: change split in params/corpus.yaml or use a "
+                f"larger dump"
             )
         found.append(np.arange(low, high, dtype=np.int32))
     return found

@@ -1,4 +1,4 @@
-"""Fetch one large file over HTTP, resuming where an earlier attempt stopped."""
+"""Resumable HTTP download of one large file."""
 
 import http.client
 import os
@@ -15,18 +15,18 @@ _TIMEOUT_S = 60.0
 
 
 def download(url: str, destination: Path) -> None:
-    """Fetch `url` into `destination`.
+    """Download `url` to `destination`, resuming an interrupted download.
 
-    What has arrived is kept in `destination` + `.part`, and `.part.version` holds the server's
-    ETag (or modification time) for it: `.../latest/...` names another file every month, and
-    bytes of two dumps must not be joined.
+    Received bytes are kept in `destination` + `.part`, and the server's ETag (or modification
+    time) in `.part.version`. `.../latest/...` is another file each month, and bytes of two dumps
+    must not be joined.
 
     Parameters
     ----------
     url
         An http or https URL.
     destination
-        The file to write. It is left alone if it already has the size that the server states.
+        The file to write. It is kept if it has the size that the server reports.
 
     Raises
     ------
@@ -40,7 +40,7 @@ def download(url: str, destination: Path) -> None:
     request = urllib.request.Request(url)
     if start:
         request.add_header("Range", f"bytes={start}-")
-        # Answered with the rest (206) if the file is still the same, else with all of it (200).
+        # The server sends the rest (206) if the file is the same, else all of it (200).
         request.add_header("If-Range", version.read_text(encoding="ascii"))
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
@@ -50,19 +50,22 @@ def download(url: str, destination: Path) -> None:
             total = None if length is None else start + int(length)
             if not start and total is not None and _has_size(destination, total):
                 return
-            _remember_version(version, response.headers)
+            _save_version(version, response.headers)
             _receive(response, part, start, total)
     except urllib.error.HTTPError as error:
         if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            raise ReproError(f"{url}: the server answers {error.code} {error.reason}") from None
-        # The earlier attempt had everything, or more than there is now.
+            raise ReproError(
+                f"{url}: the server answers {error.code} {error.reason}; fix: correct `dump` in "
+                f"params/corpus.yaml, or run again later"
+            ) from None
+        # The earlier attempt received the whole file, or more than the file now has.
         if error.headers["Content-Range"] != f"bytes */{start}":
             part.unlink()
-            raise ReproError(f"{url}: changed since {part} was begun; run again") from None
+            raise ReproError(f"{url}: changed since {part} was started; fix: run again") from None
     except (OSError, http.client.HTTPException) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        said = one_line(reason) or type(error).__name__
-        raise ReproError(f"{url}: {said}; run again to resume from {part}") from None
+        message = one_line(reason) or type(error).__name__
+        raise ReproError(f"{url}: {message}; fix: run again to resume from {part}") from None
     os.replace(part, destination)
     version.unlink(missing_ok=True)
 
@@ -76,13 +79,13 @@ def _receive(response: http.client.HTTPResponse, part: Path, start: int, total: 
             file.write(block)
             bar.update(len(block))
         received = file.tell()
-    # urllib reports an early end of the stream as an ordinary end when it is read in blocks.
+    # Read in blocks, urllib does not report that a stream ended early.
     if total is not None and received != total:
         raise http.client.HTTPException(f"the stream ended after {received} of {total} bytes")
 
 
-def _remember_version(version: Path, headers: http.client.HTTPMessage) -> None:
-    # A weak ETag (W/...) does not vouch for every byte, so servers refuse it in If-Range.
+def _save_version(version: Path, headers: http.client.HTTPMessage) -> None:
+    # Servers refuse a weak ETag (W/...) in If-Range, because it does not identify every byte.
     tag = headers["ETag"]
     value = tag if tag and not tag.startswith("W/") else headers["Last-Modified"]
     if value:

@@ -1,4 +1,4 @@
-"""The corpus as token ids, in Megatron's indexed format (.bin and .idx)."""
+"""Tokenized corpus in Megatron's indexed format (.bin and .idx)."""
 
 import os
 import struct
@@ -17,34 +17,34 @@ from repro.corpus.manifest import length_class, write_manifest
 from repro.corpus.records import articles_between, size_of
 from repro.corpus.sentences import split_sentences
 from repro.corpus.shards import (
-    ALL,
+    ALL_SHARDS,
     Share,
     Tally,
-    join,
+    concatenate,
     remove_shards,
     run_shards,
     shard_folder,
-    total,
+    sum_tallies,
 )
 from repro.corpus.tokenizer import LocalTokenizer
 from repro.corpus.word_cache import text_encoder
 from repro.observe.environment import sources_digest
 
 SHARD_BYTES = 4 << 20
-"""Of the file of articles."""
+"""Bytes of articles in a shard."""
 
 _CONTINUATION = "##"
-# As in megatron.core.datasets.indexed_dataset, which takes longer to load than a small corpus to
-# write: an index's first bytes, its version, and the numbers of types. Vocabularies of fewer words
-# have the small one.
+# Constants of megatron.core.datasets.indexed_dataset, which is not imported because that takes
+# longer than writing a small corpus: an index's first bytes, its version, the codes of types, and
+# the vocabulary size from which ids are int32.
 _INDEX_HEADER = b"MMIDIDX\x00\x00"
 _VERSION = 1
 _TYPES: dict[type[np.integer[Any]], int] = {np.uint16: 8, np.int32: 4}
-_FEW_WORDS = 65_500
+_INT32_VOCABULARY = 65_500
 
 LONGEST_SENTENCE = 512
-"""Tokens; `LONG_SENTENCE_LEN` in Megatron's helpers.cpp, which passes over a whole document that
-has a longer sentence. Small vocabularies make long sentences."""
+"""Maximum tokens per sentence: `LONG_SENTENCE_LEN` in Megatron's helpers.cpp, which skips documents
+with a longer sentence. Small vocabularies make long sentences."""
 
 
 def write_indexed(
@@ -55,39 +55,39 @@ def write_indexed(
     manifest: Path,
     *,
     workers: int,
-    share: Share = ALL,
+    share: Share = ALL_SHARDS,
     shard_bytes: int = SHARD_BYTES,
 ) -> bool:
     """Tokenize the corpus into `prefix`.bin and `prefix`.idx.
 
-    A document is one sequence for GPT, closed by the end-of-document token, and one sequence a
-    sentence for BERT and T5, whose samples are made of whole sentences. The bytes are those of
-    Megatron's builder, whatever the number of workers and jobs; unlike it, this keeps no length in
-    memory. Finished shards wait beside `prefix`, and only what is missing is done.
+    For GPT a document is one sequence with the end-of-document token. For BERT and T5, whose
+    samples consist of sentences, it is one sequence per sentence. The bytes equal those of
+    Megatron's builder for any number of workers and jobs; unlike it, this function keeps no
+    lengths in memory. Finished shards are kept in a folder next to `prefix`; a killed run resumes.
 
     Parameters
     ----------
     family
-        Which layout.
+        The model family.
     articles
         The corpus, as `extract_articles` writes it.
     tokenizer
         The family's tokenizer, as `train_tokenizer` writes it.
     prefix
-        Path of both files without their suffix.
+        Path of both files without suffix.
     manifest
         The file of counts to write.
     workers
         Number of processes.
     share
-        The part of the work to do here.
+        The shards to do in this job.
     shard_bytes
         Bytes of articles in a shard.
 
     Returns
     -------
     bool
-        Whether all is done; False where this is one share of several.
+        Whether both files are written; False if this is one share of several.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def write_indexed(
         "tokenizers": version("tokenizers"),
     }
     bounds = range(0, size, shard_bytes)
-    parts = run_shards(
+    shards = run_shards(
         partial(_encode, family, articles, tokenizer),
         (((start, start + shard_bytes), min(start + shard_bytes, size)) for start in bounds),
         shard_folder(prefix, identity),
@@ -117,14 +117,14 @@ def write_indexed(
         total_bytes=size,
         label=f"{family} tokens",
     )
-    if parts is None:
+    if shards is None:
         return False
-    tally = total(parts)
-    index = parts[0].with_name("joined.idx")
-    _write_index(index, parts, tally.counts, _token_type(local))
-    # A crash between the two renames must not leave the new .bin under the old .idx.
+    tally = sum_tallies(shards)
+    index = shards[0].with_name("joined.idx")
+    _write_index(index, shards, tally.counts, _token_type(local))
+    # A crash between the two renames must not leave the new .bin with the old .idx.
     _file(prefix, ".idx").unlink(missing_ok=True)
-    join(parts, ".bin", _file(prefix, ".bin"))
+    concatenate(shards, ".bin", _file(prefix, ".bin"))
     os.replace(index, _file(prefix, ".idx"))
     write_manifest(manifest, tally.counts, tally.named)
     remove_shards(prefix)
@@ -132,16 +132,16 @@ def write_indexed(
 
 
 def _token_type(tokenizer: LocalTokenizer) -> type[np.integer[Any]]:
-    return np.uint16 if tokenizer.vocab_size < _FEW_WORDS else np.int32
+    return np.uint16 if tokenizer.vocab_size < _INT32_VOCABULARY else np.int32
 
 
 @cache
 def _encoder(family: Family, tokenizer: Path) -> tuple[Callable[[str], list[bytes]], int]:
-    """What makes a document's sequences of its text, and the bytes of a token.
+    """Return the function that encodes a document's sequences, and the bytes per token.
 
-    It is kept, for words that one shard has met are then known to the next.
+    The function is cached, so that its cache of words is used for the next shard.
     """
-    # Every core has a process of its own, which needs no threads.
+    # The workers use all cores, so the library must not start threads.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     local = LocalTokenizer(tokenizer)
     dtype = _token_type(local)
@@ -149,30 +149,30 @@ def _encoder(family: Family, tokenizer: Path) -> tuple[Callable[[str], list[byte
     encode = text_encoder(local, dtype)
     end = np.array([local.eod], dtype).tobytes()
 
-    def whole(text: str) -> list[bytes]:
+    def encode_document(text: str) -> list[bytes]:
         return [encode(text) + end]
 
-    def sentences(text: str) -> list[bytes]:
-        pieces: list[bytes] = []
+    def encode_sentences(text: str) -> list[bytes]:
+        sequences: list[bytes] = []
         for ids in map(encode, split_sentences(text)):
             if len(ids) > LONGEST_SENTENCE * token_bytes:
-                pieces += _cut_long(np.frombuffer(ids, dtype), local.inv_vocab)
+                sequences += _cut_long(np.frombuffer(ids, dtype), local.inv_vocab)
             elif ids:
-                pieces.append(ids)
-        return pieces
+                sequences.append(ids)
+        return sequences
 
-    return whole if family == "gpt" else sentences, token_bytes
+    return encode_document if family == "gpt" else encode_sentences, token_bytes
 
 
 def _encode(
-    family: Family, articles: Path, tokenizer: Path, bounds: tuple[int, int], part: Path
+    family: Family, articles: Path, tokenizer: Path, bounds: tuple[int, int], shard: Path
 ) -> Tally:
-    """Make a shard: its tokens, the length of every sequence, the sequences of every document."""
+    """Make a shard: its tokens, the length of each sequence, the sequences of each document."""
     encode, token_bytes = _encoder(family, tokenizer)
     counts: Counter[str] = Counter()
     lengths: list[int] = []
     sequences: list[int] = []
-    with replacing(_file(part, ".bin")) as temporary, temporary.open("wb") as file:
+    with replacing(_file(shard, ".bin")) as temporary, temporary.open("wb") as file:
         for article in articles_between(articles, *bounds):
             document = encode(article.text)
             file.writelines(document)
@@ -181,29 +181,29 @@ def _encode(
             sequences.append(len(tokens))
             counts[f"documents_of_tokens.{length_class(sum(tokens))}"] += 1
         counts["bin_bytes"] = file.tell()
-    _save(part, ".lengths", np.array(lengths, dtype=np.int32))
-    _save(part, ".sequences", np.array(sequences, dtype=np.int64))
+    _save(shard, ".lengths", np.array(lengths, dtype=np.int32))
+    _save(shard, ".sequences", np.array(sequences, dtype=np.int64))
     counts.update(documents=len(sequences), sequences=len(lengths), tokens=sum(lengths))
     return Tally(counts, [])
 
 
-def _file(part: Path, suffix: str) -> Path:
-    return part.with_name(part.name + suffix)
+def _file(prefix: Path, suffix: str) -> Path:
+    return prefix.with_name(prefix.name + suffix)
 
 
-def _save(part: Path, suffix: str, array: np.ndarray[Any, Any]) -> None:
-    with replacing(_file(part, suffix)) as temporary:
+def _save(shard: Path, suffix: str, array: np.ndarray[Any, Any]) -> None:
+    with replacing(_file(shard, suffix)) as temporary:
         array.tofile(temporary)
 
 
 def _write_index(
-    path: Path, parts: Sequence[Path], counts: Counter[str], dtype: type[np.integer[Any]]
+    path: Path, shards: Sequence[Path], counts: Counter[str], dtype: type[np.integer[Any]]
 ) -> None:
     """Write the .idx as Megatron's `_IndexWriter` does, but one shard at a time.
 
-    Its own makes Python lists of all lengths and positions: 12 GB for the full Wikipedia.
+    Megatron makes Python lists of all lengths and positions: 12 GB for the full Wikipedia.
     """
-    lengths = [_file(part, ".lengths") for part in parts]
+    lengths = [_file(shard, ".lengths") for shard in shards]
     with replacing(path) as temporary, temporary.open("wb") as file:
         file.write(_INDEX_HEADER)
         documents = counts["documents"] + 1
@@ -217,14 +217,14 @@ def _write_index(
             end += sizes.sum()
         end = np.int64(0)
         file.write(end.tobytes())
-        for part in parts:
-            sequences = np.fromfile(_file(part, ".sequences"), np.int64)
+        for shard in shards:
+            sequences = np.fromfile(_file(shard, ".sequences"), np.int64)
             file.write((end + np.cumsum(sequences)).tobytes())
             end += sequences.sum()
 
 
 def _cut_long(tokens: np.ndarray[Any, Any], inv_vocab: dict[int, str]) -> Iterator[bytes]:
-    """Cut a sentence that Megatron would refuse, between words where there are words."""
+    """Cut a sentence longer than `LONGEST_SENTENCE`, between words if possible."""
     start = 0
     while len(tokens) - start > LONGEST_SENTENCE:
         end = start + LONGEST_SENTENCE

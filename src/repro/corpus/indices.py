@@ -1,4 +1,4 @@
-"""The sample indices that Megatron keeps on disk: named by their content, written whole."""
+"""Megatron's sample indices on disk: named by a digest of their inputs, written atomically."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ from repro.atomic import temporary_sibling
 from repro.corpus.tokenizer import LocalTokenizer
 
 Documents = np.ndarray[Any, np.dtype[np.int32]]
-"""Numbers of the documents of one split."""
+"""Document numbers of one split."""
 
 _FINGERPRINT_BYTES = 1 << 20
 
@@ -28,21 +28,21 @@ _FINGERPRINT_BYTES = 1 << 20
 def cache_key(
     arguments: Mapping[str, Any], sizes: Sequence[int], prefix: Path, tokenizer: LocalTokenizer
 ) -> str:
-    """Name the folder of the indices after all that they depend on.
+    """Return a digest of all inputs of the indices, which names their folder.
 
-    Megatron's own names have the corpus's path but not its content, and would serve the indices of
-    a corpus that has since been replaced.
+    Megatron's own names depend on the corpus's path but not on its content. A replaced corpus
+    would get the indices of its predecessor.
 
     Parameters
     ----------
     arguments
-        Of the dataset's configuration; without the tokenizer and the cache.
+        Arguments of the dataset's configuration, except the tokenizer and the cache.
     sizes
-        Samples wanted of each split.
+        Requested number of samples of each split.
     prefix
-        The tokenized corpus.
+        Path of the tokenized corpus without suffix.
     tokenizer
-        Its tokenizer.
+        The corpus's tokenizer.
 
     Returns
     -------
@@ -61,8 +61,8 @@ def cache_key(
 
 
 def _fingerprint(path: Path) -> str:
-    # The .idx of the full Wikipedia has 2 GB, and every rank comes here: its ends and size suffice,
-    # since they hold the counts, the first articles' lengths and the last articles' positions.
+    # Only both ends and the size are read, because each rank calls this and the full Wikipedia's
+    # .idx has 2 GB. The ends contain the counts, the first lengths and the last positions.
     digest = hashlib.sha256()
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -80,20 +80,20 @@ def build_indices(
     sizes: Sequence[int],
     cache: Path,
 ) -> None:
-    """Build the indices of both splits into `cache`, which appears complete or not at all.
+    """Build the indices of both splits in `cache`, which is complete or absent.
 
     Parameters
     ----------
     dataset
-        The class of the datasets.
+        Class of the datasets.
     config
-        Their configuration.
+        Configuration of the datasets.
     prefix
-        The tokenized corpus.
+        Path of the tokenized corpus without suffix.
     documents
-        The documents of training and validation.
+        Documents of training and validation.
     sizes
-        Samples wanted of each.
+        Requested number of samples of each split.
     cache
         The folder to make; another job may make it at the same time.
     """
@@ -107,7 +107,7 @@ def build_indices(
                 dataset(corpus, str(prefix), documents[number], sizes[number], split, local)
         os.rename(temporary, cache)
     except OSError:
-        if not cache.is_dir():  # else another job was faster, and its indices are the same
+        if not cache.is_dir():  # else another job has made the same indices
             raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -115,7 +115,7 @@ def build_indices(
 
 @contextmanager
 def _process_group() -> Iterator[None]:
-    """Be a group of one where there is none: Megatron's masked datasets ask for their rank."""
+    """Make a process group of one rank if there is none: Megatron's masked datasets need a rank."""
     if dist.is_initialized():
         yield
         return

@@ -1,4 +1,4 @@
-"""The pages of a dump's XML, one at a time and in bounded memory."""
+"""Pages of a dump's XML, read one at a time in bounded memory."""
 
 import re
 from collections.abc import Generator, Iterable, Iterator
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 
 LARGEST_PAGE_BYTES = 16 << 20
-"""Bytes of XML. MediaWiki takes no more than 2 MiB of markup for a page."""
+"""Limit on a page's XML. MediaWiki limits the markup of a page to 2 MiB."""
 
 _OPEN, _CLOSE = b"<page>", b"</page>"
-# Stands where a page was cut short; no XML holds it.
-_CUT = b"\0cut\0"
+# Marks a page that was truncated; XML cannot contain these bytes.
+_TRUNCATED = b"\0cut\0"
 _HEAD_BYTES = 4096
 # Dumps made before 2013 mark a redirect by its text alone.
 _REDIRECT = re.compile(r"\s*#redirect", re.IGNORECASE)
@@ -19,7 +19,7 @@ _TITLE = re.compile(rb"<title>([^<]*)</title>")
 
 @dataclass(frozen=True)
 class Page:
-    """One article as the dump has it.
+    """One article as it is in the dump.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Page:
 
 
 class Dropped(Exception):
-    """A page that is not taken: its title as far as it is known, and one of a few reasons."""
+    """A page that is left out: the reason, and the title (`?` if it is not readable)."""
 
     def __init__(self, reason: str, title: str = "?") -> None:
         super().__init__(reason, title)
@@ -46,66 +46,66 @@ class Dropped(Exception):
 
 
 def cut_pages(
-    pieces: Iterable[bytes], following: Iterable[bytes] = ()
+    pieces: Iterable[bytes], next_pieces: Iterable[bytes] = ()
 ) -> Generator[bytes, None, bytes]:
     """Cut XML after each page.
 
     Parameters
     ----------
     pieces
-        XML in pieces of any size; it may begin inside a page.
-    following
-        What comes after them: read only to the end of a page that began before.
+        XML in pieces of any size; it may start inside a page.
+    next_pieces
+        XML after `pieces`, read only to the end of a page that started before it.
 
     Yields
     ------
     bytes
-        What is between two pages, and a page without its closing tag; cut short where they are
-        larger than `LARGEST_PAGE_BYTES`.
+        The XML up to the next closing tag, without the tag; truncated if it is larger than
+        `LARGEST_PAGE_BYTES`.
 
     Returns
     -------
     bytes
-        What follows the last page.
+        The XML after the last page.
     """
     rest = b""
     for piece in pieces:
-        *whole, rest = (rest + piece).split(_CLOSE)
-        yield from whole
-        rest = _bounded(rest)
-    for piece in following:
+        *complete, rest = (rest + piece).split(_CLOSE)
+        yield from complete
+        rest = _truncate(rest)
+    for piece in next_pieces:
         if _OPEN not in rest and not any(rest.endswith(_OPEN[:n]) for n in range(1, len(_OPEN))):
             break
         rest, closed, after = (rest + piece).partition(_CLOSE)
         if closed:
             yield rest
             return after
-        rest = _bounded(rest)
+        rest = _truncate(rest)
     return rest
 
 
-def _bounded(rest: bytes) -> bytes:
+def _truncate(rest: bytes) -> bytes:
     if len(rest) <= LARGEST_PAGE_BYTES:
         return rest
     # The last bytes may be the beginning of the closing tag.
-    return rest[:_HEAD_BYTES] + _CUT + rest[-len(_CLOSE) :]
+    return rest[:_HEAD_BYTES] + _TRUNCATED + rest[-len(_CLOSE) :]
 
 
 def begins_page(cut: bytes) -> bool:
-    """Tell whether a page begins in what `cut_pages` gave."""
+    """Return whether a page starts in one of `cut_pages`' results."""
     return _OPEN in cut
 
 
 def read_pages(cut: bytes) -> Iterator[Page | Dropped]:
-    """Read what `cut_pages` gave: one article, or the reason why there is none.
+    """Read one of `cut_pages`' results: an article, or the reason why it is dropped.
 
-    Nothing outside a page's own tags is ever parsed, so no document type, and with it no entity
-    that refers to a file or to other entities, can be declared.
+    Only bytes inside a page's own tags are parsed. A document type is therefore never declared,
+    nor an entity that refers to a file or to other entities.
 
     Yields
     ------
     Page or Dropped
-        One, and one more for each page before it that has no closing tag.
+        One, and one more for each preceding page without a closing tag.
     """
     _, *pages = cut.split(_OPEN)
     for broken in pages[:-1]:
@@ -118,7 +118,7 @@ def read_pages(cut: bytes) -> Iterator[Page | Dropped]:
 
 
 def _read_page(xml: bytes) -> Page:
-    if _CUT in xml or len(xml) > LARGEST_PAGE_BYTES:
+    if _TRUNCATED in xml or len(xml) > LARGEST_PAGE_BYTES:
         raise Dropped("too large")
     try:
         page = ElementTree.fromstring(_OPEN + xml + _CLOSE)

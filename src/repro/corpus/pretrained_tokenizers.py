@@ -1,4 +1,4 @@
-"""Tokenizers that exist, in the files that they are published as."""
+"""Published tokenizers, converted to the format of the `tokenizers` library."""
 
 import hashlib
 from pathlib import Path
@@ -11,24 +11,22 @@ from repro.corpus.tokenizer import END_OF_TEXT, SENTINELS, WORDPIECE_SPECIALS
 from repro.corpus.vocabulary import TrainedTokenizer, byte_level, wordpiece
 from repro.errors import ReproError
 
-_PARAMETERS = "params/corpus.yaml"
 
+def import_tokenizer(family: Family, source: Path, tokenizer: Path) -> TrainedTokenizer:
+    """Convert the published files of a family's tokenizer.
 
-def take_tokenizer(family: Family, source: Path, tokenizer: Path) -> TrainedTokenizer:
-    """Take over a family's tokenizer from the files that it is published as.
-
-    Special tokens that it lacks and Megatron asks for are added behind its own: none to GPT-2's
-    (50257 tokens), `[BOS]` and `[EOS]` to BERT's (30524 then), all of them and a hundred sentinels
-    to T5's (32107 then).
+    Special tokens that Megatron needs and the tokenizer lacks get the next ids. GPT-2's tokenizer
+    gets none (50257 tokens); BERT's gets `[BOS]` and `[EOS]` (30524 tokens). T5's gets all of
+    them and a hundred sentinels (32107 tokens).
 
     Parameters
     ----------
     family
-        Which kind of tokenizer.
+        The model family.
     source
-        GPT: `vocab.json`, with `merges.txt` beside it. BERT: `vocab.txt`; it is of lower case if
-        none of its tokens has a capital. T5: a SentencePiece model of pieces with scores
-        (`spiece.model`).
+        GPT: `vocab.json`, with `merges.txt` in the same folder. BERT: `vocab.txt`; the tokenizer
+        converts to lower case if no token has a capital. T5: a SentencePiece model of pieces with
+        scores (`spiece.model`).
     tokenizer
         The JSON file to write, in the format of the `tokenizers` library.
 
@@ -40,27 +38,25 @@ def take_tokenizer(family: Family, source: Path, tokenizer: Path) -> TrainedToke
     Raises
     ------
     ReproError
-        A file is missing, or is not what the family needs.
+        A file is missing, or is not a tokenizer of the family.
     """
+    fix = f"fix: correct tokenizer_files.{family} in params/corpus.yaml"
     if not source.is_file():
-        raise ReproError(f"{source}: no such file; mend tokenizer_files.{family} in {_PARAMETERS}")
+        raise ReproError(f"{source}: no such file; {fix}")
     try:
-        taken = {"gpt": _gpt, "bert": _bert, "t5": _t5}[family](source)
-    except Exception as error:  # the libraries raise nothing narrower
-        raise ReproError(
-            f"{source}: no tokenizer for {family} ({error}); mend tokenizer_files.{family} in "
-            f"{_PARAMETERS}"
-        ) from None
+        imported = {"gpt": _gpt, "bert": _bert, "t5": _t5}[family](source)
+    except Exception as error:  # the libraries raise no narrower type
+        raise ReproError(f"{source}: not a tokenizer for {family} ({error}); {fix}") from None
     with replacing(tokenizer) as temporary:
-        taken.save(str(temporary))
+        imported.save(str(temporary))
     digest = hashlib.sha256(tokenizer.read_bytes()).hexdigest()
-    return TrainedTokenizer(taken.get_vocab_size(), digest)
+    return TrainedTokenizer(imported.get_vocab_size(), digest)
 
 
 def _gpt(source: Path) -> Tokenizer:
     merges = source.with_name("merges.txt")
     if not merges.is_file():
-        raise ValueError("merges.txt is not beside it")
+        raise ValueError("no merges.txt in its folder")
     tokenizer = byte_level(models.BPE.from_file(str(source), str(merges)))
     if tokenizer.token_to_id(END_OF_TEXT) is None:
         raise ValueError(f"it has no {END_OF_TEXT}")
@@ -87,7 +83,7 @@ def _t5(source: Path) -> Tokenizer:
     )
     pieces = [(piece.piece, piece.score) for piece in proto.pieces]
     tokenizer = Tokenizer(models.Unigram(pieces, proto.trainer_spec.unk_id))
-    # As SentencePiece does: the model's own table, and one blank where there are several.
+    # SentencePiece's normalization: the model's own table, then repeated blanks become one.
     table = proto.normalizer_spec.precompiled_charsmap
     steps = [normalizers.Precompiled(table)] if table else []
     tokenizer.normalizer = normalizers.Sequence(

@@ -1,4 +1,4 @@
-"""One article of the corpus, and the file of JSON lines that holds them all."""
+"""Articles of the corpus and the JSON-lines file that holds them."""
 
 import json
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from repro.errors import ReproError
 
-_MEND = "make it with `repro corpus extract`"
+_FIX = "fix: run `repro corpus extract`"
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Article:
     title
         The title; it is not part of the text.
     text
-        Paragraphs and list items, one a line.
+        Paragraphs and list items, one per line.
     """
 
     id: int
@@ -32,30 +32,19 @@ class Article:
 
 
 def to_line(article: Article) -> str:
-    """Write an article as one line of JSON.
-
-    Parameters
-    ----------
-    article
-        The article.
-
-    Returns
-    -------
-    str
-        The line, with its newline.
-    """
+    """Return an article as one line of JSON, with its newline."""
     return json.dumps(asdict(article), ensure_ascii=False) + "\n"
 
 
-def read_articles(articles: Path, purpose: str) -> Iterator[Article]:
-    """Stream the corpus.
+def read_articles(articles: Path, label: str) -> Iterator[Article]:
+    """Read the corpus article by article.
 
     Parameters
     ----------
     articles
-        A file of lines as `to_line` writes them.
-    purpose
-        What the reader does with them; it labels the progress bar.
+        A file of lines as `to_line` returns them.
+    label
+        Label of the progress bar.
 
     Yields
     ------
@@ -65,40 +54,40 @@ def read_articles(articles: Path, purpose: str) -> Iterator[Article]:
     Raises
     ------
     ReproError
-        The file is missing or empty, or a line is no article.
+        The file is missing or empty, or a line is not an article.
     """
     size = size_of(articles)
     with (
         articles.open("rb") as file,
-        tqdm(total=size, unit="B", unit_scale=True, desc=purpose, disable=None) as bar,
+        tqdm(total=size, unit="B", unit_scale=True, desc=label, disable=None) as bar,
     ):
         for number, line in enumerate(file, start=1):
-            article = _read(line, articles, f"line {number}")
+            article = _parse(line, articles, f"line {number}")
             bar.update(len(line))
             yield article
 
 
 def articles_between(articles: Path, start: int, end: int) -> Iterator[Article]:
-    """Read the articles whose lines begin from byte `start` up to `end`; see `read_articles`."""
+    """Read the articles whose lines start at byte `start` or later, before byte `end`."""
     with articles.open("rb") as file:
         if start:
             file.seek(start - 1)
             file.readline()
         while (at := file.tell()) < end and (line := file.readline()):
-            yield _read(line, articles, f"the line at byte {at}")
+            yield _parse(line, articles, f"the line at byte {at}")
 
 
 def size_of(articles: Path) -> int:
-    """Size of the corpus in bytes; a `ReproError` if it is missing or empty."""
+    """Return the size of the corpus in bytes; raise a `ReproError` if it is missing or empty."""
     if not articles.is_file():
-        raise ReproError(f"{articles}: no such file; {_MEND}")
+        raise ReproError(f"{articles}: no such file; {_FIX}")
     if size := articles.stat().st_size:
         return size
-    raise ReproError(f"{articles}: empty; {_MEND}")
+    raise ReproError(f"{articles}: empty; {_FIX}")
 
 
-def _read(line: bytes, articles: Path, where: str) -> Article:
+def _parse(line: bytes, articles: Path, where: str) -> Article:
     try:
         return Article(**json.loads(line))
     except (ValueError, TypeError):
-        raise ReproError(f"{articles}: {where} is no article; {_MEND}") from None
+        raise ReproError(f"{articles}: {where} is not an article; {_FIX}") from None

@@ -1,13 +1,13 @@
-"""Split plain English text into sentences.
+"""Sentences of plain English text, found by a regular expression and a list of abbreviations.
 
-A regular expression and a list of abbreviations: BERT and T5 need segment boundaries that are
-mostly right, and the libraries that do better fetch models at run time.
+BERT and T5 need segment boundaries that are mostly right. The libraries that are more accurate
+download models at run time.
 """
 
 import re
 
-# A stop, what closes after it, white space, and ahead something that may begin a sentence. The
-# numbered characters are the curly quotes.
+# A stop, closing quotes or brackets, white space, and (as lookahead) a possible first character of
+# a sentence. The escaped characters are curly quotes.
 _BOUNDARY = re.compile(r"[.!?]+[\"'\u201d\u2019)\]]*(?P<gap>\s+)(?=[\"'\u201c\u2018(\[]*[^\Wa-z_])")
 _OPENING = "\"'\u201c\u2018(["
 _INITIAL = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
@@ -25,12 +25,12 @@ _ABBREVIATIONS = frozenset(
 def split_sentences(text: str) -> list[str]:
     """Split text at line ends and after sentence stops.
 
-    Only white space is dropped, so the tokens of the sentences, joined, are those of the text.
+    Only white space is dropped, so the sentences' tokens, joined, are the tokens of the text.
 
     Parameters
     ----------
     text
-        Paragraphs, one a line.
+        Paragraphs, one per line.
 
     Returns
     -------
@@ -53,7 +53,7 @@ def _split_line(line: str) -> list[str]:
 
 
 def _is_abbreviation(before: str, stop: str) -> bool:
-    """Tell whether a stop belongs to the word before it: "Dr. Who", "J. S. Bach", "U.S. Army"."""
+    """Return whether a stop is part of an abbreviation: "Dr. Who", "J. S. Bach", "U.S. Army"."""
     if not stop.startswith(".") or len(stop.rstrip()) > 1:
         return False
     word = (before.rsplit(None, 1) or [""])[-1].lstrip(_OPENING)

@@ -1,4 +1,4 @@
-"""Work done shard by shard in many processes: it survives being killed, and jobs can share it."""
+"""Resumable work on shards in many processes, which several jobs can divide between them."""
 
 import hashlib
 import json
@@ -21,39 +21,41 @@ from repro.processes import map_in_order, process_pool
 Item = TypeVar("Item")
 
 _IN_FLIGHT_PER_WORKER = 2
-_MOST_NAMED = 1000
+_MAX_NAMED = 1000
 
 
 @dataclass(frozen=True)
 class Share:
-    """Which shards a job does: those whose number divided by `of` leaves `number`."""
+    """The shards of one job: every `jobs`-th shard, starting with number `job`."""
 
-    number: int = 0
-    of: int = 1
+    job: int = 0
+    jobs: int = 1
 
     @classmethod
     def parse(cls, text: str) -> "Share":
-        """Read `"3/16"`: the fourth of 16 jobs, numbered as the tasks of a Slurm array."""
-        number, _, of = text.partition("/")
-        if not (number.isdecimal() and of.isdecimal() and int(number) < int(of)):
-            raise ReproError(f"share is {text!r}; it must be a job and their number, as 0/16")
-        return cls(int(number), int(of))
+        """Parse `"3/16"`: the fourth of 16 jobs, numbered as the tasks of a Slurm array."""
+        job, _, jobs = text.partition("/")
+        if not (job.isdecimal() and jobs.isdecimal() and int(job) < int(jobs)):
+            raise ReproError(
+                f"share is {text!r}; it must be JOB/JOBS, from 0/16 to 15/16 for 16 jobs"
+            )
+        return cls(int(job), int(jobs))
 
 
-ALL = Share()
-"""One job does everything."""
+ALL_SHARDS = Share()
+"""Share of a job that does all shards."""
 
 
 @dataclass(frozen=True)
 class Tally:
-    """What was counted.
+    """Counts of one shard.
 
     Attributes
     ----------
     counts
-        Numbers that add up over shards, by name.
+        Counts by name, which can be added over shards.
     named
-        Lines about single pages, in the corpus's order.
+        Lines about single pages, in corpus order.
     """
 
     counts: Counter[str]
@@ -61,7 +63,7 @@ class Tally:
 
 
 def shard_folder(target: Path, identity: Mapping[str, str | int]) -> Path:
-    """Where the shards of `target` wait, named by all that their bytes depend on."""
+    """Return the folder of `target`'s shards, named by a digest of all inputs of their bytes."""
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     return target.with_name(f"{target.name}.parts-{digest[:12]}")
 
@@ -76,99 +78,100 @@ def run_shards(
     total_bytes: int,
     label: str,
 ) -> list[Path] | None:
-    """Do the shards of a share that are not yet done.
+    """Do the unfinished shards of a share.
 
     Parameters
     ----------
     work
-        Makes files from an item; their names begin with the path it is given. It is run in another
-        process, and must make the same files each time.
+        Function that makes a shard's files from an item; their names start with the given path.
+        It runs in another process, and must always make the same files.
     items
-        What each shard is made from, and where in the input it ends, in bytes.
+        Input of each shard, and the byte of the whole input at which it ends.
     folder
-        Where the shards are. A shard is done when `.json` with its tally is there.
+        Folder of the shards. A shard is finished when its tally (`.json`) is there.
     workers
         Number of processes.
     share
-        Which shards to do.
+        The shards to do.
     total_bytes, label
-        Of the progress bar.
+        Total and label of the progress bar.
 
     Returns
     -------
     list of Path, or None
-        The beginnings of all shards' names in order; None where this is one share of several, whose
-        files only a job that does everything puts together: two would be in each other's way.
+        Paths of all shards in order, without suffixes. None if this is one share of several: only
+        a job that does all shards concatenates them, because two would overwrite each other.
 
     Raises
     ------
     ReproError
-        A worker died; what `work` raises is raised here.
+        A worker died. Exceptions of `work` are raised unchanged.
     """
-    parts: list[Path] = []
+    shards: list[Path] = []
     bar = tqdm(total=total_bytes, unit="B", unit_scale=True, desc=label, disable=None)
 
-    def missing() -> Iterator[tuple[Path, Item, int]]:
+    def unfinished() -> Iterator[tuple[Path, Item, int]]:
         before = 0
         for number, (item, end) in enumerate(items):
-            parts.append(folder / f"{number:06d}")
+            shards.append(folder / f"{number:06d}")
             size, before = end - before, end
-            if number % share.of != share.number or _record(parts[-1]).exists():
+            if number % share.jobs != share.job or _tally_file(shards[-1]).exists():
                 if not bar.disable:
-                    bar.initial += size  # not done now: it says nothing about the rate
+                    bar.initial += size  # skipped, so it must not count for the rate
                 bar.update(size)
             else:
-                yield parts[-1], item, size
+                yield shards[-1], item, size
 
     with bar, process_pool(workers) as pool:
         try:
             in_flight = _IN_FLIGHT_PER_WORKER * workers
-            for size in map_in_order(pool, partial(_do, work), missing(), in_flight=in_flight):
+            run = partial(_run_shard, work)
+            for size in map_in_order(pool, run, unfinished(), in_flight=in_flight):
                 bar.update(size)
         except BrokenProcessPool:
             raise ReproError(
-                f"{folder}: a worker died, most often for lack of memory; run again with "
-                f"fewer than {workers} workers in params/corpus.yaml (finished shards are kept)"
+                f"{folder}: a worker died, most often for lack of memory; fix: set workers in "
+                f"params/corpus.yaml below {workers} and run again (finished shards are kept)"
             ) from None
-    return parts if share.of == 1 else None
+    return shards if share.jobs == 1 else None
 
 
-def _do(work: Callable[[Item, Path], Tally], task: tuple[Path, Item, int]) -> int:
-    part, item, size = task
-    tally = work(item, part)
-    replace_text(_record(part), json.dumps({"counts": tally.counts, "named": tally.named}))
+def _run_shard(work: Callable[[Item, Path], Tally], task: tuple[Path, Item, int]) -> int:
+    shard, item, size = task
+    tally = work(item, shard)
+    replace_text(_tally_file(shard), json.dumps({"counts": tally.counts, "named": tally.named}))
     return size
 
 
-def _record(part: Path) -> Path:
-    return part.with_name(part.name + ".json")
+def _tally_file(shard: Path) -> Path:
+    return shard.with_name(shard.name + ".json")
 
 
-def total(parts: Sequence[Path]) -> Tally:
-    """Add up the tallies of shards; of the lines about single pages, the first thousand."""
+def sum_tallies(shards: Sequence[Path]) -> Tally:
+    """Add up the tallies of shards, with at most a thousand lines about single pages."""
     counts: Counter[str] = Counter()
     named: list[str] = []
-    for part in parts:
-        record = json.loads(_record(part).read_text(encoding="utf-8"))
-        counts.update(record["counts"])
-        named += record["named"][: _MOST_NAMED - len(named)]
+    for shard in shards:
+        tally = json.loads(_tally_file(shard).read_text(encoding="utf-8"))
+        counts.update(tally["counts"])
+        named += tally["named"][: _MAX_NAMED - len(named)]
     return Tally(counts, named)
 
 
-def join(parts: Sequence[Path], suffix: str, target: Path) -> None:
-    """Put the shards' files one after another into `target`, which appears whole or not at all."""
-    joined = parts[0].with_name("joined" + suffix)
+def concatenate(shards: Sequence[Path], suffix: str, target: Path) -> None:
+    """Concatenate the shards' files with a suffix to `target`, which is complete or absent."""
+    joined = shards[0].with_name("joined" + suffix)
     with replacing(joined) as temporary, temporary.open("wb") as file:
-        for part in parts:
-            with part.with_name(part.name + suffix).open("rb") as source:
+        for shard in shards:
+            with shard.with_name(shard.name + suffix).open("rb") as source:
                 shutil.copyfileobj(source, file)
     os.replace(joined, target)
 
 
 def remove_shards(target: Path) -> None:
-    """Remove the shards of `target`, also those of other inputs or parameters."""
+    """Remove the shards of `target`, including those of other inputs or parameters."""
     for folder in target.parent.glob(f"{target.name}.parts-*"):
-        # First what says that they are done: who is killed here leaves some of their files.
-        for record in folder.glob("*.json"):
-            record.unlink()
+        # Tallies are removed first: a process killed here leaves no incomplete finished shard.
+        for tally in folder.glob("*.json"):
+            tally.unlink()
         shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""Megatron's T5 dataset, with every sample made to fit its decoder."""
+"""Megatron's T5 dataset, with spans limited so that each sample fits the decoder."""
 
 import math
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 from megatron.core.datasets.t5_dataset import T5MaskedWordPieceDataset
 
 MASKING_PROBABILITY = 0.15
-# Mean span of the T5 paper (arXiv 1910.10683, section 3.1.4); whole words of up to ten, as Megatron
-# masks them, are longer, so this is a lower bound on the mean and an upper bound on the sentinels.
+# Mean span of the T5 paper (arXiv 1910.10683, section 3.1.4). Megatron masks whole words, up to ten
+# at once, so its mean span is longer and it uses fewer sentinels.
 _MEAN_SPAN_TOKENS = 3
 
 
 def decoder_tokens_needed(sequence_length: int) -> int:
-    """Give the shortest decoder that holds the masked part of a typical full sample.
+    """Return the shortest decoder that holds the masked part of a typical full sample.
 
     Parameters
     ----------
@@ -22,18 +22,18 @@ def decoder_tokens_needed(sequence_length: int) -> int:
     Returns
     -------
     int
-        The masked tokens, a sentinel for each span of three, and [BOS]; 103 for 512.
+        Masked tokens, one sentinel per three of them, and [BOS]; 103 for 512 tokens.
     """
     masked = int(MASKING_PROBABILITY * (sequence_length - 2))
     return 1 + masked + math.ceil(masked / _MEAN_SPAN_TOKENS)
 
 
 class T5SpanDataset(T5MaskedWordPieceDataset):  # type: ignore[misc]
-    """Megatron's T5 dataset, except for the rare sample that Megatron refuses.
+    """Megatron's T5 dataset that never raises on a sample with too many spans.
 
-    The number of spans is drawn at random. Where the masked tokens and one sentinel a span do not
-    fit the decoder, or the sentinels run out, Megatron's dataset raises, in the middle of a
-    training run. This one leaves the shortest spans unmasked until the sample fits.
+    The number of spans is random. Megatron's dataset raises during training if the masked tokens
+    and one sentinel per span exceed the decoder, or the sentinels run out. This class unmasks the
+    shortest spans until the sample fits.
     """
 
     def _create_masked_lm_predictions(
@@ -50,7 +50,7 @@ class T5SpanDataset(T5MaskedWordPieceDataset):  # type: ignore[misc]
             for index, token in zip(indices, tokens, strict=True):
                 masked[index] = token
             spans.remove((indices, tokens))
-        # T5 uses the spans alone; positions and labels are BERT's.
+        # T5 uses only the spans; positions and labels are for BERT.
         return masked, positions, labels, boundaries, spans
 
 

@@ -1,4 +1,4 @@
-"""A tokenizer file as `megatron.core.datasets` wants it."""
+"""Tokenizer file with the interface that `megatron.core.datasets` expects."""
 
 import hashlib
 from collections import OrderedDict
@@ -14,23 +14,23 @@ END_OF_TEXT = "<|endoftext|>"
 """GPT's only special token."""
 
 WORDPIECE_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[BOS]", "[EOS]")
-"""The special tokens of BERT and T5. [PAD] is first on purpose: Megatron's BERT pads masks and
-segment ids with the padding's id, and only 0 means "no" in both."""
+"""Special tokens of BERT and T5. [PAD] must be first: Megatron's BERT pads masks and segment ids
+with the padding's id, and only 0 means "no" in both."""
 
 SENTINELS = tuple(f"<extra_id_{number}>" for number in range(100))
-"""T5's tokens that stand for masked spans."""
+"""T5's tokens that replace masked spans."""
 
 
 class LocalTokenizer:
-    """What Megatron asks of a tokenizer, over a file in the format of the `tokenizers` library.
+    """Megatron's tokenizer interface to a file in the format of the `tokenizers` library.
 
     `cls`, `sep`, `mask`, `pad`, `bos` and `eos` are the ids of BERT's and T5's special tokens. GPT
-    has none of them; asked for one it raises AttributeError, by which Megatron learns so.
+    has none of them and raises AttributeError, which Megatron catches.
 
     Parameters
     ----------
     path
-        A file that `train_tokenizer` or `take_tokenizer` wrote.
+        A file that `train_tokenizer` or `import_tokenizer` wrote.
 
     Attributes
     ----------
@@ -47,27 +47,25 @@ class LocalTokenizer:
     additional_special_tokens_ids
         Ids of T5's sentinels in order; empty for the others.
     before_word
-        What belongs to a word that follows another, where each can be encoded alone: a blank for
-        GPT, nothing for BERT; None where they cannot.
+        Prefix of a word that follows another word, if words can be encoded alone: a blank for
+        GPT, empty for BERT. None if they cannot.
     unique_identifiers
-        What Megatron hashes into the names of its caches: the content, not the path.
+        Mapping that Megatron hashes into its cache names: the content, not the path.
 
     Raises
     ------
     ReproError
-        The file is missing or no tokenizer.
+        The file is missing or not a tokenizer.
     """
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
-            raise ReproError(
-                f"{path}: no such file; make it with `repro corpus tokenizer {path.stem}`"
-            )
+            raise ReproError(f"{path}: no such file; fix: run `repro corpus tokenizer {path.stem}`")
         try:
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises nothing narrower
             raise ReproError(
-                f"{path}: no tokenizer ({error}); make it with `repro corpus tokenizer {path.stem}`"
+                f"{path}: not a tokenizer ({error}); fix: run `repro corpus tokenizer {path.stem}`"
             ) from None
         # "<|endoftext|>" in an article is text, not the end of the document.
         self._tokenizer.encode_special_tokens = True
@@ -91,32 +89,23 @@ class LocalTokenizer:
         self.unique_identifiers = OrderedDict({"class": type(self).__name__, "sha256": self.sha256})
 
     def __getattr__(self, name: str) -> int:
+        """Return the id of a special token, such as `cls`."""
         ids: dict[str, int] = self.__dict__.get("_ids", {})
         if name in ids:
             return ids[name]
         raise AttributeError(f"{type(self).__name__} of {self.__dict__.get('path')} has no {name}")
 
     def __reduce__(self) -> tuple[type["LocalTokenizer"], tuple[Path]]:
+        """Pickle the path only; the file is read again when unpickled."""
         return type(self), (self.path,)
 
     def tokenize(self, text: str) -> list[int]:
-        """Encode one text; the token ids, without special ones."""
+        """Encode one text; return its token ids, without special tokens."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
     def tokenize_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode many texts, on all cores.
-
-        Parameters
-        ----------
-        texts
-            Any texts.
-
-        Returns
-        -------
-        list of list of int
-            The token ids of each; no special token is added.
-        """
+        """Encode many texts on all cores; return each one's ids, without special tokens."""
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 

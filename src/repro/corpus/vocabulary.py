@@ -1,4 +1,4 @@
-"""Train each family's tokenizer on the corpus."""
+"""Training of each family's tokenizer on the corpus."""
 
 import hashlib
 import string
@@ -18,22 +18,22 @@ from repro.corpus.tokenizer import END_OF_TEXT, SENTINELS, WORDPIECE_SPECIALS
 from repro.errors import ReproError
 
 LARGEST_SAMPLE_BYTES = 1 << 30
-"""Of articles: more than the most frequent tokens need, and minutes to learn from."""
+"""Size of the articles that are used: enough for the most frequent tokens, minutes of training."""
 
 _CONTINUATION = "##"
-# The library's own limit for BERT, and for small vocabularies the share that leaves room for words.
+# Limit of the library for BERT; in small vocabularies a fraction 1/8, to leave tokens for words.
 _LARGEST_ALPHABET = 1000
 _ALPHABET_SHARE = 8
 
 
 @dataclass(frozen=True)
 class TrainedTokenizer:
-    """What one training made.
+    """Result of training or importing a tokenizer.
 
     Attributes
     ----------
     vocabulary_size
-        Number of tokens, special ones included.
+        Number of tokens, including special tokens.
     sha256
         Digest of the file.
     """
@@ -47,20 +47,20 @@ def train_tokenizer(
 ) -> TrainedTokenizer:
     """Train a family's tokenizer on the corpus; the same corpus gives the same bytes.
 
-    GPT gets byte-level BPE, which loses nothing. BERT and T5 get lower-case WordPiece, for
-    Megatron's masking reads words off the `##` prefix. Of a corpus larger than
-    `LARGEST_SAMPLE_BYTES` every second article is read, or every third, and so on.
+    GPT gets byte-level BPE, which is lossless. BERT and T5 get lower-case WordPiece, because
+    Megatron's masking finds words by the `##` prefix. If the corpus is larger than
+    `LARGEST_SAMPLE_BYTES`, only every n-th article is read, with n = 1 + size // limit.
 
     Parameters
     ----------
     family
-        Which kind of tokenizer.
+        The model family.
     articles
         The corpus, as `extract_articles` writes it.
     tokenizer
         The JSON file to write, in the format of the `tokenizers` library.
     vocabulary_size
-        Number of tokens, special ones included.
+        Number of tokens, including special tokens.
 
     Returns
     -------
@@ -77,7 +77,7 @@ def train_tokenizer(
     size = trained.get_vocab_size()
     if size != vocabulary_size:
         raise ReproError(
-            f"{articles}: gives only {size} tokens for {family}, not {vocabulary_size}; lower "
+            f"{articles}: gives only {size} tokens for {family}, not {vocabulary_size}; fix: lower "
             f"vocabulary_sizes.{family} in params/corpus.yaml, or use a larger dump"
         )
     with replacing(tokenizer) as temporary:
@@ -102,8 +102,8 @@ def _train_wordpiece(family: Family, articles: Path, vocabulary_size: int) -> To
     learner = wordpiece(models.WordPiece(unk_token="[UNK]"))
     alphabet = _alphabet(articles, learner, family, vocabulary_size)
     # The library breaks ties between merges by token ids, and numbers `##x` in the order of a
-    # randomly seeded hash map: two runs differ. Listed among the special tokens, they are numbered
-    # here instead; special they are only for this learner.
+    # randomly seeded hash map, so two runs would differ. Passed as special tokens, the `##x` get
+    # fixed ids; they are special only for this learner.
     pieces = [_CONTINUATION + character for character in alphabet if _can_continue(character)]
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocabulary_size,
@@ -121,7 +121,7 @@ def _train_wordpiece(family: Family, articles: Path, vocabulary_size: int) -> To
 
 
 def byte_level(model: models.BPE) -> Tokenizer:
-    """GPT-2's tokenizer around a vocabulary of merges, without special tokens."""
+    """Return GPT-2's tokenizer with a BPE vocabulary, without special tokens."""
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -129,7 +129,7 @@ def byte_level(model: models.BPE) -> Tokenizer:
 
 
 def wordpiece(model: models.WordPiece, *, lowercase: bool = True) -> Tokenizer:
-    """BERT's tokenizer around a vocabulary of pieces, without special tokens."""
+    """Return BERT's tokenizer with a WordPiece vocabulary, without special tokens."""
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -140,7 +140,7 @@ def wordpiece(model: models.WordPiece, *, lowercase: bool = True) -> Tokenizer:
 def _alphabet(
     articles: Path, tokenizer: Tokenizer, family: Family, vocabulary_size: int
 ) -> list[str]:
-    """Choose the most frequent characters; the library's own choice breaks ties at random."""
+    """Return the most frequent characters; the library would break ties at random."""
     counts: Counter[str] = Counter()
     for text in _texts(articles, f"{family} alphabet"):
         counts.update(tokenizer.normalizer.normalize_str(text))
@@ -153,10 +153,10 @@ def _alphabet(
 
 
 def _can_continue(character: str) -> bool:
-    # The pre-tokenizer makes every punctuation character a word of its own.
+    # The pre-tokenizer makes each punctuation character a separate word.
     return character not in string.punctuation and unicodedata.category(character)[0] != "P"
 
 
-def _texts(articles: Path, purpose: str) -> Iterator[str]:
-    every = 1 + size_of(articles) // LARGEST_SAMPLE_BYTES
-    return (article.text for article in islice(read_articles(articles, purpose), 0, None, every))
+def _texts(articles: Path, label: str) -> Iterator[str]:
+    step = 1 + size_of(articles) // LARGEST_SAMPLE_BYTES
+    return (article.text for article in islice(read_articles(articles, label), 0, None, step))

@@ -1,4 +1,4 @@
-"""Token ids of texts, word by word: most words have been met before, and are looked up."""
+"""Token ids of texts, with a cache of the ids of each distinct word."""
 
 from collections.abc import Callable
 
@@ -6,16 +6,16 @@ import numpy as np
 
 from repro.corpus.tokenizer import LocalTokenizer
 
-_MOST_WORDS = 1 << 19
-"""Whose ids are kept before all are forgotten: about 100 MB."""
+_MAX_WORDS = 1 << 19
+"""Words in the cache before it is cleared: about 100 MB."""
 
 
-class _Untidy(Exception):
-    """White space other than one blank or line end between two words."""
+class _OtherWhitespace(Exception):
+    """The text has white space other than one blank or line end between two words."""
 
 
-class _Words(dict[str, bytes]):
-    """Ids of words, worked out when a word is first asked for."""
+class _WordCache(dict[str, bytes]):
+    """Ids of words, encoded at first use."""
 
     def __init__(self, encode: Callable[[str], bytes]) -> None:
         super().__init__()
@@ -23,31 +23,31 @@ class _Words(dict[str, bytes]):
 
     def __missing__(self, word: str) -> bytes:
         if not word or word[0].isspace() or word[-1].isspace():
-            raise _Untidy
-        if len(self) == _MOST_WORDS:
+            raise _OtherWhitespace
+        if len(self) == _MAX_WORDS:
             self.clear()
         ids = self[word] = self._encode(word)
         return ids
 
 
 def text_encoder(tokenizer: LocalTokenizer, dtype: type[np.generic]) -> Callable[[str], bytes]:
-    """Give a function that encodes texts, several times as fast where words repeat.
+    """Return a function that encodes texts, several times as fast if words repeat.
 
-    GPT-2's pre-tokenizer cuts before a blank between two words and around a line end, BERT's at
-    both, and no part's ids depend on another part. So the tokenizer is asked once for each word;
-    for the whole text where its white space is of another kind, or its pre-tokenizer is.
+    GPT-2's pre-tokenizer splits before a blank between two words and around a line end; BERT's
+    splits at both. The ids of a part do not depend on other parts, so each word is encoded once.
+    Texts with other white space, and texts for other pre-tokenizers, are encoded as a whole.
 
     Parameters
     ----------
     tokenizer
         Any tokenizer.
     dtype
-        Of the ids.
+        Type of the ids.
 
     Returns
     -------
     Callable
-        From a text to the bytes of the ids that `tokenize_batch` gives.
+        Function from a text to the bytes of the ids that `tokenize_batch` returns.
     """
 
     def encode(text: str) -> bytes:
@@ -57,18 +57,18 @@ def text_encoder(tokenizer: LocalTokenizer, dtype: type[np.generic]) -> Callable
     if before_word is None:
         return encode
 
-    first = _Words(encode)
-    later = _Words(lambda word: encode(before_word + word)) if before_word else first
+    first = _WordCache(encode)
+    later = _WordCache(lambda word: encode(before_word + word)) if before_word else first
     line_end = encode("\n")
 
-    def line(text: str) -> bytes:
+    def encode_line(text: str) -> bytes:
         begin, *rest = text.split(" ")
         return b"".join([first[begin], *map(later.__getitem__, rest)])
 
-    def by_words(text: str) -> bytes:
+    def encode_by_words(text: str) -> bytes:
         try:
-            return line_end.join(map(line, text.split("\n")))
-        except _Untidy:
+            return line_end.join(map(encode_line, text.split("\n")))
+        except _OtherWhitespace:
             return encode(text)
 
-    return by_words
+    return encode_by_words

@@ -73,7 +73,7 @@ def resolve_on_testbed(
     """
     entry = cluster(selection.experiment.cluster)
     ranks = most_gpus(selection.experiment.cluster)
-    topology = entry.topology.first(ranks)
+    topology = entry.topology.truncated_to(ranks)
     configurations: list[_Configuration] = []
     missing, slowed = {}, 1.0
     try:

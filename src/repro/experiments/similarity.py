@@ -13,7 +13,7 @@ sequences' activations as on the real GPU.
 
 from dataclasses import dataclass, replace
 
-from repro.catalog.models.expert_volumes import ring_and_exchange_bytes
+from repro.catalog.models.expert_volumes import ring_and_all_to_all_bytes
 from repro.catalog.models.open_models import DecoderShape, OpenModel
 from repro.catalog.models.papers import Model
 from repro.catalog.models.trainable import AnyShape, Trainable
@@ -135,7 +135,7 @@ def _volume_bytes(
         return shape.sequence_length * shape.hidden_size * element_bytes
     if isinstance(model, OpenModel) and isinstance(shape, DecoderShape):
         experts = model.expert_parallel
-        return round(ring_and_exchange_bytes(shape, micro_batch_size, experts, element_bytes))
+        return round(ring_and_all_to_all_bytes(shape, micro_batch_size, experts, element_bytes))
     return int(gradient_bytes(model.family, shape, element_bytes))
 
 

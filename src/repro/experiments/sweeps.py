@@ -21,7 +21,7 @@ def resolve_sweep(selection: SweepSelection) -> Resolved:
     missing: dict[str, str] = {}
     where: Site | Nodes
     if selection.source == "testbed":
-        topology = selection.cluster.topology.first(max(selection.gpus))
+        topology = selection.cluster.topology.truncated_to(max(selection.gpus))
         # Ranks compute as fast as they can: a collective is the network's work, not a GPU's.
         where = Site(topology, topology.gpus, cores=None)
         cases = _testbed_cases(selection)

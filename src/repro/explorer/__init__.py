@@ -1,1 +1,1 @@
-"""A page with sliders: measured and predicted iterations side by side, and plans to choose from."""
+"""Pages with sliders: measured and predicted iterations, parallel plans, and hypothetical GPUs."""

@@ -1,4 +1,4 @@
-"""The page: widgets, what they move, and an address that brings the same view back."""
+"""Page of one iteration and its parallel plans, with widgets whose values the URL stores."""
 
 # Panel's constructors have no types.
 # mypy: disable-error-code="no-untyped-call, call-overload"
@@ -11,14 +11,14 @@ import pandas as pd
 import panel as pn
 
 from repro.catalog.studies.experiments import experiment
-from repro.explorer.page_state import open_in_browser, or_why_not
+from repro.explorer.page_state import draw_or_show_error, prepare_page
 from repro.explorer.view import EXPERIMENTS, View, breakdown, default_view, plans
 from repro.figures.experiments.scaling import PHASE_COLOURS
 from repro.figures.palette import PURPLE
 from repro.figures.predicted.what_if import plans_table
 from repro.predict.explore.jobs.plans import describe
 
-_WIDGETS = 340
+_SIDEBAR_WIDTH = 340
 _ROWS = 12
 _COLOURS = {
     **PHASE_COLOURS,
@@ -28,14 +28,13 @@ _COLOURS = {
     "embedding sync": "#882255",
 }
 _ABOUT = """
-Bars are milliseconds of one iteration at full scale. *Predicted, as measured* has the
-experiment's own batch, and the protocol's own rate and latency; *predicted, as set* has yours.
-Every plan is predicted. The address of this page holds what is set: keep it to come back.
-[GPUs that do not exist](designs)"""
+Bars are milliseconds of one iteration at full scale. *Predicted, as measured* uses the experiment's
+batch and the protocol's rate and latency; *predicted, as set* uses the sliders. All plans are
+predicted. The URL stores the settings. [Hypothetical GPUs](designs)"""
 
 
 class Page:
-    """Widgets, and the figures that follow them."""
+    """Widgets and the figures that depend on them."""
 
     def __init__(self) -> None:
         start = default_view(EXPERIMENTS[0])
@@ -62,35 +61,35 @@ class Page:
         self.sequences = pn.widgets.IntSlider(
             label="sequences per GPU", start=1, end=64, value=start.sequences
         )
-        # Another configuration begins with its own rate, latency and batch.
+        # Another configuration starts with its own rate, latency and batch.
         for widget in (self.experiment, self.model, self.protocol, self.gpus):
             widget.param.watch(self._reset, "value")
 
     @property
     def widgets(self) -> dict[str, pn.widgets.Widget]:
-        """By the field of `View` that they set, choices before what follows from them."""
+        """Widgets by the field of `View` that they set, choices before the sliders they reset."""
         return {name: getattr(self, name) for name in View.__dataclass_fields__}
 
     def layout(self) -> pn.viewable.Viewable:
-        """Widgets beside what they show."""
-        moved = dict(self.widgets)
-        # Plans of all splits take a moment: they wait until a slider is let go. What is then set
-        # is each widget's value: the address and another protocol set that alone.
-        settled = {
+        """Return the widgets next to the figures."""
+        widgets = self.widgets
+        # Plans are slow to compute, so they are drawn once the user releases a slider. They use
+        # each widget's `value`: the URL and a change of protocol do not set `value_throttled`.
+        released = {
             name: getattr(widget.param, "value_throttled", widget.param.value)
-            for name, widget in moved.items()
+            for name, widget in widgets.items()
         }
 
-        def settled_plans(**_: object) -> pn.viewable.Viewable:
-            return _plans(**{name: widget.value for name, widget in moved.items()})
+        def current_plans(**_: object) -> pn.viewable.Viewable:
+            return _plans(**{name: widget.value for name, widget in widgets.items()})
 
         return pn.FlexBox(
-            pn.Column("# What the network costs", *moved.values(), _ABOUT, width=_WIDGETS),
+            pn.Column("# What the network costs", *widgets.values(), _ABOUT, width=_SIDEBAR_WIDTH),
             pn.Column(
-                pn.bind(_iteration, **moved),
-                pn.bind(settled_plans, **settled),
+                pn.bind(_iteration, **widgets),
+                pn.bind(current_plans, **released),
                 sizing_mode="stretch_width",
-                styles={"flex": f"1 1 {_WIDGETS}px", "min-width": "0"},
+                styles={"flex": f"1 1 {_SIDEBAR_WIDTH}px", "min-width": "0"},
             ),
         )
 
@@ -103,23 +102,23 @@ class Page:
 
 
 def page() -> pn.viewable.Viewable:
-    """One visitor's page."""
-    shown = Page()
-    open_in_browser(shown.widgets)
-    return shown.layout()
+    """Return the page of one browser session."""
+    opened = Page()
+    prepare_page(opened.widgets)
+    return opened.layout()
 
 
 def _iteration(**setting: object) -> pn.viewable.Viewable:
-    return or_why_not(partial(_draw_iteration, View(**setting)))  # type: ignore[arg-type]
+    return draw_or_show_error(partial(_draw_iteration, View(**setting)))  # type: ignore[arg-type]
 
 
 def _plans(**setting: object) -> pn.viewable.Viewable:
-    return or_why_not(partial(_draw_plans, View(**setting)))  # type: ignore[arg-type]
+    return draw_or_show_error(partial(_draw_plans, View(**setting)))  # type: ignore[arg-type]
 
 
 def _draw_iteration(view: View) -> pn.viewable.Viewable:
     bars, origin = breakdown(view)
-    # Bars are drawn from below.
+    # hvplot draws the first bar at the bottom.
     drawn = (
         bars[::-1]
         .hvplot.barh(
@@ -147,13 +146,13 @@ def _draw_plans(view: View) -> pn.viewable.Viewable:
         color="gpus", cmap="viridis", size=8, colorbar=True, clabel="GPUs"
     )
     drawn = drawn.opts(
-        title="Plans by time and memory; coloured: none is better in these and cost",
+        title="Plans by time and memory; coloured: Pareto-optimal in time, memory, cost",
         responsive=True,
         height=340,
     )
     return pn.Column(
         pn.pane.HoloViews(drawn, sizing_mode="stretch_width"),
-        f"The fastest {min(_ROWS, len(front))} of {len(front)} plans that none is better than:",
+        f"The fastest {min(_ROWS, len(front))} of {len(front)} Pareto-optimal plans:",
         pn.pane.DataFrame(
             plans_table(front.head(_ROWS)),
             sizing_mode="stretch_width",

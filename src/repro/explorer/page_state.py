@@ -1,4 +1,4 @@
-"""What pages share: an address that brings a setting back, access for all, why nothing is drawn."""
+"""Functions for all pages: settings in the URL, accessibility, and error messages."""
 
 # Panel's constructors have no types.
 # mypy: disable-error-code="no-untyped-call"
@@ -10,39 +10,38 @@ from bokeh.models import CustomJS
 
 from repro.errors import ReproError
 
-# What Bokeh leaves out for those who use a keyboard or do not see: names of sliders' handles, and a
-# way into what scrolls. Both are in the shadow of their widgets, which may be drawn anew.
+# Bokeh gives sliders' handles no label, and keyboards cannot reach its scrolling texts. Both are in
+# shadow roots that Bokeh may draw again at any time, hence the interval.
 _ACCESS = """
-const mend = (root) => {
+const label = (root) => {
   for (const handle of root.querySelectorAll(".noUi-handle"))
     handle.setAttribute("aria-label", root.querySelector(".bk-slider-title").textContent);
   for (const text of root.querySelectorAll(".bk-panel-models-markup-HTML"))
     if (text.scrollWidth > text.clientWidth) text.tabIndex = 0;
-  for (const part of root.querySelectorAll("*")) if (part.shadowRoot) mend(part.shadowRoot);
+  for (const part of root.querySelectorAll("*")) if (part.shadowRoot) label(part.shadowRoot);
 };
-setInterval(() => mend(document), 500);
+setInterval(() => label(document), 500);
 """
 
 
-def open_in_browser(widgets: Mapping[str, pn.widgets.Widget]) -> None:
-    """Take what the page's address has into the widgets of these names, write later settings into
-    it, and let everybody reach them."""
-    keep_in_address(widgets)
+def prepare_page(widgets: Mapping[str, pn.widgets.Widget]) -> None:
+    """Synchronize widgets with URL parameters of their names, and make them accessible."""
+    sync_with_url(widgets)
     document = pn.state.curdoc
     assert document is not None
     document.js_on_event("document_ready", CustomJS(code=_ACCESS))
 
 
-def keep_in_address(widgets: Mapping[str, pn.widgets.Widget]) -> None:
-    """Take what the page's address has into the widgets, and write later settings into it."""
+def sync_with_url(widgets: Mapping[str, pn.widgets.Widget]) -> None:
+    """Set widgets from the URL's parameters, and write later values into the URL."""
     location = pn.state.location
     assert location is not None
     for name, widget in widgets.items():
         location.sync(widget, {"value": name})
 
 
-def or_why_not(draw: Callable[[], pn.viewable.Viewable]) -> pn.viewable.Viewable:
-    """What `draw` gives, or the line that says why it cannot."""
+def draw_or_show_error(draw: Callable[[], pn.viewable.Viewable]) -> pn.viewable.Viewable:
+    """Return the result of `draw`, or the message of its error."""
     try:
         return draw()
     except ReproError as error:

@@ -1,4 +1,4 @@
-"""Both pages on this machine, until interrupted."""
+"""Local web server of both pages."""
 
 # Panel's functions have no types.
 # mypy: disable-error-code="no-untyped-call"
@@ -14,14 +14,14 @@ from repro.explorer import designs, page
 
 
 def serve(port: int, show: bool) -> None:
-    """Serve what the network costs at `/`, and GPUs that do not exist at `/designs`.
+    """Serve the page of iterations at `/` and of hypothetical GPUs at `/designs` until interrupted.
 
     Raises
     ------
     ReproError
-        The port cannot be had.
+        The server cannot listen on the port.
     """
-    # Whoever reads this from a pipe waits to be told the address; panel prints it.
+    # Panel prints the address; a reader of a pipe should get it at once.
     assert isinstance(sys.stdout, TextIOWrapper)
     sys.stdout.reconfigure(line_buffering=True)
     pn.extension()
@@ -33,12 +33,12 @@ def serve(port: int, show: bool) -> None:
             show=show,
             title="repro explore",
             address="127.0.0.1",
-            # A browser that connects later than this is given another session than its page's, and
-            # that one's style sheets are elsewhere: it is as long as a page may connect. The usual
-            # 15 s are not enough on a busy machine.
+            # A browser that connects later gets a new session, whose style sheets have other
+            # addresses. Hence as long as the page's token is valid; the default of 15 s is too
+            # short on a busy machine.
             unused_session_lifetime_milliseconds=1000 * DEFAULT_SESSION_TOKEN_EXPIRATION,
         )
     except OSError as error:
         raise ReproError(
-            f"port {port}: cannot be had ({error.strerror}); take another one with --port"
+            f"cannot listen on port {port} ({error.strerror}); fix: choose another with --port"
         ) from None

@@ -1,4 +1,4 @@
-"""What the page shows for one setting of its widgets: numbers of the model and of results."""
+"""Values that the page shows for one setting of its widgets, predicted and measured."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,15 +21,15 @@ from repro.predict.parameters import calibration
 from repro.results.reference import SOURCE, read_reference
 from repro.results.store import has_runs, read_dataset
 
-# Those of cluster A without a sweep: what differs is the protocol and the number of GPUs.
+# Experiments of cluster A that vary the model, the protocol and the number of GPUs only.
 EXPERIMENTS = ("weak_scaling", "strong_scaling", "model_parallelism")
-_ALL = 1_000_000
-_PLANNED = ("iteration_time_s", "memory_bytes", "gpu_s_per_sequence")
+_ALL_PLANS = 1_000_000
+_OBJECTIVES = ("iteration_time_s", "memory_bytes", "gpu_s_per_sequence")
 
 
 @dataclass(frozen=True)
 class View:
-    """A setting of the widgets.
+    """Setting of the widgets.
 
     Attributes
     ----------
@@ -38,9 +38,9 @@ class View:
     gpus : int
         GPUs of the job.
     gbps, latency_us : float
-        What the protocol's rate (Gbit/s) and latency (µs) would be.
+        Rate (Gbit/s) and latency (µs) in place of the protocol's own.
     sequences : int
-        Sequences per GPU and iteration; in data parallelism one micro batch.
+        Sequences per GPU and iteration; one micro batch in data parallelism.
     """
 
     experiment: str
@@ -53,7 +53,7 @@ class View:
 
     @cached_property
     def transport(self) -> Protocol:
-        """The protocol with this rate and latency."""
+        """Protocol with this rate and latency."""
         changes = {"effective_gbps": self.gbps, "latency_us": self.latency_us}
         return protocol(self.protocol).model_copy(update=changes)
 
@@ -61,7 +61,7 @@ class View:
 def default_view(
     name: str, model: str = "gpt2-large", protocol_name: str = "rdma", gpus: int = 8
 ) -> View:
-    """A configuration as its experiment has it."""
+    """Return a configuration with its experiment's rate, latency and batch."""
     entry, transport = experiment(name), protocol(protocol_name)
     return View(
         name,
@@ -75,45 +75,45 @@ def default_view(
 
 
 def breakdown(view: View) -> tuple[pd.DataFrame, str]:
-    """Milliseconds by phase, a row per bar, and where the measured one is from.
+    """Return milliseconds by phase, a row per bar, and the origin of the measured bar.
 
-    Rows: measured, where there is a measurement; predicted as the experiment has it; predicted with
-    the view's rate, latency and sequences.
+    Rows: measured, if there is a measurement; predicted with the experiment's rate, latency and
+    batch; predicted with the view's.
 
     Raises
     ------
     ReproError
         The batch does not divide into micro batches.
     """
-    asked = default_view(view.experiment, view.model, view.protocol, view.gpus)
+    default = default_view(view.experiment, view.model, view.protocol, view.gpus)
     measured, origin = _measured(view)
     bars = {} if measured is None else {"measured": measured}
-    bars |= {"predicted, as measured": _predicted(asked), "predicted, as set": _predicted(view)}
+    bars |= {"predicted, as measured": _predicted(default), "predicted, as set": _predicted(view)}
     return pd.DataFrame(bars).T.dropna(axis="columns", how="all"), origin
 
 
 def plans(view: View) -> pd.DataFrame:
-    """All ways to train on 1 to all GPUs of the cluster that fit into memory, fastest first.
+    """Return all plans on 1 to all GPUs of the cluster that fit into memory, fastest first.
 
     Returns
     -------
     DataFrame
-        As `repro.predict.explore.jobs.plans.best_plans` has it, with the level `gpus` in front, and
-        `pareto`: no other plan is at least as good in time, memory and cost.
+        As `repro.predict.explore.jobs.plans.best_plans` returns, with the index level `gpus` in
+        front and the column `pareto`: Pareto-optimal in time, memory and cost.
 
     Raises
     ------
     ReproError
-        Nothing fits.
+        No plan fits.
     """
-    entry = cluster(experiment(view.experiment).cluster)
     name = experiment(view.experiment).cluster
+    entry = cluster(name)
     found, reason = {}, ""
     batch = view.sequences * view.gpus
     for gpus in (2**power for power in range(entry.topology.gpus.bit_length())):
         job = choose_job(view.model, name, view.protocol, gpus, batch)
         try:
-            found[gpus] = best_plans(replace(job, protocol=view.transport), _ALL)
+            found[gpus] = best_plans(replace(job, protocol=view.transport), _ALL_PLANS)
         except ReproError as error:
             reason = str(error)
     if not found:
@@ -121,7 +121,7 @@ def plans(view: View) -> pd.DataFrame:
     table: pd.DataFrame = pd.concat(found, names=["gpus"]).sort_values(
         "iteration_time_s", kind="stable"
     )
-    table = table.assign(pareto=pareto(table[list(_PLANNED)].to_numpy()))
+    table = table.assign(pareto=pareto(table[list(_OBJECTIVES)].to_numpy()))
     return table
 
 
@@ -132,7 +132,7 @@ def _predicted(view: View) -> "pd.Series[float]":
 
 
 def _selection(view: View) -> Selection:
-    """The experiment with the view's batch."""
+    """Return the selected experiment with the view's batch."""
     chosen = select(view.experiment, "predicted", view.protocol, view.model, view.gpus)
     entry = chosen.experiment
     changes = {"global_batch_size": view.sequences * view.gpus, "sequences_per_gpu": None}
@@ -144,18 +144,18 @@ def _selection(view: View) -> Selection:
 
 
 def _measured(view: View) -> tuple["pd.Series[float] | None", str]:
-    """Of this machine's run, or of the reference run, and which of them; or that there is none."""
+    """Return phases of this machine's run, else of the reference run, with the run's name."""
     path = RESULTS / f"{view.experiment}.nc"
-    own = {"measured here": read_dataset(path)} if path.exists() else {}
-    cell = {"model": view.model, "protocol": view.protocol, "gpus": view.gpus, "source": SOURCE}
-    for origin, dataset in (own | {"reference run": read_reference(view.experiment)}).items():
-        if has_runs(dataset) and all(value in dataset[dim].values for dim, value in cell.items()):
-            return _phases(dataset.sel({dim: [value] for dim, value in cell.items()})), origin
-    return None, "not measured; `make repro` measures it"
+    local = {"measured here": read_dataset(path)} if path.exists() else {}
+    chosen = {"model": view.model, "protocol": view.protocol, "gpus": view.gpus, "source": SOURCE}
+    for origin, dataset in (local | {"reference run": read_reference(view.experiment)}).items():
+        if has_runs(dataset) and all(value in dataset[dim].values for dim, value in chosen.items()):
+            return _phases(dataset.sel({dim: [value] for dim, value in chosen.items()})), origin
+    return None, "not measured; fix: make repro"
 
 
 def _phases(results: xr.Dataset) -> "pd.Series[float]":
-    """Mean over iterations and ranks, in milliseconds at full scale, by phase."""
+    """Return the mean over iterations and ranks in milliseconds at full scale, by phase."""
     times = (results["phase_time_s"] / results["time_scale"]).mean(["iteration", "rank"])
     series: pd.Series[float] = 1e3 * times.squeeze(drop=True).to_series().reindex(list(PHASES))
     return series.where(np.abs(series) > 0)

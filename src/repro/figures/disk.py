@@ -1,9 +1,10 @@
 """Save figures: pictures without a browser, what they show as a table, and one to zoom into."""
 
+import html
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pandas as pd
 from bokeh.document import Document
 from bokeh.embed.util import standalone_docs_json_and_render_items
 from bokeh.models import GridPlot, Plot
-from bokeh.models.annotations import Legend
+from bokeh.models.annotations import Legend, Title
 from PIL import Image
 
 from repro.atomic import replace_text, replacing
@@ -23,7 +24,7 @@ from repro.figures.panels import LEGEND_WIDTH
 
 # Without the time of drawing, so that the same data give the same bytes.
 _METADATA: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".png": {}}
-_LEGEND_ROW = 24
+_LEGEND_ROW, _NARROW = 24, 500
 _WRITTEN: Any = {
     "svg.hashsalt": "repro",
     "svg.fonttype": "none",
@@ -79,28 +80,58 @@ def _reduced_svg(picture: bytes) -> bytes:
 def save_interactive(draw: Draw, path: Path) -> Path:
     """Draw a figure for Bokeh and write it as JSON, `path` with the suffix .json.
 
-    Each panel is a root of one document, so that a page may place them as wide as it is, and their
-    axes still move together. What points at a mark shows its values, a click in a legend hides what
-    it names.
+    Each panel is a root of one document: a page may wrap them, and their axes still move together.
+    Pointing at a mark shows its values; a click on a legend's entry hides its marks.
     """
     hvplot.extension("bokeh", logo=False)
-    figure = hv.render(draw(), backend="bokeh")
-    children = [one for one, *_ in figure.children] if isinstance(figure, GridPlot) else [figure]
-    plots = [one for one in children if isinstance(one, Plot)]
-    for plot in plots:
-        plot.toolbar.logo = None
-        for legend in plot.legend:
-            _under(plot, legend)
-        plot.update(sizing_mode="stretch_width", max_width=plot.width, toolbar_location="above")
-    # Last: a page looks for all it holds again whenever something changes.
+    plots, titles = separate_panels(draw())
+    # A document searches its models at every change, so the panels are complete before.
     page = Document()
     for plot in plots:
         page.add_root(plot)
     documents, (item,) = standalone_docs_json_and_render_items(plots)
     target = path.with_suffix(".json")
-    shown = {"documents": documents, "item": item.to_json(), "widths": [p.width for p in plots]}
+    shown = {
+        "documents": documents,
+        "item": item.to_json(),
+        "titles": titles,
+        "widths": [plot.width for plot in plots],
+    }
     replace_text(target, json.dumps(shown))
     return target
+
+
+def separate_panels(figure: hv.core.Dimensioned) -> tuple[list[Plot], list[str]]:
+    """Draw a figure for Bokeh as panels that shrink with their column, and return their titles.
+
+    Bokeh cuts off long titles, HTML wraps them. Legends move below their panels.
+    """
+    drawn = hv.render(figure, backend="bokeh")
+    children = [one for one, *_ in drawn.children] if isinstance(drawn, GridPlot) else [drawn]
+    plots = [one for one in children if isinstance(one, Plot)]
+    titles = [str(p.title.text) if isinstance(p.title, Title) else "" for p in plots]
+    for plot in plots:
+        plot.title = None
+        plot.toolbar.logo = None
+        for legend in plot.legend:
+            _under(plot, legend)
+        plot.update(sizing_mode="stretch_width", max_width=plot.width, toolbar_location="above")
+    return plots, titles
+
+
+def panels_html(places: Iterable[str], titles: Iterable[str], widths: Iterable[int]) -> str:
+    """Return HTML of panels that wrap: their titles, and the places where Bokeh draws them.
+
+    Panels wider than 500 px have long labels, so pages may give them a minimum width and scroll.
+    """
+    panels = "".join(
+        f'<div class="panel{" wide-panel" * (width > _NARROW)}" '
+        f'style="flex: 1 1 24rem; max-width: {width}px">'
+        f'<p class="panel-title">{html.escape(title)}</p>{place}</div>'
+        for place, title, width in zip(places, titles, widths, strict=True)
+    )
+    style = "display: flex; flex-wrap: wrap; gap: 1rem"
+    return f'<div class="panels" style="{style}" tabindex="0">{panels}</div>'
 
 
 def _under(plot: Plot, legend: Legend) -> None:

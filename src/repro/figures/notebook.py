@@ -11,6 +11,7 @@ from IPython import get_ipython
 from IPython.display import HTML, display
 from IPython.utils.capture import capture_output
 
+from repro.figures.disk import panels_html, separate_panels
 from repro.results.folded import folded_html
 
 # The core draws every figure here; widgets, tables and formulas are other files.
@@ -40,8 +41,9 @@ def show(backend: Literal["bokeh", "matplotlib"]) -> None:
 def _bundle(figure: hv.core.Dimensioned, **_: object) -> dict[str, str]:
     """A figure as HTML that asks for nothing but the scripts above."""
     if hv.Store.current_backend == "bokeh":
-        script, place = components(hv.render(figure, backend="bokeh"))
-        html = place + script
+        plots, titles = separate_panels(figure)
+        script, places = components(plots)
+        html = panels_html(places, titles, [plot.width or 0 for plot in plots]) + script
     else:
         html = hv.renderer(hv.Store.current_backend).html(figure)
     return {"text/html": html, "text/plain": repr(figure)}

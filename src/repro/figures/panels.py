@@ -2,21 +2,25 @@
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import holoviews as hv
 import numpy as np
 import pandas as pd
 import xarray as xr
+from matplotlib.path import Path
 
 from repro.catalog.models.trainable import trainable_models
 from repro.catalog.systems.protocols import read_transports
-from repro.figures.palette import BLUE, GREEN, SKY_BLUE, VERMILION
+from repro.figures.palette import BLACK, BLUE, GREEN, SKY_BLUE, VERMILION
+from repro.results.metrics import interval, iteration_time_s
 from repro.results.store import why_not_run
 
 WIDTH, HEIGHT, LEGEND_WIDTH = 460, 320, 150
 MODEL_COLOURS = (BLUE, SKY_BLUE, VERMILION, GREEN)
 _FIGURE_SIZE = 190
+# A thin rectangle: matplotlib warns of its own "|", which has no area.
+_UPRIGHT = Path([(-0.16, -1), (0.16, -1), (0.16, 1), (-0.16, 1), (-0.16, -1)])
 # Characters that a figure is wide.
 _LINE = 50
 
@@ -24,9 +28,11 @@ _LINE = 50
 def stacked_panels(
     times_s: xr.DataArray,
     colours: Mapping[str, str],
-    interval_s: tuple[xr.DataArray, xr.DataArray] | None = None,
+    results: xr.Dataset,
 ) -> hv.Layout:
-    """Stacked bars of an iteration's parts by GPUs and protocol, a panel per model.
+    """Draw stacked bars of an iteration's parts by GPUs and protocol, a panel per model.
+
+    Several iterations are drawn as points, with the 95 % interval of their mean as a line.
 
     Parameters
     ----------
@@ -34,13 +40,17 @@ def stacked_panels(
         Seconds at full scale (source, model, protocol, gpus, part), one source.
     colours
         By part, in the order of the stack; parts that are not here are not shown.
-    interval_s
-        Both ends of the whole iteration's interval, without parts; a line on each bar.
+    results
+        The dataset whose mean iterations these times are.
     """
+    several = results.sizes["iteration"] > 1
+    both_ends = interval(results, iteration_time_s) if several else ()
+    every = per_iteration(results, iteration_time_s)
     drawn, names = [], model_names(times_s)
     for number, name in enumerate(names):
         table = _by_run(times_s.sel(model=name)).unstack("part")[list(colours)].dropna()
-        ends = [_by_run(end.sel(model=name))[table.index] for end in interval_s or ()]
+        ends = [_by_run(end.sel(model=name))[table.index] for end in both_ends]
+        points = _by_run(every.sel(model=name)).unstack("iteration").loc[table.index]
         labels = protocol_labels(times_s)
         table.index = [f"{gpus} {labels[protocol]}" for gpus, protocol in table.index]
         drawn.append(
@@ -51,14 +61,24 @@ def stacked_panels(
                 ylabel="iteration, ms at full scale",
                 legend=shows_legend(number, len(names)),
                 interval=ends,
+                iterations=[points.to_numpy()] if several else [],
             )
         )
     return panels(drawn)
 
 
+def per_iteration(
+    results: xr.Dataset, statistic: Callable[[xr.Dataset], xr.DataArray]
+) -> xr.DataArray:
+    """Compute a statistic of each iteration by itself, along `iteration`."""
+    numbers = range(results.sizes["iteration"])
+    each = [statistic(results.isel(iteration=[number])) for number in numbers]
+    return xr.concat(each, dim="iteration")
+
+
 def _by_run(values_s: xr.DataArray) -> pd.Series:
-    """Milliseconds by GPUs and protocol, and whatever else there is."""
-    order = [dim for dim in ("gpus", "protocol", "part") if dim in values_s.dims]
+    """Milliseconds by GPUs and protocol, then by part or iteration."""
+    order = [dim for dim in ("gpus", "protocol", "part", "iteration") if dim in values_s.dims]
     whole = (1e3 * values_s).squeeze("source", drop=True).reset_coords(drop=True)
     return whole.transpose(*order).to_series()
 
@@ -79,16 +99,20 @@ def bars(
     stacked: bool = True,
     interval: Sequence[pd.Series] = (),
     published: Sequence[tuple[object, float]] | None = None,
+    iterations: Sequence[np.ndarray] = (),
 ) -> hv.Overlay:
-    """Bars of a table: a place on the axis per row, a colour per column.
+    """Draw a table as bars: a place on the axis per row, a colour per column.
 
     Parameters
     ----------
     interval
         Both ends of the rows' sums, drawn as lines.
     published
-        What a document states: rows and values, drawn as marks of their own; none: of another
-        panel, whose legend this one has.
+        Rows and values that a document states, drawn as marks; an empty list adds only the entry
+        of the legend, for another panel.
+    iterations
+        Values (row of the table, iteration), drawn as points from left to right over their bar:
+        one array for stacks, else one for each column of the table.
     """
     places = np.arange(len(table))
     floor, width = np.zeros(len(table)), 0.8 if stacked else 0.8 / len(table.columns)
@@ -116,6 +140,10 @@ def bars(
         low, high = (end.to_numpy() for end in interval)
         below, above = (np.maximum(distance, 0) for distance in (floor - low, high - floor))
         drawn.append(hv.ErrorBars((places, floor, below, above)))
+    for number, every in enumerate(iterations):
+        within = number + np.linspace(0.15, 0.85, every.shape[1])
+        across = (places[:, None] - 0.4 + width * within).ravel()
+        drawn.append(iteration_points((across, every.ravel()), "at", "iteration"))
     if published is not None:
         marks = [(table.index.get_loc(row), value) for row, value in published]
         drawn.append(published_marks(marks))
@@ -134,11 +162,69 @@ def bars(
 
 
 def line(frame: pd.DataFrame, x: str, y: str, label: str, colour: str) -> list[hv.Element]:
-    """A line and the points that it joins."""
+    """Draw a line and the points that it joins; pointing at one shows all columns."""
+    values = [y, *frame.columns.drop([x, y])]
     return [
         hv.Curve(frame, x, y, label=label).opts(color=colour),
-        hv.Scatter(frame, x, y, label=label).opts(color=colour, **points_of_a_line()),
+        hv.Scatter(frame, x, values, label=label).opts(color=colour, **points_of_a_line()),
     ]
+
+
+def line_of_iterations(
+    results: xr.Dataset,
+    statistic: Callable[[xr.Dataset], xr.DataArray],
+    x: str,
+    label: str,
+    colour: str,
+) -> list[hv.Element]:
+    """Draw a statistic of results that differ in `x` only as a line, whose points have the seconds
+    of an iteration, and small points for single iterations."""
+
+    def frame(values: xr.Dataset) -> pd.DataFrame:
+        others = [dim for dim in values.dims if dim not in (x, "iteration")]
+        return values.squeeze(others, drop=True).to_dataframe().dropna().reset_index()
+
+    both = {"value": statistic(results), "iteration_s": iteration_time_s(results)}
+    points = frame(xr.Dataset({"value": per_iteration(results, statistic)}))
+    drawn = line(frame(xr.Dataset(both)), x, "value", label, colour)
+    return [iteration_points(points, x, "value", colour), *drawn]
+
+
+def iteration_points(data: object, x: str, y: str | list[str], colour: str = BLACK) -> hv.Scatter:
+    """Draw single iterations (or seeds, or models) as small, translucent points."""
+    return hv.Scatter(data, x, y).opts(
+        color=colour,
+        alpha=0.5,
+        **options(matplotlib={"s": 10}, bokeh={"size": 3, "tools": ["hover"]}),
+    )
+
+
+def cumulative(values: pd.Series, label: str, colour: str) -> hv.Curve:
+    """Draw the percentage of values that are at most each gain, as steps."""
+    gains = np.sort(values.dropna())
+    share = 100 * np.arange(1, len(gains) + 1) / len(gains)
+    steps = hv.Curve((gains, share), "gain", "share", label=label)
+    return steps.opts(color=colour, interpolation="steps-post")
+
+
+def bounds(values: Mapping[str, float], label: str) -> list[hv.Element]:
+    """Draw upper bounds by colour as level lines in dashes and dots, which nothing measured has,
+    and an entry of the legend for all of them."""
+    dashes = options(matplotlib={"linestyle": "-."}, bokeh={"line_dash": "dashdot"})
+    lines = [hv.HLine(value).opts(color=colour, **dashes) for colour, value in values.items()]
+    entry = hv.Segments([(np.nan,) * 4], label=label).opts(color=BLACK, **dashes)
+    return [*lines, entry] if lines else []
+
+
+def limit_marks(names: list[str], values: Sequence[float], dims: tuple[str, str]) -> hv.Scatter:
+    """Mark a limit on each level bar by an upright line as long as the bar is thick."""
+    return hv.Scatter((names, values), *dims).opts(
+        color=BLACK,
+        **options(
+            matplotlib={"marker": _UPRIGHT, "s": 250},
+            bokeh={"marker": "dash", "angle": 90, "size": 20, "line_width": 3},
+        ),
+    )
 
 
 def points_of_a_line() -> dict[str, object]:

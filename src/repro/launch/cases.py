@@ -49,7 +49,7 @@ class Case(Generic[Work]):
     def steps(self) -> int:
         """How many steps of progress ranks report at least: iterations, or cases of a sweep."""
         run = self.order.run
-        return run.cases if isinstance(run, CollectiveSweep) else run.iterations
+        return run.configurations if isinstance(run, CollectiveSweep) else run.iterations
 
 
 def training_case(

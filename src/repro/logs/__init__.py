@@ -1,1 +1,1 @@
-"""Logs of collectives that other tools made: one reader a tool, one entry."""
+"""Readers of other tools' logs: one module per tool; `reading` recognizes the tool."""

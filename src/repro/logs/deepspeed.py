@@ -1,8 +1,8 @@
-"""Read what DeepSpeed's communication logger prints: its tables and its lines of single operations.
+"""Reader of DeepSpeed's communication log: its tables and its lines of single operations.
 
-The forms and meanings are those of deepspeed/utils/comms_logging.py (`convert_size`, `calc_bw_log`,
+Formats and definitions are from deepspeed/utils/comms_logging.py (`convert_size`, `calc_bw_log`,
 `log_all`), deepspeed/comm/comm.py (`timed_op`, the operations' names) and deepspeed/comm/utils.py
-(`get_msg_size_from_args`: the bytes of the tensor that a rank hands over).
+(`get_msg_size_from_args`: the bytes of a rank's input tensor).
 """
 
 import re
@@ -12,9 +12,9 @@ from repro.logs.measurements import (
     POINT_TO_POINT,
     Measurement,
     Reading,
-    known,
     measured,
     numbered_lines,
+    require_ranks,
 )
 
 _COLLECTIVES: Mapping[str, str] = {
@@ -29,10 +29,10 @@ _COLLECTIVES: Mapping[str, str] = {
 }
 _UNITS = {f"{prefix}B": 1024**power for power, prefix in enumerate(("", *"KMGTPEZY"))}
 _SIZE = r"(?P<value>\d+(?:\.\d+)?) ?(?P<unit>[KMGTPEZY]?B)"
-_CALLER = r"(?: \| \[Caller Func: [^\]]*\])?"  # with its setting `debug`
+_CALLER = r"(?: \| \[Caller Func: [^\]]*\])?"  # only with its setting `debug`
 
-# Both tables with "Comm. Op" have seven columns; the second one, of stragglers, says again what
-# the first one says.
+# Both tables with "Comm. Op" have seven columns. The second one, of stragglers, repeats the first
+# one's operations and is not read.
 TABLE = re.compile(r"Comm\. Op\s+Message Size\s+Count\s+Total ")
 _TOTALS = re.compile(TABLE.pattern + r"Latency\(ms\)\s+Avg Latency\(ms\)")
 _OPERATION = re.compile(rf"(?P<name>\w+){_CALLER}$")
@@ -46,33 +46,32 @@ _SINGLE = re.compile(
 
 
 def read_deepspeed(text: str, ranks: int | None) -> Reading:
-    """Measurements of a training's output: a row per line of a table, or per single operation.
+    """Read a training's output: a measurement per line of a table, or per single operation.
 
-    The printed size is what one rank hands over: its share of an all-gather, which here becomes
-    nccl-tests' size (times the ranks), and all ranks' data of the others that have shares. It is
-    rounded to two decimals in powers of 1024 (0.5 percent at 1 KB, 0.0005 percent at 999 MB), so
-    a size here is that of the text and not the tensor's to the byte. The printed bandwidths
-    are dropped: DeepSpeed's `tput` counts an all-reduce twice and, in older versions, a
-    reduce-scatter once per rank; its Gbps are 1e9 bit/s.
+    The printed size is one rank's input. For an all-gather it is multiplied by the ranks to get
+    nccl-tests' size; the input of a reduce-scatter or all-to-all already has that size. It is not
+    exact: it is rounded to two decimals in powers of 1024 (0.5 percent at 1 KB, 0.0005 percent at
+    999 MB). The printed bandwidths are not used: DeepSpeed's `tput` counts an all-reduce twice and,
+    in older versions, a reduce-scatter once per rank; its Gbps are 1e9 bit/s.
 
-    The time holds the launch from Python and a synchronisation of the device before and after;
-    a table's is the mean without the lowest and highest tenth. It has two decimals of a
-    millisecond, so that short operations read 0 and are skipped. DeepSpeed adds to its tables
-    until they are reset: a later one counts the operations of the earlier ones again. Where a
-    log has lines of single operations, its tables sum up the same and are not read.
+    The time includes the launch from Python and a synchronisation of the device before and after.
+    A table's time is the mean without the lowest and highest tenth. It has two decimals of a
+    millisecond, so short operations read 0 and are skipped. DeepSpeed accumulates its tables until
+    they are reset, so a later table includes the operations of earlier ones. If a log has lines of
+    single operations, its tables are not read, because they summarize the same operations.
 
     Parameters
     ----------
     text : str
-        The file's content.
+        Content of the file.
     ranks
-        How many took part in the collectives, which the logger does not print. It cannot tell
-        groups apart either: operations of smaller groups have to be logged in a run of their own.
+        Number of ranks of the collectives, which the logger does not print. It does not
+        distinguish process groups either: log operations of smaller groups in a separate run.
 
     Raises
     ------
-    ReproError
-        There is a collective, and `ranks` is None.
+    RanksMissing
+        The log has a collective, and `ranks` is None.
     """
     read = _read_lines if LINE.search(text) else _read_tables
     return read(text, ranks)
@@ -88,7 +87,7 @@ def _read_lines(text: str, ranks: int | None) -> Reading:
         try:
             found = _SINGLE.match(line, begin)
             if not found:
-                raise ValueError("not the whole line of an operation")
+                raise ValueError("not a complete line of an operation")
             rows.append(_row(found["name"], found, found["ms"], ranks))
         except ValueError as problem:
             skipped.append(f"line {number}: {problem}: {line[begin:][:80]!r}")
@@ -118,8 +117,8 @@ def _read_tables(text: str, ranks: int | None) -> Reading:
 def _row(name: str, size: re.Match[str], milliseconds: str, ranks: int | None) -> Measurement:
     collective = _COLLECTIVES.get(name)
     if collective is None:
-        raise ValueError(f"operation {name!r} is none of the collectives that are read")
-    n = POINT_TO_POINT if collective == "send_recv" else known(ranks)
+        raise ValueError(f"operation {name!r} is not supported")
+    n = POINT_TO_POINT if collective == "send_recv" else require_ranks(ranks)
     size_bytes = round(float(size["value"]) * _UNITS[size["unit"]])
     if collective == "all_gather":
         size_bytes *= n

@@ -1,8 +1,8 @@
-"""Read traces of PyTorch's profiler of a GPU: what was launched, in order, and waited for.
+"""Reader of PyTorch profiler traces of a GPU: operators that launch kernels, and host waits.
 
-Keys are those of torch/csrc/profiler with the activities CPU and CUDA (`record_shapes=True`);
-kernels name the operator that launched them by its external id. The iteration is of one micro
-batch on one rank.
+Keys are those of torch/csrc/profiler with the activities CPU and CUDA (`record_shapes=True`). A
+kernel refers to the operator that launched it by its external id. The iteration has one micro batch
+on one rank.
 """
 
 from collections import defaultdict
@@ -13,9 +13,9 @@ from repro.catalog.studies.operator_benchmarks import Sizes, benchmark_of, preci
 from repro.errors import ReproError
 from repro.logs.truncated_json import read_json
 
-# What runs before the backward pass, in it, and behind it: autograd has a thread of its own.
+# Calls before, during and after the backward pass, which autograd runs in a separate thread.
 PARTS = ("forward", "backward", "optimizer")
-# Stands for the host's waiting for all that it has launched.
+# Operator name of a host's wait for all launched work.
 WAIT = "wait"
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 _BACKWARD = "autograd::engine"
@@ -24,21 +24,20 @@ _OPTIMIZER_STEP = "_fused_adamw_/1"
 
 @dataclass
 class GpuCall:
-    """A call that a GPU works on, or `WAIT`.
+    """A call that launches work on a GPU, or `WAIT`.
 
     Attributes
     ----------
     part
         One of `PARTS`.
     operator, sizes
-        As in `repro.catalog.studies.operator_benchmarks`, without sizes where no microbenchmark stands
-        for it.
+        As in `repro.catalog.studies.operator_benchmarks`; no sizes without a microbenchmark.
     precisions
-        Of its largest operands.
+        Precisions of its largest operands.
     launches
-        Kernels, copies and fillings.
+        Number of kernels, copies and memsets.
     busy_s
-        What the GPU worked on them in the trace.
+        GPU time of the launches in the trace, in seconds.
     """
 
     part: str
@@ -51,28 +50,28 @@ class GpuCall:
 
 @dataclass
 class _Thread:
-    """The call that stands for what lies within it, and when it ends."""
+    """Outermost call of a thread, which includes nested operators until it ends."""
 
     until: float = 0.0
     call: GpuCall = field(default_factory=lambda: GpuCall(PARTS[0], ""))
 
 
 def read_gpu_trace(text: str, precision: str, parameters: int) -> list[GpuCall]:
-    """All calls of an iteration that launch something, and waits, in the order of the host.
+    """Read all calls of an iteration that launch work, and waits, in the order of the host.
 
     Parameters
     ----------
     text : str
-        The file's content.
+        Content of the file.
     precision : str
-        Of lists of tensors, of which the profiler does not say it.
+        Precision of lists of tensors, which the profiler does not record.
     parameters : int
-        That the optimizer steps in fp32: the profiler leaves out the shapes of long lists.
+        Number of fp32 parameters of the optimizer step: the profiler omits shapes of long lists.
 
     Raises
     ------
     ReproError
-        It has no operators with shapes, or nothing ran on a GPU.
+        The trace has no operators with shapes, or nothing ran on a GPU.
     """
     events = [
         event
@@ -80,19 +79,19 @@ def read_gpu_trace(text: str, precision: str, parameters: int) -> list[GpuCall]:
         if isinstance(event, dict) and event.get("ph") == "X"
     ]
     if not any("Input Dims" in event.get("args", {}) for event in events):
-        raise ReproError("its operators have no shapes; profile with record_shapes=True")
+        raise ReproError("its operators have no shapes; fix: profile with record_shapes=True")
     launched: defaultdict[Any, list[float]] = defaultdict(list)
     for event in events:
         if event.get("cat") in _ON_GPU:
             launched[event["args"].get("External id")].append(event["dur"] * 1e-6)
     if not launched:
-        raise ReproError("nothing in it ran on a GPU; profile with torch.profiler's activity CUDA")
-    calls = [one for one in _calls(events, launched) if one.launches or one.operator == WAIT]
-    steps = [one for one in calls if one.operator == _OPTIMIZER_STEP and one.sizes == (1,)]
+        raise ReproError("nothing in it ran on a GPU; fix: profile with ProfilerActivity.CUDA")
+    calls = [call for call in _calls(events, launched) if call.launches or call.operator == WAIT]
+    steps = [call for call in calls if call.operator == _OPTIMIZER_STEP and call.sizes == (1,)]
     for call in steps:
-        # Each launch steps as many.
-        share = call.launches / sum(one.launches for one in steps)
-        call.sizes, call.precisions = (parameters * share,), ("fp32",)
+        # Each launch updates equally many parameters.
+        fraction = call.launches / sum(step.launches for step in steps)
+        call.sizes, call.precisions = (parameters * fraction,), ("fp32",)
     for call in calls:
         if call.sizes and not call.precisions:
             call.precisions = (precision,)
@@ -100,31 +99,31 @@ def read_gpu_trace(text: str, precision: str, parameters: int) -> list[GpuCall]:
 
 
 def _calls(events: list[dict[str, Any]], launched: dict[Any, list[float]]) -> list[GpuCall]:
-    """Calls in order, with what lies within them, whether they launch something or not."""
-    backward = [one for one in events if str(one["name"]).startswith(_BACKWARD)]
-    begins = min((one["ts"] for one in backward), default=float("inf"))
-    ends = max((one["ts"] + one["dur"] for one in backward), default=float("inf"))
+    """Return all calls in order, with the launches of nested operators."""
+    backward = [event for event in events if str(event["name"]).startswith(_BACKWARD)]
+    backward_start = min((event["ts"] for event in backward), default=float("inf"))
+    backward_end = max((event["ts"] + event["dur"] for event in backward), default=float("inf"))
     threads: defaultdict[Any, _Thread] = defaultdict(_Thread)
-    found = []
-    for event in sorted(events, key=lambda one: (one["ts"], -one["dur"])):
+    calls = []
+    for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
         start, name, args = event["ts"], str(event["name"]), event.get("args", {})
-        part = PARTS[0] if start < begins else PARTS[1] if start < ends else PARTS[2]
+        part = PARTS[(start >= backward_start) + (start >= backward_end)]
         if event.get("cat") == "cuda_runtime" and "Synchronize" in name:
-            found.append(GpuCall(part, WAIT))
+            calls.append(GpuCall(part, WAIT))
         if event.get("cat") != "cpu_op":
             continue
         thread = threads[event["tid"]]
-        own = launched.get(args.get("External id"), [])
+        gpu_s = launched.get(args.get("External id"), [])
         if start >= thread.until:
             benchmark = benchmark_of(name, args) if name.startswith("aten::") else None
             if benchmark:
                 thread.until = start + event["dur"]
                 thread.call = GpuCall(part, *benchmark, precisions_of(benchmark[0], args))
-                found.append(thread.call)
-            elif own:
+                calls.append(thread.call)
+            elif gpu_s:
                 thread.call = GpuCall(part, name.rpartition("::")[2])
-                found.append(thread.call)
-        if own:
-            thread.call.launches += len(own)
-            thread.call.busy_s += sum(own)
-    return found
+                calls.append(thread.call)
+        if gpu_s:
+            thread.call.launches += len(gpu_s)
+            thread.call.busy_s += sum(gpu_s)
+    return calls

@@ -1,4 +1,4 @@
-"""Read traces of PyTorch's profiler (Kineto): the collectives that NCCL's kernels and gloo ran.
+"""Reader of PyTorch profiler (Kineto) traces: collectives of NCCL kernels and of gloo.
 
 Keys and names are those of torch/csrc/profiler/util.h, of torch/csrc/distributed/c10d
 (`RECORD_PARAM_COMMS` in ProcessGroupNCCL.cpp, `gloo:` in ProcessGroupGloo.cpp) and of c10's
@@ -27,7 +27,7 @@ _COLLECTIVES: Mapping[str, str] = {
     **dict.fromkeys(("reduce", "_reduce_oop"), "reduce"),
     **dict.fromkeys(("send", "recv"), "send_recv"),
 }
-# By the names of c10's ScalarType (kernels) and of C++ (gloo): nccl-tests' name, bytes.
+# nccl-tests' name and bytes of an element type, by its name in c10 (kernels) and in C++ (gloo).
 _DTYPES: Mapping[str, tuple[str, int]] = {
     **dict.fromkeys(("Float", "float"), ("float", 4)),
     **dict.fromkeys(("Double", "double"), ("double", 8)),
@@ -36,7 +36,7 @@ _DTYPES: Mapping[str, tuple[str, int]] = {
     **dict.fromkeys(("Float8_e4m3fn", "c10::Float8_e4m3fn"), ("f8e4m3", 1)),
     **dict.fromkeys(("Float8_e5m2", "c10::Float8_e5m2"), ("f8e5m2", 1)),
     **dict.fromkeys(("Char", "signed char"), ("int8", 1)),
-    # NCCL moves truth values as bytes.
+    # NCCL sends booleans as bytes.
     **dict.fromkeys(("Byte", "unsigned char", "Bool", "bool"), ("uint8", 1)),
     **dict.fromkeys(("Int", "int"), ("int32", 4)),
     **dict.fromkeys(("Long", "long", "long int"), ("int64", 8)),
@@ -47,25 +47,25 @@ _CALL = "record_param_comms"
 
 
 def read_kineto(text: str, ranks: int | None) -> Reading:
-    """Measurements of one rank's trace: a row per kernel of NCCL and per operation of gloo.
+    """Read one rank's trace: a measurement per NCCL kernel and per gloo operation.
 
-    Size is by nccl-tests' definition the larger one of what a rank hands over and gets, times the
-    element's bytes: all_gather's output, reduce_scatter's input. Coalesced operations count as one
-    of their sizes' sum. An all-to-all of unequal parts has no such size and is skipped.
+    By nccl-tests' definition, the size is the larger of a rank's input and output: all_gather's
+    output, reduce_scatter's input. Coalesced operations count as one operation of their total size.
+    An all-to-all of unequal parts has no such size and is skipped.
 
-    The time is the kernel's or the gloo thread's. It holds the waiting for ranks that came later,
-    so that over repeats the least is nearest to what the links need. The calls themselves
-    (`record_param_comms`, `c10d::`) return before the transfer ends and are not read, nor are
-    gloo's send and recv, which end when the data left or after a wait of any length. A trace
-    shows what ran: gloo makes all-reduces of a reduce-scatter.
+    The time is that of the kernel or of the gloo thread. It includes waiting for later ranks, so
+    the minimum over repeats is closest to the transfer time. The calls (`record_param_comms`,
+    `c10d::`) return before the transfer ends and are not read. gloo's send and recv are not read
+    either, because their end is not that of the transfer. A trace shows the operations that ran:
+    gloo runs a reduce-scatter as all-reduces.
 
     Parameters
     ----------
     text : str
-        The file's content.
+        Content of the file.
     ranks
-        Used where the trace does not say. It says it for each kernel of NCCL, and for gloo where
-        all process groups have one size.
+        Number of ranks if the trace does not contain it. NCCL kernels have it; for gloo it is
+        known if all process groups have the same size.
     """
     skipped: list[str] = []
     content = read_json(text, "traceEvents", skipped)
@@ -86,31 +86,31 @@ def read_kineto(text: str, ranks: int | None) -> Reading:
             reason = f"no {problem}" if isinstance(problem, KeyError) else problem
             skipped.append(f"traceEvents[{number}]: {name[:60]}: {reason}")
     if calls and not rows:
-        # They are all that a trace has of NCCL without the GPU, and of groups of one rank.
+        # A trace has calls only if the GPU was not profiled, or if groups have one rank.
         kernels = any(
             isinstance(event, dict) and event.get("cat") == "kernel"
             for event in content["traceEvents"]
         )
-        mend = "of one rank" if kernels else "profile the GPU as well"
-        skipped.append(f"{calls} calls of collectives without kernels; {mend}")
+        cause = "all of one rank" if kernels else "fix: profile with ProfilerActivity.CUDA"
+        skipped.append(f"{calls} calls of collectives without kernels; {cause}")
     return rows, skipped
 
 
 def _group_size(info: Mapping[str, Any] | None) -> int | None:
-    """The ranks of the trace's process groups; None where they differ or are not said."""
+    """Return the ranks of a process group; None if sizes differ or the trace has none."""
     sizes = {group.get("pg_size") for group in (info or {}).get("pg_config", [])}
     return sizes.pop() if len(sizes) == 1 else None
 
 
 def _collective(name: str) -> str:
     if name not in _COLLECTIVES:
-        raise ValueError(f"{name!r} is none of the collectives that are read")
+        raise ValueError(f"collective {name!r} is not supported")
     return _COLLECTIVES[name]
 
 
 def _dtype(name: str) -> tuple[str, int]:
     if name not in _DTYPES:
-        raise ValueError(f"elements of type {name!r} have no size here")
+        raise ValueError(f"element type {name!r} is not supported")
     return _DTYPES[name]
 
 
@@ -118,7 +118,7 @@ def _kernel(event: Mapping[str, Any], args: Mapping[str, Any], ranks: int | None
     collective = _collective(args["Collective name"])
     dtype, width = _dtype(args["dtype"])
     if collective == "send_recv":
-        # The group is all that could have met.
+        # The trace has the size of the group, not the two ranks of the message.
         n = POINT_TO_POINT
     else:
         n = int(args["Group size"] if ranks is None else args.get("Group size", ranks))
@@ -136,11 +136,11 @@ def _kernel(event: Mapping[str, Any], args: Mapping[str, Any], ranks: int | None
 def _gloo(event: Mapping[str, Any], args: Mapping[str, Any], ranks: int | None) -> Measurement:
     collective = _collective(str(event["name"]).removeprefix(_GLOO))
     if collective == "send_recv":
-        raise ValueError("does not span the transfer")
+        raise ValueError("its time is not that of the transfer")
     if "Input Dims" not in args:
-        raise ValueError("has no sizes; profile with record_shapes=True")
+        raise ValueError("has no sizes; fix: profile with record_shapes=True")
     if ranks is None:
-        raise ValueError("its process group's size is not known; give it (ranks=N)")
+        raise ValueError("the size of its process group is missing; fix: pass ranks=N (--ranks N)")
     (dtype, width), *others = {_dtype(name) for name in args["Input type"]}
     if others:
         raise ValueError("elements of several types")

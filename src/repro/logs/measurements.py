@@ -1,4 +1,4 @@
-"""What every reader of logs gives: measurements, with nccl-tests' size and bandwidths."""
+"""Measurements that readers of logs return, with nccl-tests' size and bandwidths."""
 
 import math
 import re
@@ -14,7 +14,7 @@ POINT_TO_POINT = 2  # ranks of a send and its receive
 
 
 class RanksMissing(ReproError):
-    """A log does not say how many ranks there were."""
+    """Error of a log that does not contain the number of ranks."""
 
 
 @dataclass(frozen=True)
@@ -24,22 +24,28 @@ class Measurement:
     Attributes
     ----------
     collective
-        One of `definitions.COLLECTIVES`.
+        One of `repro.catalog.studies.collectives.COLLECTIVES`.
     dtype
-        As nccl-tests names it; None where the log does not say.
+        Element type by nccl-tests' name; None if the log does not contain it.
     size_bytes
-        By nccl-tests' definition: all ranks' data together for all_gather, reduce_scatter and
-        all_to_all (ranks x each rank's share), one rank's data for the others.
+        Size by nccl-tests' definition: all ranks' data together for all_gather, reduce_scatter and
+        all_to_all, one rank's data for the others.
     ranks
-        Ranks that took part.
+        Number of ranks.
     nodes
-        Hosts; None where the log names none.
+        Number of hosts; None if the log does not name them.
     in_place
-        Whether the result replaced the input. False where the log does not say.
+        Whether the output replaced the input; False if the log does not contain it.
     time_us
-        Microseconds.
+        Time, in microseconds.
     algbw_GBps, busbw_GBps
-        By `definitions`, in 1e9 B/s.
+        Bandwidths as in `repro.collectives.definitions`, in 1e9 B/s.
+
+    Examples
+    --------
+    >>> one = measured("all_reduce", "float", 2**20, ranks=4, time_us=100.0)
+    >>> f"{one.algbw_GBps:.1f} {one.busbw_GBps:.1f}"
+    '10.5 15.7'
     """
 
     collective: str
@@ -53,14 +59,14 @@ class Measurement:
     busbw_GBps: float
 
 
-# Measurements in the log's order, and what was not read: each with its place and why.
+# Measurements in the log's order, and a line for each skipped part: its place and the reason.
 Reading = tuple[list[Measurement], list[str]]
 
 COLUMNS = tuple(field.name for field in fields(Measurement))
 
 
 def check(size_bytes: int, time_us: float) -> None:
-    """Raise a ValueError where a size or a time measures nothing."""
+    """Raise a ValueError if a size is not positive, or a time not positive and finite."""
     if size_bytes <= 0:
         raise ValueError("no bytes to move")
     if not (math.isfinite(time_us) and time_us > 0):
@@ -70,14 +76,20 @@ def check(size_bytes: int, time_us: float) -> None:
 def measured(
     collective: str, dtype: str | None, size_bytes: int, ranks: int, time_us: float
 ) -> Measurement:
-    """A measurement of a log that defines bandwidths otherwise: they follow from size and time.
+    """Return a measurement with bandwidths computed from size and time.
 
-    Such logs name neither hosts nor whether the result replaced the input.
+    Use it for logs that define bandwidths differently. Such logs contain neither hosts nor whether
+    the output replaced the input.
 
     Raises
     ------
     ValueError
-        There is nothing to move, or the time is not a positive number.
+        The size is not positive, or the time is not a positive number.
+
+    Examples
+    --------
+    >>> f'{measured("send_recv", None, 1_000_000, ranks=2, time_us=100.0).busbw_GBps:.1f}'
+    '10.0'
     """
     check(size_bytes, time_us)
     seconds = time_us * 1e-6
@@ -94,34 +106,40 @@ def measured(
     )
 
 
-def known(ranks: int | None) -> int:
-    """The number of ranks, where the log itself does not say it.
+def require_ranks(ranks: int | None) -> int:
+    """Return the number of ranks.
 
     Raises
     ------
     RanksMissing
-        The caller does not say it either.
+        The number is None: neither the log nor the caller has it.
     """
     if ranks is None:
-        raise RanksMissing("lists no ranks; say how many there were (ranks=N)")
+        raise RanksMissing("does not contain the number of ranks; fix: pass ranks=N (--ranks N)")
     return ranks
 
 
 def as_frame(rows: Sequence[Measurement], skipped: Sequence[str]) -> pd.DataFrame:
-    """A row per measurement; `attrs["skipped"]` lists what was not read."""
+    """Return a table with a row per measurement, and skipped parts in `attrs["skipped"]`."""
     frame = pd.DataFrame([vars(row) for row in rows], columns=list(COLUMNS))
-    # What a log does not say stays None, which pandas would turn into NaN and its column to floats.
+    # Keep None for missing values: pandas would use NaN and change the column to floats.
     for name in ("dtype", "nodes"):
         frame[name] = pd.Series([getattr(row, name) for row in rows], dtype=object)
     frame.attrs["skipped"] = tuple(skipped)
     return frame
 
 
-# mpirun --tag-output; also inside a line, where the program wrote it in pieces.
+# Tags of mpirun --tag-output; also within a line that the program wrote in several parts.
 _TAG = re.compile(r"\[\d+,\d+\]<std(?:out|err)>: ?")
 
 
 def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines from 1 on, without mpirun's tags and the blanks at their ends."""
+    """Yield lines, numbered from 1, without mpirun's tags and trailing blanks.
+
+    Examples
+    --------
+    >>> list(numbered_lines("[1,0]<stdout>:# size  time"))
+    [(1, '# size  time')]
+    """
     for number, line in enumerate(text.splitlines(), start=1):
         yield number, _TAG.sub("", line).rstrip()

@@ -1,8 +1,8 @@
-"""Read what nccl-tests print and write: bandwidths of collectives, as text or JSON.
+"""Reader of nccl-tests' output: bandwidths of collectives, as text or JSON.
 
-The forms are those of nccl-tests' sources: `print_header` of each test until 2.0.0 (columns differ
-by test, `error` in place of `#wrong`), `src/common.cu` from 2.11 on, and `src/util.cu`, which since
-2.17 writes the JSON of `-J FILE` too. RCCL's fork prints the same.
+Formats are from nccl-tests' sources: `print_header` of each test until 2.0.0 (columns differ by
+test, `error` instead of `#wrong`), `src/common.cu` since 2.11, and `src/util.cu`, which since 2.17
+also writes the JSON of `-J FILE`. RCCL's fork prints the same.
 """
 
 import re
@@ -16,20 +16,20 @@ import numpy as np
 from repro.catalog.studies.collectives import COLLECTIVES
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
-from repro.logs.measurements import Measurement, Reading, check, known, numbered_lines
+from repro.logs.measurements import Measurement, Reading, check, numbered_lines, require_ranks
 from repro.logs.truncated_json import read_json
 
-# The programs, NAME_perf, whose results are read; the others are known to be refused by name.
+# Collective of each program NAME_perf; None for programs that are recognized but not supported.
 _PROGRAMS = {
     **{name: name for name in ("all_reduce", "all_gather", "reduce_scatter")},
     **{name: name for name in ("broadcast", "reduce")},
     **{"alltoall": "all_to_all", "sendrecv": "send_recv"},
     **dict.fromkeys(("alltoallv", "gather", "scatter", "hypercube")),
 }
-# What the first versions' all-to-all, and it alone, has in its column of operators.
+# Operator of the all-to-all of early versions, the only test that leaves this column blank.
 _BLANK_OPERATOR = "blank"
-# Half of the last printed decimal of a bandwidth; and more ranks than any log has.
-_ROUNDED, _MOST_RANKS = 0.005, 1 << 16
+# Rounding error of a printed bandwidth (two decimals), and an upper limit of the number of ranks.
+_ROUNDING, _MOST_RANKS = 0.005, 1 << 16
 _PROGRAM = re.compile(rf"\b({'|'.join(_PROGRAMS)})_perf(?:_mpi)?\b")
 _WIDTHS = {
     **dict.fromkeys(("int8", "uint8", "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2"), 1),
@@ -41,8 +41,10 @@ _WIDTHS = {
 
 @dataclass(frozen=True)
 class _Timing:
-    """One size, in or out of place. `root` is -1 without one; `checked` says whether the results
-    were compared with what they have to be."""
+    """Timing of one size, in or out of place.
+
+    `root` is -1 for collectives without one; `checked` is whether the results were verified.
+    """
 
     size_bytes: int
     count: int
@@ -61,7 +63,7 @@ class _Timing:
 
 @dataclass
 class _Run:
-    """One program's run: its name where the file says it, its ranks by group, its hosts."""
+    """Run of one program: its name if the file has it, ranks by group, and hosts."""
 
     program: str | None = None
     groups: Counter[str] = field(default_factory=Counter)
@@ -70,22 +72,22 @@ class _Run:
 
 
 def read_nccl_tests(text: str, collective: str | None, ranks: int | None) -> Reading:
-    """Measurements of what a test printed, or wrote for `-J`. A text may hold several runs.
+    """Read the printed output of tests, or a JSON file of `-J`; a text may contain several runs.
 
-    Size, time and bandwidths are as the file has them: they are the definition. Text has two
-    decimals, so that small messages show a bandwidth of 0.
+    Size, time and bandwidths are taken from the file: nccl-tests defines them. Text has two
+    decimals, so small messages have a bandwidth of 0.
 
     Parameters
     ----------
     text : str
-        The file's content.
+        Content of the file.
     collective, ranks
-        Used where the file does not say.
+        Used if the file does not contain them.
 
     Raises
     ------
     ReproError
-        The file does not say which collective or how many ranks it measured.
+        The collective or the number of ranks is missing or contradictory.
     """
     skipped: list[str] = []
     read = _read_json if text.lstrip().startswith("{") else _read_text
@@ -98,16 +100,21 @@ def _rows(
 ) -> Iterator[Measurement]:
     if not run.timings:
         return
-    # Where communicators are split, each group of the list is one.
+    # With split communicators, the list of ranks has one group for each.
     listed = max(run.groups.values()) if run.groups else ranks
-    name = _PROGRAMS[run.program] if run.program else collective or _inferred(run.timings, listed)
+    name = (
+        _PROGRAMS[run.program]
+        if run.program
+        else collective or _infer_collective(run.timings, listed)
+    )
     if name is None:
-        problem = (
-            f"{run.program}_perf is not read"
+        choices = ", ".join(COLLECTIVES)
+        raise ReproError(
+            f"{run.program}_perf is not supported; choose from: {choices}"
             if run.program
-            else "does not say which collective it measured; name it (collective=NAME)"
+            else "does not contain the name of its collective; fix: pass collective=NAME "
+            f"(--collective NAME); choose from: {choices}"
         )
-        raise ReproError(f"{problem}; choose from: {', '.join(COLLECTIVES)}")
     n = _ranks(run, name, listed, ranks, skipped)
     nodes = (len(run.hosts) or None) if n == listed else None
     for t in run.timings:
@@ -117,63 +124,65 @@ def _rows(
 
 
 def _ranks(run: _Run, name: str, listed: int | None, given: int | None, skipped: list[str]) -> int:
-    """The number of ranks: as listed, or as the printed bandwidths say it where the list is not
-    there, not whole, or mangled; where they leave a choice, the one that was given.
+    """Return the number of ranks.
+
+    It is the listed number, unless the list is missing, incomplete or mangled: then the number
+    that the printed bandwidths imply. If several numbers match the bandwidths, it is `given`.
 
     Raises
     ------
     ReproError
-        Nothing says it, or what says it contradicts itself.
+        The number is missing, or the list of ranks contradicts the bandwidths.
     """
-    said = _by_bandwidths(name, run.timings)
-    if said is None or listed in said:
-        return known(listed)
-    if len(said) != 1:
+    implied = _ranks_from_bandwidths(name, run.timings)
+    if implied is None or listed in implied:
+        return require_ranks(listed)
+    if len(implied) != 1:
         if listed is None:
-            return known(None)
-        if given in said:
-            skipped.append(f"the list of ranks: it has {listed}, and {given} are said to be")
+            return require_ranks(None)
+        if given in implied:
+            skipped.append(f"the list of ranks: it has {listed}; ranks={given} is used")
             return given
         raise ReproError(
-            f"{listed} ranks contradict the bandwidths of {name}, which are those of {said[0]} to "
-            f"{said[-1]}; say how many there were (ranks=N)"
+            f"{listed} ranks contradict the bandwidths of {name}, which are those of {implied[0]} "
+            f"to {implied[-1]} ranks; fix: pass ranks=N (--ranks N)"
         )
     if listed is not None and not run.groups:
         raise ReproError(
-            f"ranks is {listed}, but the bandwidths of {name} are those of {said[0]} ranks"
+            f"ranks is {listed}, but the bandwidths of {name} are those of {implied[0]} ranks; "
+            f"fix: pass ranks={implied[0]} (--ranks {implied[0]})"
         )
     if listed is not None:
         skipped.append(
-            f"the list of ranks: it has {listed}, and the bandwidths of {name} are those of "
-            f"{said[0]}, which are taken"
+            f"the list of ranks: it has {listed}; the bandwidths of {name} are those of "
+            f"{implied[0]} ranks, which is used"
         )
-    return said[0]
+    return implied[0]
 
 
-def _by_bandwidths(name: str, timings: Sequence[_Timing]) -> list[int] | None:
-    """Numbers of ranks that every row's bus over algorithm bandwidth allows; None if it says none.
+def _ranks_from_bandwidths(name: str, timings: Sequence[_Timing]) -> list[int] | None:
+    """Return the numbers of ranks that match all ratios of bus to algorithm bandwidth, or None.
 
-    Both are rounded to two decimals. Until 2.0.0 the two of a gather or a scatter were the same.
+    Both are rounded to two decimals. Until 2.0.0 the two of a gather or a scatter were equal.
     """
     a, b = (np.array([getattr(t, width) for t in timings]) for width in ("algbw", "busbw"))
-    seen = a > _ROUNDED
-    low = ((b - _ROUNDED)[seen] / (a + _ROUNDED)[seen]).max(initial=0.0)
-    high = ((b + _ROUNDED)[seen] / (a - _ROUNDED)[seen]).min(initial=np.inf)
+    visible = a > _ROUNDING
+    low = ((b - _ROUNDING)[visible] / (a + _ROUNDING)[visible]).max(initial=0.0)
+    high = ((b + _ROUNDING)[visible] / (a - _ROUNDING)[visible]).min(initial=np.inf)
     counts = np.arange(1, _MOST_RANKS + 1)
     factors = bus_factor(name, counts)
-    same = name != "all_reduce" and low <= 1 <= high
-    if not seen.any() or same or factors[0] == factors[-1]:
+    equal = name != "all_reduce" and low <= 1 <= high
+    if not visible.any() or equal or factors[0] == factors[-1]:
         return None
     return counts[(factors >= low) & (factors <= high)].tolist() or None
 
 
-def _inferred(timings: Sequence[_Timing], ranks: int | None) -> str | None:
-    """The collective that a run's columns allow; None where several are left.
+def _infer_collective(timings: Sequence[_Timing], ranks: int | None) -> str | None:
+    """Return the only collective that matches a run's columns; None if several match.
 
-    A root is that of a broadcast, or of a reduction. Where `count` is a rank's share of the size,
-    ranks contribute shares. all_reduce alone has a factor above 1; without the number of ranks
-    nothing else is told. Tests that cannot run in place
-    leave those results unchecked while the others are checked.
+    Only a broadcast or a reduction has a root. If `count` is a rank's part of the size, the data
+    are sharded. Only all_reduce has a factor above 1; without the number of ranks, only this is
+    tested. Tests that cannot run in place leave in-place results unchecked and check the others.
     """
     largest = max(timings, key=lambda timing: timing.busbw)
     if largest.redop == _BLANK_OPERATOR:
@@ -183,20 +192,20 @@ def _inferred(timings: Sequence[_Timing], ranks: int | None) -> str | None:
         return "all_reduce" if largest.busbw > 1.15 * largest.algbw > 0.1 else None
     if width is None or ranks < 2:
         return None
-    shares = largest.size_bytes == largest.count * width * ranks
+    sharded = largest.size_bytes == largest.count * width * ranks
     reduces = largest.redop not in ("", "none")
     in_place = any(timing.checked for timing in timings if timing.in_place)
-    compared = in_place or any(timing.checked for timing in timings)
+    verified = in_place or any(timing.checked for timing in timings)
     if largest.root >= 0:
-        return None if shares else "reduce" if reduces else "broadcast"
-    if shares and reduces:
+        return None if sharded else "reduce" if reduces else "broadcast"
+    if sharded and reduces:
         return "reduce_scatter"
-    if not shares and ranks > 2 and largest.algbw >= 0.1:
-        # Two decimals are enough to tell 2 (n-1)/n, 4/3 and more, from 1.
+    if not sharded and ranks > 2 and largest.algbw >= 0.1:
+        # Two decimals are enough to distinguish 2 (n-1)/n, at least 4/3, from 1.
         return "all_reduce" if largest.busbw > 1.15 * largest.algbw else "send_recv"
-    if not compared or not any(timing.in_place for timing in timings):
+    if not verified or not any(timing.in_place for timing in timings):
         return None
-    if shares:
+    if sharded:
         return "all_gather" if in_place else "all_to_all"
     return "all_reduce" if in_place else "send_recv"
 
@@ -205,12 +214,12 @@ def _inferred(timings: Sequence[_Timing], ranks: int | None) -> str | None:
 
 _RANK = re.compile(r"#\s+Rank\s+\d+\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device")
 _TIMES = ("time", "cputime")
-# What stands for the out-of-place columns where only the in-place ones were measured.
+# Blanks in the place of the out-of-place columns if only in-place ones were measured.
 _BLANK = re.compile(r"\S\s{20,}\S")
 
 
 def _read_text(text: str, skipped: list[str]) -> list[_Run]:
-    """Runs of a text, one after another; what looks like a row and is none goes to `skipped`."""
+    """Read the runs of a text; malformed rows are added to `skipped`."""
     runs = [_Run()]
     header: list[str] = []
     for number, padded in numbered_lines(text):
@@ -232,16 +241,16 @@ def _read_text(text: str, skipped: list[str]) -> list[_Run]:
             runs[-1].groups[rank[1] or "0"] += 1
             runs[-1].hosts.add(rank[2])
         elif words[:4] == ["#", "size", "count", "type"]:
-            # A timestamp is two words: day and time.
+            # A timestamp has two words: day and time.
             header = [part for name in words[1:] for part in [name] * (1 + (name == "timestamp"))]
     return runs
 
 
 def _row(line: str, header: Sequence[str]) -> list[_Timing]:
-    """The one or two timings of a row, by the header's columns."""
+    """Read the one or two timings of a row, by the header's columns."""
     words, columns = line.split(), list(header)
     if "redop" in columns and "root" not in columns and len(words) == len(columns) - 1:
-        # The first versions' all-to-all leaves its operator blank.
+        # The all-to-all of early versions leaves its operator blank.
         words.insert(columns.index("redop"), _BLANK_OPERATOR)
     starts = [at for at, name in enumerate(columns) if name in _TIMES]
     in_place = [False, True][: len(starts)]
@@ -259,7 +268,7 @@ def _row(line: str, header: Sequence[str]) -> list[_Timing]:
 def _timing(
     label: Mapping[str, str], in_place: bool, values: Sequence[str], wrong: str, check: str
 ) -> _Timing:
-    # `error` was the largest difference from the right result; `#wrong` counts wrong elements.
+    # `error` is the largest difference from the correct result; `#wrong` counts wrong elements.
     if check == "#wrong" and wrong != "N/A" and float(wrong) > 0:
         raise ValueError(f"{wrong} wrong elements")
     time_us, algbw, busbw = (float(value) for value in values)
@@ -281,12 +290,12 @@ def _timing(
 
 
 def _read_json(text: str, skipped: list[str]) -> list[_Run]:
-    """The run of a JSON file; also of one that ends early, as that of a killed test does."""
+    """Read the run of a JSON file, which may be truncated if the test was killed."""
     content, run = read_json(text, "results", skipped), _Run()
     config = content.get("config", {})
     program = _PROGRAM.search(str((content.get("args") or [""])[0]))
     run.program = program[1] if program else None
-    # One device is listed for each process, which has nthreads x ngpus ranks.
+    # The list has one device per process, and each process has nthreads x ngpus ranks.
     for device in config.get("devices", []):
         ranks = int(config.get("nthreads", 1)) * int(config.get("ngpus", 1))
         run.groups[str(device.get("group", 0))] += ranks
@@ -300,7 +309,7 @@ def _read_json(text: str, skipped: list[str]) -> list[_Run]:
 
 
 def _record(record: Mapping[str, Any]) -> list[_Timing]:
-    """The one or two timings of an object of `results`."""
+    """Read the one or two timings of an object of `results`."""
     label = {name: str(record[name]) for name in ("size", "count", "type", "redop", "root")}
     timings = []
     for key, in_place in (("out_of_place", False), ("in_place", True)):

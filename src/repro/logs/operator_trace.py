@@ -1,4 +1,4 @@
-"""Read traces of PyTorch's profiler: operators with their shapes, between collectives.
+"""Reader of PyTorch profiler traces: operators with their shapes, between collectives.
 
 Keys are those of torch/csrc/profiler (`record_shapes=True`); the trace is one rank's.
 """
@@ -19,11 +19,12 @@ from repro.errors import ReproError
 from repro.logs.reading import read_text
 from repro.logs.truncated_json import read_json
 
-# Stand for what lies between operators: Python and autograd; of those that compute nothing.
+# Operators that represent the host's time between operators (Python and autograd); the second one
+# between operators that compute nothing.
 HOST, HOST_OF_VIEW = "host", "host of a view"
 HOSTS = (HOST, HOST_OF_VIEW)
-# Around what the backward pass runs; and a number that an operator shares with its step there, and
-# with what comes before it without being recorded.
+# Prefix of events that enclose steps of the backward pass; and key of the number that a step shares
+# with its forward operator, and with unrecorded operators before that one.
 _ENGINE, _NUMBER = "autograd::engine::", "Sequence number"
 _VIEWS = (
     *("view", "view_as", "reshape", "_reshape_alias", "flatten", "unflatten", "t", "transpose"),
@@ -39,17 +40,16 @@ class TracedOperator:
     Attributes
     ----------
     segment
-        Collectives among several ranks divide an iteration into segments, each of which ends with
-        one.
+        Index of the segment. Each segment of an iteration ends with a collective of several ranks.
     operator, sizes
-        As in `repro.catalog.studies.operator_benchmarks`, without sizes where no microbenchmark
-        stands for it; or one of `HOSTS`, of which there is a call for each outermost operator.
+        As in `repro.catalog.studies.operator_benchmarks`; no sizes without a microbenchmark. Or one
+        of `HOSTS`, with a call for each outermost operator.
     autograd
-        Whether autograd records it for the backward pass, or runs it there.
+        Whether autograd records the operator for the backward pass, or runs it there.
     calls
-        How many.
+        Number of calls.
     traced_s
-        What the profiler saw of them, with its own cost.
+        Total time in the trace, in seconds, including the profiler's overhead.
     """
 
     segment: int
@@ -61,19 +61,19 @@ class TracedOperator:
 
 
 def read_operator_trace(text: str, ranks: int = 1) -> list[TracedOperator]:
-    """All operators of a trace.
+    """Read all operators of a trace.
 
     Parameters
     ----------
     text : str
-        The file's content.
+        Content of the file.
     ranks : int
-        Of the process group; collectives of one rank are no more than what the host does.
+        Size of the process group; collectives of one rank are only host work.
 
     Raises
     ------
     ReproError
-        It has no operators, or no shapes.
+        The trace has no operators, or no shapes.
     """
     events = [
         event
@@ -81,9 +81,9 @@ def read_operator_trace(text: str, ranks: int = 1) -> list[TracedOperator]:
         if isinstance(event, dict) and event.get("ph") == "X" and event.get("cat") == "cpu_op"
     ]
     if not any(event["name"].startswith("aten::") for event in events):
-        raise ReproError("has no operators; profile with torch.profiler's activity CPU")
+        raise ReproError("has no operators; fix: profile with ProfilerActivity.CPU")
     if not any("Input Dims" in event.get("args", {}) for event in events):
-        raise ReproError("its operators have no shapes; profile with record_shapes=True")
+        raise ReproError("its operators have no shapes; fix: profile with record_shapes=True")
     calls: defaultdict[tuple[int, str, Sizes, bool], list[float]] = defaultdict(list)
     segment = 0
     for operator, sizes, autograd, seconds in _operators(events, ranks):
@@ -96,12 +96,12 @@ def read_operator_trace(text: str, ranks: int = 1) -> list[TracedOperator]:
 
 
 def read_operator_file(path: Path, ranks: int = 1) -> list[TracedOperator]:
-    """`read_operator_trace` of a file, which may be packed by gzip.
+    """Read all operators of a trace file, which may be compressed by gzip.
 
     Raises
     ------
     ReproError
-        It cannot be read, or as there.
+        The file cannot be read, or its trace has no operators or no shapes.
     """
     try:
         return read_operator_trace(read_text(path), ranks)
@@ -112,43 +112,46 @@ def read_operator_file(path: Path, ranks: int = 1) -> list[TracedOperator]:
 def _operators(
     events: list[dict[str, Any]], ranks: int
 ) -> Iterator[tuple[str, Sizes, bool, float]]:
-    """In the order of time: each outermost operator, and what in it a microbenchmark stands for."""
-    # Ends of the operators of each thread that hold, or stand for, those within them, and of what
-    # autograd has a part in.
-    outer_until: defaultdict[Any, float] = defaultdict(float)
-    stands_until: defaultdict[Any, float] = defaultdict(float)
+    """Yield (operator, sizes, autograd, seconds) in order of time.
+
+    These are the host time of each outermost operator, collectives, operators with a
+    microbenchmark, and innermost operators without one.
+    """
+    # Per thread: end of the current outermost operator, of the current operator with a
+    # microbenchmark, and of the current operator with a part in autograd.
+    outermost_until: defaultdict[Any, float] = defaultdict(float)
+    benchmark_until: defaultdict[Any, float] = defaultdict(float)
     autograd_until: defaultdict[Any, float] = defaultdict(float)
     ordered = sorted(events, key=lambda event: (event["ts"], -event["dur"]))
-    recorded = _recorded(ordered)
+    recorded = _recorded_for_backward(ordered)
     for number, event in enumerate(ordered):
         thread, start, seconds = event["tid"], event["ts"], event["dur"] * 1e-6
         end = start + event["dur"]
-        room, _, short = event["name"].partition("::")
+        namespace, _, short = event["name"].partition("::")
         args: Mapping[str, Any] = event.get("args", {})
         if number in recorded or event["name"].startswith(_ENGINE):
             autograd_until[thread] = max(autograd_until[thread], end)
         autograd = start < autograd_until[thread]
-        if room == "c10d" and short in COLLECTIVES and ranks > 1:
+        if namespace == "c10d" and short in COLLECTIVES and ranks > 1:
             yield COLLECTIVES[short], (collective_bytes(args),), autograd, seconds
-        if room != "aten":
+        if namespace != "aten":
             continue
-        if start >= outer_until[thread]:
-            outer_until[thread] = end
+        if start >= outermost_until[thread]:
+            outermost_until[thread] = end
             yield HOST_OF_VIEW if short in _VIEWS else HOST, (), autograd, 0.0
-        if start < stands_until[thread]:
+        if start < benchmark_until[thread]:
             continue
-        if found := benchmark_of(event["name"], args):
-            stands_until[thread] = end
-            yield *found, autograd, seconds
+        if benchmark := benchmark_of(event["name"], args):
+            benchmark_until[thread] = end
+            yield *benchmark, autograd, seconds
         elif number + 1 == len(ordered) or ordered[number + 1]["ts"] >= end:
             yield short, (), autograd, seconds
 
 
-def _recorded(ordered: Sequence[Mapping[str, Any]]) -> set[int]:
-    """Which of these events the backward pass has steps for, of those that hold each other the
-    outer ones."""
+def _recorded_for_backward(ordered: Sequence[Mapping[str, Any]]) -> set[int]:
+    """Return the indices of events that have a step in the backward pass; the outer if nested."""
     arguments = [event.get("args", {}) for event in ordered]
-    # Steps say which thread they were recorded on.
+    # Only steps of the backward pass have the id of their forward thread.
     steps = {args.get(_NUMBER) for args in arguments if args.get("Fwd thread id")} - {None}
     last: dict[Any, int] = {}
     until: defaultdict[Any, float] = defaultdict(float)

@@ -1,8 +1,8 @@
-"""Read what the OSU micro-benchmarks print: times of collectives, times and rates of two ranks.
+"""Reader of OSU micro-benchmarks: times of collectives, times and rates between two ranks.
 
-The forms and meanings are those of the benchmarks' sources (c/mpi/collective/blocking/osu_*.c,
-c/mpi/pt2pt/standard/osu_*.c and c/nccl/ of 7.x, c/util/osu_util_mpi.c for what is printed).
-The variants with NCCL and RCCL, on CUDA and ROCm, print the same under another title.
+Formats and definitions are from the benchmarks' sources (c/mpi/collective/blocking/osu_*.c,
+c/mpi/pt2pt/standard/osu_*.c and c/nccl/ of 7.x, c/util/osu_util_mpi.c for the printed columns).
+The variants with NCCL and RCCL, on CUDA and ROCm, print the same with another title.
 """
 
 import re
@@ -13,9 +13,9 @@ from repro.logs.measurements import (
     POINT_TO_POINT,
     Measurement,
     Reading,
-    known,
     measured,
     numbered_lines,
+    require_ranks,
 )
 
 TITLE = re.compile(r"# OSU (?:(?:MPI|[A-Z]+CCL)(?:-[A-Z]+)? )?(?P<test>.+?) Test\b")
@@ -23,28 +23,29 @@ TITLE = re.compile(r"# OSU (?:(?:MPI|[A-Z]+CCL)(?:-[A-Z]+)? )?(?P<test>.+?) Test
 
 @dataclass(frozen=True)
 class _Test:
-    """What a benchmark measures.
+    """Definition of a benchmark's columns.
 
     Attributes
     ----------
-    shares
-        Whether the printed size is one rank's share, of which nccl-tests' size has one per rank.
+    per_rank
+        Whether the printed size is that of one rank; nccl-tests' size is then `ranks` times as
+        large.
     messages
-        Messages that the printed rate counts in one message's time; 0 where a time is printed.
+        Messages that the printed rate counts per message time; 0 if a time is printed.
     """
 
     collective: str
-    shares: bool = False
+    per_rank: bool = False
     messages: int = 0
 
 
-# osu_allgather hands `size` bytes of each rank to MPI_Allgather, and osu_alltoall `size` bytes for
-# each peer to MPI_Alltoall. osu_reduce_scatter divides `size` bytes over the ranks.
+# Each rank contributes `size` bytes in osu_allgather, and sends `size` bytes to each peer in
+# osu_alltoall. osu_reduce_scatter divides `size` bytes over the ranks.
 _TESTS: Mapping[str, _Test] = {
     "Allreduce Latency": _Test("all_reduce"),
-    "Allgather Latency": _Test("all_gather", shares=True),
+    "Allgather Latency": _Test("all_gather", per_rank=True),
     "Reduce_scatter Latency": _Test("reduce_scatter"),
-    "All-to-All Personalized Exchange Latency": _Test("all_to_all", shares=True),
+    "All-to-All Personalized Exchange Latency": _Test("all_to_all", per_rank=True),
     "Broadcast Latency": _Test("broadcast"),
     "Reduce Latency": _Test("reduce"),
     "Latency": _Test("send_recv"),
@@ -56,26 +57,26 @@ _DTYPES = {"MPI_CHAR": "int8", "MPI_INT": "int32", "MPI_FLOAT": "float"}
 
 
 def read_osu(text: str, ranks: int | None) -> Reading:
-    """Measurements of what one or several benchmarks printed.
+    """Read the output of one or several benchmarks.
 
-    The size becomes nccl-tests': times the ranks for all-gather and all-to-all, as printed for the
-    others. The time of a collective is the mean over ranks and iterations. That of osu_latency is
-    half of a round trip. osu_bw and osu_bibw print MB/s (1e6 B/s) of windows of messages (64
-    unless told), so that their time is what one message adds to a full pipe: size over rate.
-    osu_bibw counts both directions; its time, 2 x size over rate, is that of one message each way
-    at once, which is nccl-tests' send_recv on two ranks.
+    The size is converted to nccl-tests': multiplied by the ranks for all-gather and all-to-all, as
+    printed for the others. The time of a collective is the mean over ranks and iterations, that of
+    osu_latency half of a round trip. osu_bw and osu_bibw print MB/s (1e6 B/s) for windows of
+    messages (64 by default), so the time of one message is size over rate. osu_bibw counts both
+    directions: its time, 2 x size over rate, is that of one message in each direction at once,
+    which is nccl-tests' send_recv on two ranks.
 
     Parameters
     ----------
     text : str
-        The file's content.
+        Content of the file.
     ranks
-        How many took part in the collectives; no benchmark prints it.
+        Number of ranks of the collectives; no benchmark prints it.
 
     Raises
     ------
-    ReproError
-        There is a collective, and `ranks` is None.
+    RanksMissing
+        The log has a collective, and `ranks` is None.
     """
     rows: list[Measurement] = []
     skipped: list[str] = []
@@ -87,14 +88,16 @@ def read_osu(text: str, ranks: int | None) -> Reading:
             title = TITLE.match(line)
             test, dtype, columns = _TESTS.get(title["test"] if title else ""), None, []
             if test is None:
-                read = ", ".join(_TESTS)
-                skipped.append(f"line {number}: {line[2:]!r} is not read; read are {read}")
+                tests = ", ".join(_TESTS)
+                skipped.append(
+                    f"line {number}: {line[2:]!r} is not supported; choose from: {tests}"
+                )
         elif line.startswith("# Size  "):
             columns = re.split(r"\s{2,}", line.removeprefix("# "))
         elif datatype := _DATATYPE.match(line):
             dtype = _DTYPES.get(datatype[1], datatype[1])
         elif test and columns and line[:1].isdigit():
-            n = POINT_TO_POINT if test.collective == "send_recv" else known(ranks)
+            n = POINT_TO_POINT if test.collective == "send_recv" else require_ranks(ranks)
             try:
                 rows.append(_row(line.split(), columns, test, dtype, n))
             except ValueError as problem:
@@ -114,12 +117,13 @@ def _row(
     if "Transmit Size" in row:
         raise ValueError("derived datatypes (-D) move another size than the printed one")
     if row.get("Validation", "Pass") != "Pass":
-        raise ValueError(f"its validation says {row['Validation']!r}")
+        raise ValueError(f"its validation is {row['Validation']!r}")
     size, printed = int(row["Size"]), float(words[1])
     if test.messages and not printed > 0:
         raise ValueError(f"its rate is {printed:g} MB/s")
     time_us = test.messages * size / printed if test.messages else printed
-    found = measured(test.collective, dtype, size * (ranks if test.shares else 1), ranks, time_us)
+    size_bytes = size * (ranks if test.per_rank else 1)
+    measurement = measured(test.collective, dtype, size_bytes, ranks, time_us)
     if not re.fullmatch(r"\d+\.\d\d", words[1]):
         raise ValueError("its second column lacks the two decimals that are always printed")
-    return found
+    return measurement

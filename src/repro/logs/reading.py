@@ -1,4 +1,4 @@
-"""Read a log of collectives, whichever tool wrote it."""
+"""Reader of logs of collectives, for all supported tools."""
 
 import re
 import zlib
@@ -15,7 +15,7 @@ from repro.logs.measurements import Reading, as_frame
 from repro.logs.nccl_tests import read_nccl_tests
 
 _Reader = Callable[[str, str | None, int | None], Reading]
-# `collective` is for nccl-tests alone: every other log names what it measured.
+# Only nccl-tests' reader uses `collective`: all other logs contain the collective's name.
 _READERS: Mapping[str, _Reader] = {
     "nccl-tests": read_nccl_tests,
     "OSU micro-benchmarks": lambda text, _, ranks: osu.read_osu(text, ranks),
@@ -35,34 +35,43 @@ _TEXT_SIGNS = {
 
 
 def read_log(path: Path, collective: str | None = None, ranks: int | None = None) -> pd.DataFrame:
-    """Measurements of one file of nccl-tests, OSU micro-benchmarks, DeepSpeed or Kineto.
+    """Read a file of nccl-tests, OSU micro-benchmarks, DeepSpeed or Kineto.
 
     Parameters
     ----------
     path : Path
-        What the tool printed or wrote, possibly packed by gzip. Its content tells the tool.
+        Output of the tool, which may be compressed by gzip. The tool is recognized by the content.
     collective, ranks : optional
-        Used where the file does not say.
+        Used if the file does not contain them.
 
     Returns
     -------
     DataFrame
-        A row per measurement, with the fields of `measurements.Measurement`; what a tool defines
-        otherwise than nccl-tests is converted, as its reader says. `attrs["tool"]` is one of
-        `TOOLS`, `attrs["skipped"]` lists what was not read, each with its place and why.
+        A row per measurement, with the fields of `measurements.Measurement`. Readers convert sizes
+        and bandwidths to nccl-tests' definitions. `attrs["tool"]` is one of `TOOLS`;
+        `attrs["skipped"]` lists skipped parts with their place and the reason.
 
     Raises
     ------
     RanksMissing
-        It does not say how many ranks there were.
+        The number of ranks is missing.
     ReproError
-        There is no such file, it is of no known tool or of several, it has no measurement, or it
-        does not say which collective it measured.
+        The file does not exist, belongs to no or several tools, or has no measurement; or the name
+        of the collective is missing.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "log.txt"
+    >>> lines = "# OSU MPI Allreduce Latency Test", "# Size  Avg Latency(us)", "1048576  240.13"
+    >>> _ = path.write_text(chr(10).join(lines))
+    >>> read_log(path, ranks=4)[["collective", "size_bytes", "time_us"]].values.tolist()
+    [['all_reduce', 1048576, 240.13]]
     """
     if collective is not None:
         bus_factor(collective, 2)
     if ranks is not None and ranks < 1:
-        raise ReproError(f"ranks is {ranks}; wanted is 1 or more")
+        raise ReproError(f"ranks is {ranks}; fix: pass 1 or more")
     try:
         text = read_text(path)
         tool = _tool(text)
@@ -78,42 +87,48 @@ def read_log(path: Path, collective: str | None = None, ranks: int | None = None
 
 
 def read_text(path: Path) -> str:
-    """A file's text, also of one packed by gzip; errors do not name it."""
+    """Return the text of a file, which may be compressed by gzip.
+
+    Raises
+    ------
+    ReproError
+        The file cannot be read; the message does not contain the path.
+    """
     try:
         content = Path(path).read_bytes()
     except FileNotFoundError:
         raise ReproError("no such file") from None
     except IsADirectoryError:
-        raise ReproError("is a folder; name one file in it") from None
+        raise ReproError("is a folder; fix: name one file in it") from None
     except OSError as error:
         raise ReproError(f"cannot be read ({error.strerror})") from None
     if content.startswith(b"\x1f\x8b"):
-        content = _unpacked(content)
+        content = _decompress(content)
     return content.decode("utf-8", errors="replace")
 
 
-def _unpacked(packed: bytes) -> bytes:
-    """The content of a gzip file; of one that ends early, what can be unpacked."""
+def _decompress(compressed: bytes) -> bytes:
+    """Decompress a gzip file; a truncated one as far as possible."""
     parts = []
-    while packed:
+    while compressed:
         member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
         try:
-            parts.append(member.decompress(packed))
+            parts.append(member.decompress(compressed))
         except zlib.error as error:
-            raise ReproError(f"cannot be unpacked ({error})") from None
-        packed = member.unused_data
+            raise ReproError(f"cannot be decompressed ({error})") from None
+        compressed = member.unused_data
     return b"".join(parts)
 
 
 def _tool(text: str) -> str:
-    """The tool that wrote a text; a trace may hold any words, so that JSON has signs of its own."""
+    """Return the tool that wrote a text; JSON has its own signs: traces may contain any text."""
     if re.match(r"\s*\{", text):
         first = next((tool for tool, sign in _JSON_SIGNS.items() if sign.search(text)), None)
-        found = [first] if first else []
+        tools = [first] if first else []
     else:
-        found = [tool for tool, sign in _TEXT_SIGNS.items() if sign.search(text)]
-    if not found:
-        raise ReproError(f"is no log of a known tool; known are {', '.join(TOOLS)}")
-    if len(found) > 1:
-        raise ReproError(f"has logs of {' and '.join(found)}; keep each in a file of its own")
-    return found[0]
+        tools = [tool for tool, sign in _TEXT_SIGNS.items() if sign.search(text)]
+    if not tools:
+        raise ReproError(f"is not a log of a supported tool; choose from: {', '.join(TOOLS)}")
+    if len(tools) > 1:
+        raise ReproError(f"has logs of {' and '.join(tools)}; fix: use a separate file for each")
+    return tools[0]

@@ -1,4 +1,4 @@
-"""JSON of a program that was killed while it wrote: what is whole of it."""
+"""Parser for JSON that may be truncated because its writer was killed."""
 
 import json
 import re
@@ -10,27 +10,27 @@ _BETWEEN = re.compile(r"[\s,]*")
 
 
 def read_json(text: str, items: str, skipped: list[str]) -> dict[str, Any]:
-    """A JSON object, also one that ends early.
+    """Parse a JSON object, which may be truncated.
 
-    Of such a one: what stands before its list `items`, and that list's items that are whole.
-    `skipped` then gets one entry, with the character at which it breaks off.
+    A truncated one gives the keys before its list `items`, and the complete items of that list.
+    `skipped` then gets an entry with the character at which the text ends.
 
     Raises
     ------
     ReproError
-        It is JSON, but no object.
+        The text is JSON, but not an object.
     """
     try:
         content = json.loads(text)
     except json.JSONDecodeError as problem:
         skipped.append(f"character {problem.pos + 1}: the file ends early ({problem.msg})")
-        return _beginning(text, items)
+        return _complete_items(text, items)
     if not isinstance(content, dict):
-        raise ReproError(f"is a JSON {type(content).__name__}; wanted is an object")
+        raise ReproError(f"is a JSON {type(content).__name__}; fix: use a file with a JSON object")
     return content
 
 
-def _beginning(text: str, items: str) -> dict[str, Any]:
+def _complete_items(text: str, items: str) -> dict[str, Any]:
     found = re.search(rf',?\s*"{items}"\s*:\s*\[', text)
     if not found:
         return {}

@@ -1,1 +1,1 @@
-"""What is recorded beside the timers: NIC counters, and the environment of a run."""
+"""Measurements in addition to timers: NIC counters, memory, communication logs, provenance."""

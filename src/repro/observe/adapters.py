@@ -1,4 +1,4 @@
-"""The network adapters of this node, as sysfs shows them: HCA ports and IP interfaces."""
+"""Network adapters of this node, read from sysfs: HCA ports and IP interfaces."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +20,9 @@ class Port:
     link_layer
         `InfiniBand`, or `Ethernet` for RoCE.
     active
-        Whether its link is up.
+        Whether the link is up.
     rate_gbps
-        Nominal rate of the link.
+        Nominal link rate, in Gbit/s.
     """
 
     hca: str
@@ -33,10 +33,11 @@ class Port:
 
     @property
     def name(self) -> str:
-        """As NCCL names it."""
+        """NCCL's name of the port."""
         return f"{self.hca}:{self.number}"
 
     def __str__(self) -> str:
+        """Return name, link layer, state and rate on one line."""
         state = "active" if self.active else "down"
         return f"{self.name} ({self.link_layer}, {state}, {self.rate_gbps:g} Gbit/s)"
 
@@ -48,11 +49,11 @@ class Interface:
     Attributes
     ----------
     up
-        Whether it can carry packets.
+        Whether the interface can carry packets.
     physical
-        Whether there is a device behind it: bridges, containers' and other virtual ones have none.
+        Whether it has a hardware device; bridges and container interfaces have none.
     speed_gbps
-        Nominal rate; None where the driver does not say.
+        Nominal rate, in Gbit/s; None if the driver does not report it.
     """
 
     name: str
@@ -62,13 +63,14 @@ class Interface:
     speed_gbps: float | None
 
     def __str__(self) -> str:
+        """Return name, kind, state and rate on one line."""
         virtual = "" if self.physical else ", virtual"
         rate = f", {self.speed_gbps:g} Gbit/s" if self.speed_gbps else ""
         return f"{self.name} ({self.kind}, {'up' if self.up else 'down'}{virtual}{rate})"
 
 
 def read_ports(sys: Path = SYS) -> list[Port]:
-    """All ports of all HCAs, by name and number."""
+    """Read the ports of all HCAs, sorted by name and number."""
     return [
         Port(
             hca=folder.parent.parent.name,
@@ -82,7 +84,7 @@ def read_ports(sys: Path = SYS) -> list[Port]:
 
 
 def read_interfaces(sys: Path = SYS) -> list[Interface]:
-    """All IP interfaces but the loopback, by name."""
+    """Read all IP interfaces except the loopback, sorted by name."""
     return [
         Interface(
             name=folder.name,
@@ -97,7 +99,7 @@ def read_interfaces(sys: Path = SYS) -> list[Interface]:
 
 
 def _kind(folder: Path) -> Kind:
-    # HPE names Slingshot's interfaces so; to IP they are Ethernet.
+    # Linux reports Slingshot interfaces as Ethernet; HPE names them hsn*.
     if folder.name.startswith("hsn"):
         return "slingshot"
     return _KINDS.get(int(_text(folder / "type")), "other")

@@ -1,4 +1,4 @@
-"""What ranks' monotonic clocks are ahead of rank 0's, and times put on that one."""
+"""Clock offsets between each rank and rank 0, and conversion of times to rank 0's clock."""
 
 from dataclasses import dataclass
 from typing import TypeVar
@@ -11,16 +11,16 @@ _Times = TypeVar("_Times", float, NDArray[np.float64])
 
 @dataclass(frozen=True)
 class ClockOffset:
-    """What a rank's monotonic clock is ahead of rank 0's.
+    """Offset of a rank's monotonic clock from rank 0's.
 
     Attributes
     ----------
     at_s
-        When, on the rank's own clock.
+        Time of the measurement on the rank's own clock, in seconds.
     offset_s
-        The rank's clock minus rank 0's; negative if it is behind.
+        The rank's clock minus rank 0's; negative if the rank's clock is behind.
     uncertainty_s
-        The most that `offset_s` can be wrong by: half of the round trip.
+        Largest possible error of `offset_s`: half of the round trip.
     """
 
     at_s: float
@@ -29,12 +29,11 @@ class ClockOffset:
 
 
 def on_rank0_clock(time_s: _Times, before: ClockOffset, after: ClockOffset) -> _Times:
-    """Times on a rank's clock, as rank 0's clock would have shown them, in seconds.
+    """Convert times on a rank's clock to rank 0's clock, in seconds.
 
-    The offset is taken as linear in time through two measurements of this rank, so that clocks of
-    different rates (by some parts per million) agree all along, not at one end only. Between the
-    two the result is wrong by the larger of their uncertainties at most, as far as the rates are
-    constant; before and after it is extrapolated.
+    The offset is linear in time through two measurements of this rank, because clock rates differ
+    by some parts per million. For constant rates, the error between the two measurements is at
+    most the larger of their uncertainties. Times before or after them are extrapolated.
 
     Raises
     ------
@@ -43,7 +42,8 @@ def on_rank0_clock(time_s: _Times, before: ClockOffset, after: ClockOffset) -> _
     """
     if after.at_s <= before.at_s:
         raise ValueError(
-            f"offsets measured at {before.at_s} s and {after.at_s} s: the second must be later"
+            f"offsets measured at {before.at_s} s and {after.at_s} s: the second must be later; "
+            "fix: pass the earlier one as `before`"
         )
     drift = (after.offset_s - before.offset_s) / (after.at_s - before.at_s)
     return time_s - before.offset_s - drift * (time_s - before.at_s)

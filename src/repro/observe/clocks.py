@@ -1,8 +1,8 @@
-"""Monotonic clocks of ranks on different machines, on one axis: rank 0's.
+"""Measurement of the offset between each rank's monotonic clock and rank 0's.
 
-Source: Cristian, "Probabilistic clock synchronization", Distributed Computing 3 (1989): a peer's
-stamp lies between the two of the round trip that fetched it, so the middle of these is wrong by
-half of the round trip at most, however unequal its two ways; the shortest of many rounds is kept.
+Source: Cristian, "Probabilistic clock synchronization", Distributed Computing 3 (1989). A peer
+reads its clock during a round trip. The midpoint of the trip is therefore wrong by at most half of
+it, even if the two directions take unequal times. The shortest of many round trips is used.
 """
 
 import time
@@ -15,38 +15,38 @@ import torch.distributed as dist
 
 from repro.observe.clock_offsets import ClockOffset
 
-# Enough for one that no other work on either machine prolonged; some milliseconds for each peer.
+# Enough that one round trip is not delayed by other processes; takes some milliseconds per peer.
 ROUNDS = 50
 
 
 def measure_offset(
     rounds: int = ROUNDS, clock: Callable[[], float] = time.monotonic
 ) -> ClockOffset:
-    """This rank's clock against rank 0's, measured now; all ranks of the default group call it.
+    """Measure the offset of this rank's clock from rank 0's, now.
 
-    Rank 0 serves the others in turn, so that no two round trips wait for each other; who is not
-    its turn waits. With NCCL the messages are on the current GPU, and the host's stamps include
-    what it takes to start and to notice them: the uncertainty is larger, not wrong.
+    All ranks of the default group must call this. Rank 0 measures one peer after another, so that
+    round trips do not delay each other. With NCCL, messages are on the current GPU and host times
+    include the launch and the synchronization, which increases the uncertainty.
 
     Parameters
     ----------
     rounds
-        Round trips with each rank, one at least.
+        Round trips with each rank, at least one.
     clock
-        The clock to measure, in seconds.
+        Clock to measure, in seconds.
     """
-    # With NCCL a group's communicator comes with the first call that all of its ranks make.
+    # NCCL creates a group's communicator at the first call of all its ranks.
     dist.barrier()
     if dist.get_rank() != 0:
-        return _answer(rounds, clock)
+        return _answer_rank0(rounds, clock)
     for peer in range(1, dist.get_world_size()):
-        _ask(peer, rounds, clock)
+        _measure_peer(peer, rounds, clock)
     return ClockOffset(clock(), 0.0, 0.0)
 
 
-def _ask(peer: int, rounds: int, clock: Callable[[], float]) -> None:
-    """Exchange messages with a rank, and tell it its offset by the shortest of the rounds."""
-    message, stamps, result = _numbers(1), _numbers(rounds), _numbers(3)
+def _measure_peer(peer: int, rounds: int, clock: Callable[[], float]) -> None:
+    """Measure a peer's offset by its shortest round trip, and send the offset to the peer."""
+    message, stamps, result = _zeros(1), _zeros(rounds), _zeros(3)
     begins, ends = np.empty(rounds), np.empty(rounds)
     for number in range(rounds):
         begins[number] = clock()
@@ -61,9 +61,9 @@ def _ask(peer: int, rounds: int, clock: Callable[[], float]) -> None:
     _exchange(dist.isend, result, peer)
 
 
-def _answer(rounds: int, clock: Callable[[], float]) -> ClockOffset:
-    message, stamps, result = _numbers(1), _numbers(rounds), _numbers(3)
-    # Sent after the last round: copying them to a GPU in each would prolong it.
+def _answer_rank0(rounds: int, clock: Callable[[], float]) -> ClockOffset:
+    message, stamps, result = _zeros(1), _zeros(rounds), _zeros(3)
+    # Sent after the last round trip: copying a time to a GPU would prolong each of them.
     at = torch.empty(rounds, dtype=torch.float64)
     for number in range(rounds):
         _receive(message, 0)
@@ -75,13 +75,13 @@ def _answer(rounds: int, clock: Callable[[], float]) -> ClockOffset:
     return ClockOffset(*result.tolist())
 
 
-def _numbers(count: int) -> torch.Tensor:
+def _zeros(count: int) -> torch.Tensor:
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
     return torch.zeros(count, dtype=torch.float64, device=device)
 
 
 def _exchange(operation: Callable[..., Any], message: torch.Tensor, peer: int) -> None:
-    """Send or receive through the group's own communicator: alone, each pair would get one."""
+    """Send or receive as a batch, which uses the group's communicator, not one for each pair."""
     for request in dist.batch_isend_irecv([dist.P2POp(operation, message, peer)]):
         request.wait()
 
@@ -89,5 +89,5 @@ def _exchange(operation: Callable[..., Any], message: torch.Tensor, peer: int) -
 def _receive(message: torch.Tensor, peer: int) -> None:
     _exchange(dist.irecv, message, peer)
     if message.is_cuda:
-        # NCCL has only been told to receive; the stamp must come after it did.
+        # NCCL has only enqueued the receive; the clock must be read after its completion.
         torch.cuda.current_stream().synchronize()

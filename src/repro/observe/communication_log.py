@@ -1,11 +1,11 @@
-"""A log of all collectives and messages of this process, taken at two doors that all of them pass.
+"""Log of all collectives and messages of this process, intercepted at two levels.
 
-What Python calls, by the functions of torch.distributed or by itself, goes through a method of the
-process group: while a log is open, the frequent ones note each call and hand it on. Everything,
-torch's functional collectives and its C++ too, ends in the operators `c10d::*`: these have a kernel
-in front of their own, which costs three times as much and is passed by for what was noted already.
-Backends, Megatron-Core and callers stay as they are, and no other operator is slowed. A call is
-over when its `Work.wait` returns.
+Calls from Python go through a method of `ProcessGroup`: while a log is open, the frequent methods
+are patched to record each call. All calls, also those of functional collectives and of C++, end in
+the operators `c10d::*`, for which a second kernel is registered. That kernel costs three times as
+much as the patched methods, so it is skipped for calls that a method has recorded. Backends,
+Megatron-Core and callers stay unchanged, and no other operator is slowed. A call ends when its
+`Work.wait` returns.
 """
 
 import math
@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from repro.observe.transfers import MESSAGES, Transfer, role_of
 
-# c10d's operators, and what they are.
+# Collective or message of each c10d operator.
 _OPERATIONS = {
     **dict.fromkeys(("allreduce_", "allreduce_coalesced_"), "all_reduce"),
     **dict.fromkeys(("allgather_", "_allgather_base_", "allgather_coalesced_"), "all_gather"),
@@ -33,12 +33,12 @@ _OPERATIONS = {
     **{f"{name}_": name for name in ("broadcast", "reduce", "gather", "scatter")},
     **{"send": "send", "recv_": "recv", "recv_any_source_": "recv", "barrier": "barrier"},
 }
-# The methods of a process group that Python calls often, what they are, and how many arguments of
-# tensors come first; behind them are whom a message is for, or options.
+# Frequently called methods of `ProcessGroup`: the operation, and the number of leading tensor
+# arguments. A message's peer, or options, follow.
 _METHODS = {
     "allreduce": ("all_reduce", 1),
     **{name: (name, 1) for name in ("broadcast", "reduce", "send", "recv")},
-    # The last of each is what the one before it was called until torch 2.12.
+    # Each third name is the one that the second method had until torch 2.12.
     **dict.fromkeys(("allgather", "all_gather_single", "_allgather_base"), ("all_gather", 2)),
     **dict.fromkeys(
         ("reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base"), ("reduce_scatter", 2)
@@ -47,21 +47,22 @@ _METHODS = {
     **{name: (name, 2) for name in ("gather", "scatter")},
     "barrier": ("barrier", 0),
 }
-# The dispatcher's key of the kernels: all tensors have it (but those of inference mode), these
-# operators have no kernel there, and without it what backends allocate is dispatched as ever.
+# Dispatch key of the logging kernels. All tensors have it (except in inference mode), the c10d
+# operators have no kernel for it, and excluding it does not change how backends allocate.
 _KEY = torch._C.DispatchKey.ADInplaceOrView
-_pass_by = torch._C._dispatch_tls_set_dispatch_key_excluded
-# Options of a call whose caller waits.
+_exclude_key = torch._C._dispatch_tls_set_dispatch_key_excluded
+# Options of a call that blocks its caller.
 _SYNCHRONOUS = SimpleNamespace(asyncOp=False)
-# On a GPU a moment is an event, whose time is known when the device has come to it.
+# Seconds, or on a GPU an event whose time can be read after the device has reached it.
 _Moment = float | torch.cuda.Event
-_in_use: "CommunicationLog | None" = None
+_open_log: "CommunicationLog | None" = None
 
 
 class _Call(NamedTuple):
-    """What is noted of a call while it is made: as little as can be, in caches that computing has
-    filled, and the rest when the log is taken. `options` may be c10d's, and `peer` is a rank of
-    the group."""
+    """Minimal record of a call; `CommunicationLog.take` derives the rest, after the iteration.
+
+    `options` may be an options object of c10d, and `peer` is a rank of the group.
+    """
 
     start: _Moment
     operation: str
@@ -75,24 +76,24 @@ class _Call(NamedTuple):
 
 
 class CommunicationLog:
-    """What this process calls in groups of more than one rank, while `logging` has it.
+    """Calls of this process in groups of more than one rank, recorded within `logging`.
 
     Parameters
     ----------
     phase
-        Says in which phase of the iteration the process is.
+        Returns the current phase of the iteration.
     """
 
     def __init__(self, phase: Callable[[], str]) -> None:
         self._phase = phase
         self._calls: list[_Call] = []
         self._ends: dict[int, _Moment] = {}
-        # Which calls these works are.
+        # Index of the call that each work belongs to.
         self._unfinished: dict[dist.Work, int] = {}
-        self._within = False
+        self._paused = False
 
     def take(self, iteration: int) -> list[Transfer]:
-        """What was called since the last time, as of `iteration`; the log is empty then."""
+        """Return the calls since the last `take` as those of `iteration`, and empty the log."""
         seconds = _clock(any(call.on_gpu for call in self._calls))
         found = [
             Transfer(
@@ -114,119 +115,128 @@ class CommunicationLog:
         self._calls, self._ends, self._unfinished = [], {}, {}
         return found
 
-    def one_call(
+    def record_as_one(
         self,
         operation: str,
         group: dist.ProcessGroup,
-        whole: torch.Tensor,
+        largest: torch.Tensor,
         collective: Callable[[], None],
     ) -> None:
-        """Note everything that a collective calls as one call."""
+        """Run a collective, and record all calls that it makes as one call.
 
-        def unseen() -> None:
-            self._within = True
+        The size, element type and device are those of its `largest` tensor.
+        """
+
+        def run_unrecorded() -> None:
+            self._paused = True
             try:
                 collective()
             finally:
-                self._within = False
+                self._paused = False
 
         number = len(self._calls)
-        self.note(operation, group, (whole,), _SYNCHRONOUS, None, unseen)
-        self._ends[number] = _now(whole.is_cuda)
+        self.record(operation, group, (largest,), _SYNCHRONOUS, None, run_unrecorded)
+        self._ends[number] = _now(largest.is_cuda)
 
-    def note(
+    def record(
         self,
         operation: str,
         group: dist.ProcessGroup,
-        sides: Sequence[Any],
+        buffers: Sequence[Any],
         options: Any,
         peer: int | None,
-        own: Callable[..., Any],
+        original: Callable[..., Any],
         *arguments: Any,
     ) -> Any:
-        """Make a call, and note it.
+        """Run a call, record it, and return its result.
 
         Parameters
         ----------
-        sides
-            What it gives and gets, each a tensor or lists of them.
+        buffers
+            Input and output, each a tensor or (nested) lists of tensors.
         options
-            Say as `asyncOp` whether the caller goes on before it is over; others do not.
+            Their attribute `asyncOp` is whether the caller continues before the call ends. Without
+            the attribute the call is asynchronous.
         peer
-            A message's rank in its group.
-        own
-            What is called, with the arguments behind it.
+            Rank, in the group, at the other end of a message.
+        original
+            Function to call with `arguments`.
         """
-        if self._within:
-            return own(*arguments)
-        size_bytes, dtype, on_gpu = 0, torch.uint8, False  # A barrier's, which moves nothing.
-        for side in sides:
-            if type(side) is list and len(side) == 1:
-                side = side[0]
-            if not isinstance(side, torch.Tensor):
-                flat = _flat(side)
+        if self._paused:
+            return original(*arguments)
+        size_bytes, dtype, on_gpu = 0, torch.uint8, False  # For a barrier, which moves no data.
+        for buffer in buffers:
+            if type(buffer) is list and len(buffer) == 1:
+                buffer = buffer[0]
+            if not isinstance(buffer, torch.Tensor):
+                flat = _flat(buffer)
                 if not flat:
                     continue
                 size_bytes = max(size_bytes, sum([tensor.nbytes for tensor in flat]))
-                side = flat[0]
-            size_bytes = max(size_bytes, side.nbytes)
-            dtype, on_gpu = side.dtype, side.is_cuda
+                buffer = flat[0]
+            size_bytes = max(size_bytes, buffer.nbytes)
+            dtype, on_gpu = buffer.dtype, buffer.is_cuda
         start = _now(on_gpu)
         number, phase = len(self._calls), self._phase()
         self._calls.append(
             _Call(start, operation, group, size_bytes, dtype, phase, options, peer, on_gpu)
         )
-        _pass_by(_KEY, True)
+        _exclude_key(_KEY, True)
         try:
-            result = own(*arguments)
+            result = original(*arguments)
         finally:
-            _pass_by(_KEY, False)
+            _exclude_key(_KEY, False)
         work = result[-1] if isinstance(result, tuple) else result
         if work is not None:
-            known = work if isinstance(work, dist.Work) else dist.Work.unbox(work)
-            self._unfinished[known] = number
+            unboxed = work if isinstance(work, dist.Work) else dist.Work.unbox(work)
+            self._unfinished[unboxed] = number
         return result
 
-    def waited(self, work: dist.Work) -> None:
-        """The caller has waited for a work; one that is unknown ends a batch of messages."""
+    def record_wait(self, work: dist.Work) -> None:
+        """Record that the caller has waited for a work.
+
+        A work that no recorded call returned is that of a batch, and ends all open messages.
+        """
         number = self._unfinished.pop(work, None)
         if number is not None:
             self._ends[number] = _now(self._calls[number].on_gpu)
             return
-        for one in self._unfinished.values():
-            if (call := self._calls[one]).operation in MESSAGES:
-                self._ends[one] = _now(call.on_gpu)
+        for number in self._unfinished.values():
+            if (call := self._calls[number]).operation in MESSAGES:
+                self._ends[number] = _now(call.on_gpu)
 
 
 @contextmanager
 def logging(log: CommunicationLog) -> Iterator[None]:
-    """Note what this process communicates in `log`."""
-    global _in_use
+    """Record in `log` all communication of this process within the context."""
+    global _open_log
     wait = dist.Work.wait
 
-    def noted_wait(work: dist.Work, *arguments: Any, **options: Any) -> Any:
+    def recorded_wait(work: dist.Work, *arguments: Any, **options: Any) -> Any:
         result = wait(work, *arguments, **options)
-        log.waited(work)
+        log.record_wait(work)
         return result
 
-    with ExitStack() as doors:
-        library = doors.enter_context(torch.library._scoped_library("c10d", "IMPL"))
+    with ExitStack() as patches:
+        library = patches.enter_context(torch.library._scoped_library("c10d", "IMPL"))
         for name in _OPERATIONS:
-            library.impl(name, _noting_kernel(log, name), _KEY.name, with_keyset=True)
+            library.impl(name, _recording_kernel(log, name), _KEY.name, with_keyset=True)
         for name in filter(partial(hasattr, dist.ProcessGroup), _METHODS):
-            method = _noting_method(log, name)
-            doors.enter_context(mock.patch.object(dist.ProcessGroup, name, method))
-        doors.enter_context(mock.patch.object(dist.Work, "wait", noted_wait))
-        _in_use = log
+            method = _recording_method(log, name)
+            patches.enter_context(mock.patch.object(dist.ProcessGroup, name, method))
+        patches.enter_context(mock.patch.object(dist.Work, "wait", recorded_wait))
+        _open_log = log
         try:
             yield
         finally:
-            _in_use = None
+            _open_log = None
 
 
 def logged_as(operation: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Have a collective that is made of messages, `collective(output, input, ..., group=...)`,
-    noted as the one call that it stands for."""
+    """Decorate a collective that is made of messages, so that it is recorded as one `operation`.
+
+    Its signature is `collective(output, input, ..., group=...)`.
+    """
 
     def decorate(collective: Callable[..., None]) -> Callable[..., None]:
         @wraps(collective)
@@ -238,52 +248,54 @@ def logged_as(operation: str) -> Callable[[Callable[..., None]], Callable[..., N
             **options: Any,
         ) -> None:
             ring = group or dist.group.WORLD
-            if _in_use is None or ring is None or ring.size() == 1:
+            if _open_log is None or ring is None or ring.size() == 1:
                 collective(output, input, *arguments, group=group, **options)
                 return
-            whole = max(output, input, key=torch.Tensor.numel)
+            largest = max(output, input, key=torch.Tensor.numel)
             inner = partial(collective, output, input, *arguments, group=group, **options)
-            _in_use.one_call(operation, ring, whole, inner)
+            _open_log.record_as_one(operation, ring, largest, inner)
 
         return call
 
     return decorate
 
 
-def _noting_method(log: CommunicationLog, name: str) -> Callable[..., Any]:
-    """What stands in front of a process group's own method."""
-    own = getattr(dist.ProcessGroup, name)
-    operation, sides = _METHODS[name]
-    is_message, note = operation in MESSAGES, log.note
+def _recording_method(log: CommunicationLog, name: str) -> Callable[..., Any]:
+    """Return a replacement of a `ProcessGroup` method that records each call."""
+    original = getattr(dist.ProcessGroup, name)
+    operation, tensors = _METHODS[name]
+    is_message, record = operation in MESSAGES, log.record
 
     def method(group: dist.ProcessGroup, *arguments: Any, **options: Any) -> Any:
         if options:
-            if sides:  # The kernel knows their names.
-                return own(group, *arguments, **options)
-            return note(operation, group, (), options["opts"], None, partial(own, group, **options))
+            if tensors:  # Recorded by the kernel, which sees the arguments by position.
+                return original(group, *arguments, **options)
+            inner = partial(original, group, **options)
+            return record(operation, group, (), options["opts"], None, inner)
         peer = arguments[1] if is_message else None
         chosen = arguments[-1] if arguments else None
-        return note(operation, group, arguments[:sides], chosen, peer, own, group, *arguments)
+        buffers = arguments[:tensors]
+        return record(operation, group, buffers, chosen, peer, original, group, *arguments)
 
     return method
 
 
-def _noting_kernel(log: CommunicationLog, name: str) -> Callable[..., Any]:
-    """What stands in front of c10d's own kernels of an operator."""
+def _recording_kernel(log: CommunicationLog, name: str) -> Callable[..., Any]:
+    """Return a kernel that records each call of a c10d operator and then redispatches it."""
     operator = getattr(torch.ops.c10d, name).default
-    at = {one.name: number for number, one in enumerate(operator._schema.arguments)}
-    sides, peer_at = at["process_group"], at.get("dst", at.get("src"))
+    at = {argument.name: number for number, argument in enumerate(operator._schema.arguments)}
+    tensors, peer_at = at["process_group"], at.get("dst", at.get("src"))
     asynchronous_at = at.get("async_op")
     below = torch._C._dispatch_keyset_full_after(_KEY)
 
-    # None of them has an argument that goes by name only. The operators' default is left out;
-    # messages are requests, which have no such word.
+    # No operator has keyword-only arguments. `async_op` is absent at its default, and from
+    # messages, which are always asynchronous.
     def kernel(keys: Any, *arguments: Any) -> Any:
         waits = asynchronous_at is not None and arguments[asynchronous_at:][:1] == (False,)
-        return log.note(
+        return log.record(
             _OPERATIONS[name],
-            dist.ProcessGroup.unbox(arguments[sides]),
-            () if name == "barrier" else arguments[:sides],
+            dist.ProcessGroup.unbox(arguments[tensors]),
+            () if name == "barrier" else arguments[:tensors],
             _SYNCHRONOUS if waits else None,
             None if peer_at is None else arguments[peer_at],
             operator.redispatch,
@@ -294,12 +306,12 @@ def _noting_kernel(log: CommunicationLog, name: str) -> Callable[..., Any]:
     return kernel
 
 
-def _flat(side: Any) -> Sequence[torch.Tensor]:
-    if isinstance(side, torch.Tensor):
-        return (side,)
-    if side and isinstance(side[0], torch.Tensor):
-        return side  # type: ignore[no-any-return]
-    return [tensor for part in side for tensor in _flat(part)]
+def _flat(buffer: Any) -> Sequence[torch.Tensor]:
+    if isinstance(buffer, torch.Tensor):
+        return (buffer,)
+    if buffer and isinstance(buffer[0], torch.Tensor):
+        return buffer  # type: ignore[no-any-return]
+    return [tensor for part in buffer for tensor in _flat(part)]
 
 
 def _now(on_gpu: bool) -> _Moment:
@@ -313,7 +325,10 @@ def _event() -> torch.cuda.Event:
 
 
 def _clock(on_gpu: bool) -> Callable[[_Moment], float]:
-    """Turns moments into seconds, events by one that is recorded now, when all are over."""
+    """Return a converter of moments to seconds on the monotonic clock.
+
+    GPU events are converted by their distance from an event that is recorded now, after all others.
+    """
     if not on_gpu:
         return lambda moment: moment if isinstance(moment, float) else math.nan
     torch.cuda.synchronize()

@@ -1,8 +1,8 @@
-"""All byte counters of this node: HCA ports, IP interfaces, Slingshot adapters, GPUs' links.
+"""Byte counters of this node: HCA ports, IP interfaces, Slingshot adapters, NVLink and PCIe.
 
-Columns overlap and are not to be added up: an HCA port or a Slingshot adapter also carries its own
-IP interface's bytes, a bridge or a bond those of its members, PCIe those that a NIC fetches from
-GPU memory.
+Columns overlap, so do not add them up. An HCA port or a Slingshot adapter also counts the bytes of
+its IP interface. A bridge or bond counts those of its members, PCIe those that a NIC reads from a
+GPU.
 """
 
 import os
@@ -16,17 +16,17 @@ from repro.errors import one_line
 from repro.observe.adapters import SYS, read_interfaces, read_ports
 from repro.observe.nvml import gpu_counters
 
-# Octets that a port's counters count in (InfiniBand Architecture Specification, PortXmitData).
+# Unit of HCA port counters, in bytes (InfiniBand Architecture Specification, PortXmitData).
 _WORD_BYTES = 4
-# Where counters of 32 bits stop: the specification has them saturate, not wrap.
-_FULL = 2**32 - 1
-# More than the longest counter with its time stamp.
+# Maximum of 32-bit counters: the specification says that they saturate, not wrap.
+_SATURATED = 2**32 - 1
+# Longer than any counter with its time stamp.
 _TEXT_BYTES = 128
 
 
 @dataclass(frozen=True)
 class Counters:
-    """The byte counters of a node.
+    """Byte counters of a node.
 
     Attributes
     ----------
@@ -34,12 +34,12 @@ class Counters:
         `mlx5_0:1` for a port of an HCA, `eth0`, `ib0` or `hsn0` for an IP interface, `cxi0` for a
         Slingshot adapter, `gpu0 NVLink` and `gpu0 PCIe` in the driver's order of GPUs.
     read
-        Returns (received, sent) bytes of each, in that order, for `repro.observe.nic`. It does not
-        fail for a counter that cannot be read: that counter stays where it was, and if it can be
-        read again later the bytes in between are in the next step.
+        Returns (received, sent) bytes of each counter in the order of `names`. It does not raise if
+        a counter cannot be read: the counter then keeps its last value. If it can be read again,
+        the next value includes the bytes in between.
     failures
-        Why a counter could not be read, by name, as of its first failure; a series with an entry
-        here is not to be trusted from some time on.
+        Reason of the first failure of each counter that failed, by name. The series of such a
+        counter is not valid after that.
     """
 
     names: tuple[str, ...]
@@ -49,20 +49,19 @@ class Counters:
 
 @contextmanager
 def open_counters(sys: Path = SYS) -> Iterator[Counters]:
-    """Open all counters that can be read now; the others have no column.
+    """Open all counters that can be read now; others get no column.
 
-    Those are of active HCA ports and of IP interfaces that are up, virtual ones too, but not the
-    loopback; sysfs shows the interfaces of the network namespace in which it was mounted. Files
-    stay open, so that a sample costs some microseconds for each.
+    These are the counters of active HCA ports and of IP interfaces that are up, including virtual
+    ones, without the loopback. sysfs shows the interfaces of the network namespace in which it was
+    mounted. Files stay open, so a sample takes some microseconds per counter.
 
     RDMA bypasses the statistics of Slingshot's IP interfaces, so the driver's telemetry is read
     too. Sources: `HewlettPackard/shs-cxi-driver` (`cass_telem.c`: `value@seconds.nanoseconds`) and
-    libfabric's `cxip_telemetry.c`, which waits for a refresh that the module parameter
-    `cntr_refresh_interval` sets: with such drivers the series has steps of that length. Not yet
-    checked on a Slingshot adapter.
+    libfabric's `cxip_telemetry.c`. The module parameter `cntr_refresh_interval` sets the refresh
+    interval, which is then the time step of the series. Not yet checked on a Slingshot adapter.
 
-    HCA ports: where the kernel or OFED offers counters of 64 bits they are read; one of 32 bits
-    counts 16 GiB and stops, and is then a failure.
+    HCA ports: 64-bit counters are read if the kernel or OFED has them. A 32-bit counter stops at
+    16 GiB, and is then reported as a failure.
     """
     with ExitStack() as stack:
         readers: dict[str, Callable[[], tuple[int, int]]] = {}
@@ -95,10 +94,10 @@ class _Source(NamedTuple):
 
 
 def _sources(sys: Path) -> Iterator[_Source]:
-    """The files of active HCA ports, of IP interfaces that are up, and of Slingshot adapters."""
+    """Find the files of active HCA ports, IP interfaces that are up, and Slingshot adapters."""
     for port in read_ports(sys):
         folder = sys / "class/infiniband" / port.hca / "ports" / str(port.number)
-        # OFED's, of kernels before 4.5; since then `counters` has 64 bits where the HCA does.
+        # OFED's names before Linux 4.5; since then `counters` has 64 bits if the HCA has.
         names = ("counters_ext/port_rcv_data_64", "counters_ext/port_xmit_data_64")
         if not (folder / names[0]).exists():
             names = ("counters/port_rcv_data", "counters/port_xmit_data")
@@ -116,27 +115,28 @@ def _sources(sys: Path) -> Iterator[_Source]:
 
 
 def _reader(source: _Source, stack: ExitStack) -> Callable[[], tuple[int, int]]:
-    """A reader of both files, which `stack` closes."""
+    """Open both files until `stack` closes, and return a reader of (received, sent) bytes."""
     received, sent = (
         stack.enter_context(path.open("rb", buffering=0)).fileno()
         for path in (source.received, source.sent)
     )
-    return lambda: (source.unit_bytes * _count(received), source.unit_bytes * _count(sent))
+    unit = source.unit_bytes
+    return lambda: (unit * _read_counter(received), unit * _read_counter(sent))
 
 
-def _count(file: int) -> int:
-    """The number in an open file of sysfs, which is asked anew.
+def _read_counter(file: int) -> int:
+    """Read the number in an open file of sysfs again.
 
     Raises
     ------
     OSError
-        The adapter is gone.
+        The adapter was removed.
     ValueError
-        There is no number, or a counter of 32 bits is full. That a counter of 64 bits is met at
-        just this value is most unlikely.
+        The file contains no number, or a 32-bit counter is saturated. A 64-bit counter is unlikely
+        to have exactly this value.
     """
     text = os.pread(file, _TEXT_BYTES, 0)
     number = int(text.partition(b"@")[0])
-    if number == _FULL:
-        raise ValueError("its counter of 32 bits is full")
+    if number == _SATURATED:
+        raise ValueError("its 32-bit counter is saturated")
     return number

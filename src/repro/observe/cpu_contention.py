@@ -1,17 +1,17 @@
-"""Who else uses this machine: the host of a virtual one, and other processes."""
+"""CPU contention: other processes, or the host of a virtual machine, that take CPU time."""
 
 import os
 import time
 from pathlib import Path
 
-_LOOK_S = 0.5
+_SAMPLE_S = 0.5
 
 
-def busiest_other() -> str:
-    """Who else uses the machine most, of the processes of other sessions than this process's."""
+def find_cpu_competitor() -> str:
+    """Describe the largest CPU user among processes of other sessions and the host of this VM."""
     before, stolen_s, began = _cpu_s(), _stolen_s(), time.monotonic()
-    time.sleep(_LOOK_S)
-    passed_s = time.monotonic() - began
+    time.sleep(_SAMPLE_S)
+    elapsed_s = time.monotonic() - began
     used = {
         pid: (seconds - before[pid][1], name)
         for pid, (name, seconds) in _cpu_s().items()
@@ -20,11 +20,11 @@ def busiest_other() -> str:
     busiest_s, name = max(used.values(), default=(0.0, ""))
     if _stolen_s() - stolen_s > busiest_s:
         return "the host of this virtual machine runs other work"
-    return f"{name} uses {busiest_s / passed_s:.0%} of a core"
+    return f"{name} uses {busiest_s / elapsed_s:.0%} of a core"
 
 
 def _stolen_s() -> float:
-    """Seconds in which a virtual machine's host let its cores wait so far, all together."""
+    """Return the steal time of all cores so far, in seconds; 0 if it is not available."""
     try:
         fields = Path("/proc/stat").read_text().split(maxsplit=9)
     except OSError:
@@ -33,8 +33,8 @@ def _stolen_s() -> float:
 
 
 def _cpu_s() -> dict[int, tuple[str, float]]:
-    """Names and CPU time of all processes that are not of this session."""
-    own, ticks = os.getsid(0), os.sysconf("SC_CLK_TCK")
+    """Return name and CPU seconds of each process of another session, by process id."""
+    session, ticks = os.getsid(0), os.sysconf("SC_CLK_TCK")
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -43,6 +43,6 @@ def _cpu_s() -> dict[int, tuple[str, float]]:
             continue
         name, _, rest = text.partition("(")[2].rpartition(")")
         fields = rest.split()
-        if int(fields[3]) != own:
+        if int(fields[3]) != session:
             found[int(path.parent.name)] = (name, (int(fields[11]) + int(fields[12])) / ticks)
     return found

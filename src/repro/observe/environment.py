@@ -1,4 +1,4 @@
-"""Provenance: what ran, on what, from which sources."""
+"""Provenance of results: time, commit, versions, machine, CPU limits and parameters."""
 
 import hashlib
 import json
@@ -17,9 +17,9 @@ _PACKAGES = ("repro", "torch", "megatron-core", "numpy", "xarray", "tokenizers",
 
 
 def provenance(parameters: Mapping[str, object]) -> str:
-    """A JSON list of one object: time, commit, versions, machine and parameters.
+    """Return a JSON list of one object: time, commit, versions, machine and parameters.
 
-    A list, because a dataset that was joined from several has that of each.
+    It is a list because a dataset that was merged from several has one object for each.
     """
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     entry = {
@@ -41,14 +41,16 @@ def provenance(parameters: Mapping[str, object]) -> str:
 
 
 def usable_cores(cgroups: Path = Path("/sys/fs/cgroup")) -> float:
-    """Cores that this process may use: those it may run on, or what a container is allowed."""
-    return min(float(_cores()), _allowance(cgroups))
+    """Return the cores that this process may use, by CPU affinity and cgroup quota."""
+    return min(float(_cores()), _cpu_quota(cgroups))
 
 
-def is_rationed(cgroups: Path = Path("/sys/fs/cgroup")) -> bool:
-    """Whether a container is allowed less than its cores: whoever computes uses that up, be it the
-    last to be given a core."""
-    return _allowance(cgroups) < _cores()
+def has_cpu_quota(cgroups: Path = Path("/sys/fs/cgroup")) -> bool:
+    """Whether a cgroup quota allows less than all cores.
+
+    Processes at idle priority use up the quota as well.
+    """
+    return _cpu_quota(cgroups) < _cores()
 
 
 def _cores() -> int:
@@ -57,25 +59,25 @@ def _cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def _allowance(cgroups: Path) -> float:
-    """Cores that this process's groups are allowed; infinite without a limit."""
+def _cpu_quota(cgroups: Path) -> float:
+    """Return the smallest quota of this process's cgroups, in cores; infinite without a limit."""
     memberships = Path("/proc/self/cgroup")
-    own = memberships.read_text() if memberships.exists() else ""
-    name = next((line[3:] for line in own.splitlines() if line.startswith("0::")), "")
-    # In a container its own group is the root of what it sees.
+    text = memberships.read_text() if memberships.exists() else ""
+    name = next((line[3:] for line in text.splitlines() if line.startswith("0::")), "")
+    # Inside a container, the container's own cgroup is the root of the visible tree.
     parts = Path(name.lstrip("/")).parts
     groups = (cgroups.joinpath(*parts[:depth]) for depth in range(len(parts) + 1))
-    return min(_allowed(group / "cpu.max") for group in groups)
+    return min(_group_quota(group / "cpu.max") for group in groups)
 
 
-def _allowed(cpu_max: Path) -> float:
-    """Cores by a group's quota; infinite without one."""
+def _group_quota(cpu_max: Path) -> float:
+    """Return the quota of one cgroup, in cores; infinite without one."""
     quota, _, period = (cpu_max.read_text() if cpu_max.exists() else "max").partition(" ")
     return float("inf") if quota.strip() == "max" else int(quota) / int(period)
 
 
 def computing_machine() -> dict[str, object]:
-    """What decides how fast ranks on this machine's cores compute."""
+    """Return the properties of this machine that determine how fast ranks compute on its cores."""
     return {
         "processor": _processor(),
         "usable_cores": usable_cores(),
@@ -84,15 +86,15 @@ def computing_machine() -> dict[str, object]:
 
 
 def accelerator() -> dict[str, str]:
-    """What ranks compute on and communicate through here, with versions."""
+    """Return the compute device and communication backend of ranks here, with versions."""
     import torch
 
-    found = {"torch": torch.__version__, "python": platform.python_version()}
+    versions = {"torch": torch.__version__, "python": platform.python_version()}
     if not torch.cuda.is_available():
-        return {**found, "device": _processor(), "backend": "gloo"}
+        return {**versions, "device": _processor(), "backend": "gloo"}
     version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     return {
-        **found,
+        **versions,
         "device": torch.cuda.get_device_name(),
         "backend": f"NCCL {version}",
         "cuda": str(torch.version.cuda),
@@ -100,9 +102,9 @@ def accelerator() -> dict[str, str]:
 
 
 def source_commit() -> str:
-    """The sources' git commit, with `-dirty` where code or parameters differ from it.
+    """Return the git commit of the sources, or `unknown` without git.
 
-    `unknown` without git.
+    `-dirty` is appended if code, parameters or notebooks differ from the commit.
     """
     try:
         commit = _git("rev-parse", "HEAD")
@@ -114,7 +116,7 @@ def source_commit() -> str:
 
 @cache
 def sources_digest() -> str:
-    """Of all modules of this package: what other code measured is another result."""
+    """Return the SHA-256 digest of all modules of this package: results depend on the code."""
     package = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
@@ -139,6 +141,6 @@ def _version(package: str) -> str:
 def _processor() -> str:
     information = Path("/proc/cpuinfo")
     lines = information.read_text(encoding="utf-8").splitlines() if information.exists() else []
-    # Arm's kernel names no model.
+    # On Arm, /proc/cpuinfo has no model name.
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()

@@ -1,7 +1,7 @@
-"""Several measurements that take turns on one set of ranks, and each one's own clock.
+"""Interleaved measurements on one set of ranks, and a clock of each one's active time.
 
-A machine's speed drifts. What is to be compared is measured in turns, between which only the links'
-rates change, so that the drift meets all of it alike.
+A machine's speed drifts. Runs that are compared are interleaved, and only the link rates change
+between them, so that drift affects all runs alike.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,63 +13,70 @@ from repro.observe.nic import NicSeries
 
 
 @dataclass
-class Turns:
-    """So many measurements take turns; at first it is that of number 0.
+class InterleavedRuns:
+    """Measurements that alternate on the same ranks; run 0 is active at first.
 
-    `switch` returns when the links have another one's rates, so many times slower as everything
-    is: `slower`.
+    Attributes
+    ----------
+    count
+        Number of runs.
+    switch
+        Called with (run, slowdown); returns when the links have that run's rates, divided by
+        `slowdown`.
+    slowdown
+        Factor by which compute passes take longer than on one rank that runs alone.
     """
 
     count: int = 1
     switch: Callable[[int, float], None] = lambda *_: None
-    slower: float = 1.0
-    _now: tuple[int, float] = (0, 1.0)
+    slowdown: float = 1.0
+    _active: tuple[int, float] = (0, 1.0)
 
-    def begin(self, turn: int) -> None:
-        """Let it be this one's turn."""
-        if self._now != (now := (turn, self.slower)):
-            self.switch(*now)
-            self._now = now
+    def activate(self, run: int) -> None:
+        """Switch the links to a run, unless they already have its rates."""
+        if self._active != (active := (run, self.slowdown)):
+            self.switch(*active)
+            self._active = active
 
-    def rounds(self, ended: Callable[[int], bool]) -> Iterator[int]:
-        """Whose turn it is, one measurement after the other, until all have ended."""
-        going = list(range(self.count))
-        while going:
-            for turn in going:
-                self.begin(turn)
-                yield turn
-            going = [turn for turn in going if not ended(turn)]
+    def round_robin(self, ended: Callable[[int], bool]) -> Iterator[int]:
+        """Activate and yield each run in turn, until `ended` is true for all of them."""
+        remaining = list(range(self.count))
+        while remaining:
+            for run in remaining:
+                self.activate(run)
+                yield run
+            remaining = [run for run in remaining if not ended(run)]
 
 
 @dataclass(frozen=True)
-class OwnClock:
-    """Time in one measurement's own turns: the others' are cut out.
+class ActiveClock:
+    """Clock of one run's active time, without the time of other runs.
 
-    `windows_s` are its turns, in time; the clock begins with the first and runs on from the end of
-    one at the beginning of the next.
+    `windows_s` are the run's (start, end) times on the machine's clock, in order. The clock starts
+    at the first start, and continues at each next start from the previous end.
     """
 
     windows_s: tuple[tuple[float, float], ...]
 
     def __call__(self, time_s: float) -> float:
-        """A time of the machine's clock, within a turn or after it, on this one."""
-        gone = 0.0
+        """Convert a time of the machine's clock, within a window or after it, to this clock."""
+        before_s = 0.0
         for number, (start, end) in enumerate(self.windows_s):
             last = number == len(self.windows_s) - 1
             if last or time_s < self.windows_s[number + 1][0]:
-                return self.windows_s[0][0] + gone + (time_s - start)
-            gone += end - start
-        raise AssertionError("a clock without turns")
+                return self.windows_s[0][0] + before_s + (time_s - start)
+            before_s += end - start
+        raise AssertionError("a clock without windows")
 
     def cut(self, series: NicSeries) -> NicSeries:
-        """The counters in these turns, without what others' turns counted."""
+        """Return the counters within the windows, without bytes of other runs."""
         times = np.array(series.time_s)
         windows = []
         for start, end in self.windows_s:
             inside = times[(times > start) & (times < end)]
             at = np.concatenate([[start], inside, [end]])
             windows.append(np.vstack([at, series.at("received", at), series.at("sent", at)]))
-        joined = _joined(windows)
+        joined = _join(windows)
         rx, tx = np.split(np.rint(joined[1:]).astype(int), 2)
         return NicSeries(
             time_s=(self.windows_s[0][0] + joined[0]).tolist(),
@@ -78,18 +85,20 @@ class OwnClock:
         )
 
 
-def own_clocks(begun: Sequence[tuple[int, float]], end_s: float) -> dict[int, OwnClock]:
-    """Each turn's clock, from when turns began, in time, and when the last one ended."""
+def active_clocks(begun: Sequence[tuple[int, float]], end_s: float) -> dict[int, ActiveClock]:
+    """Return each run's clock, from the (run, start time) of all windows and the last one's end."""
     ends = [*(time_s for _, time_s in begun[1:]), end_s]
     windows: dict[int, list[tuple[float, float]]] = {}
-    for (turn, start), end in zip(begun, ends, strict=True):
-        windows.setdefault(turn, []).append((start, end))
-    return {turn: OwnClock(tuple(found)) for turn, found in windows.items()}
+    for (run, start), end in zip(begun, ends, strict=True):
+        windows.setdefault(run, []).append((start, end))
+    return {run: ActiveClock(tuple(times)) for run, times in windows.items()}
 
 
-def _joined(windows: list[np.ndarray]) -> np.ndarray:
-    """Time and counters (row, sample) of windows from 0, the next one going on where the last one
-    ended: that is one sample, not two."""
+def _join(windows: list[np.ndarray]) -> np.ndarray:
+    """Join windows of time and counters (row, sample), starting at 0.
+
+    A window continues from the end of the one before it; the two are one sample, not two.
+    """
     total = np.zeros((windows[0].shape[0], 1))
     parts = [total]
     for window in windows:

@@ -1,8 +1,8 @@
-"""Messages between pipeline stages, from what their two ends noted on one clock.
+"""Messages between pipeline stages, matched from the records of sender and receiver on one clock.
 
-A rank that receives waits until its peer sends, and one that sends until its peer receives: gloo
-and NCCL both move nothing before. Only with both ends known is a timer's time told apart into
-messages under way and waiting for the peer.
+A receiver waits until its peer sends, and a sender until its peer receives: gloo and NCCL transfer
+nothing before both. The records of both ends are therefore needed to split a timer's time into
+transfer and waiting for the peer.
 """
 
 from collections import defaultdict
@@ -17,20 +17,20 @@ from repro.catalog.phases import P2P_TIMERS
 from repro.errors import ReproError
 
 Direction = Literal["forward", "backward"]
-# Iteration, direction, sender, receiver: messages with all four in common are told apart by order.
-_Way = tuple[int, Direction, int, int]
+# Iteration, direction, sender, receiver: messages of one channel are matched by their order.
+_Channel = tuple[int, Direction, int, int]
 
 
 @dataclass(frozen=True)
 class MessageEnd:
-    """One end of a message between two stages: what its sender or its receiver saw of it.
+    """One end of a message between two stages, as its sender or receiver recorded it.
 
     Attributes
     ----------
     iteration
         Recorded iteration, from 0.
     timer
-        The Megatron-Core timer of the call it belongs to, one of `P2P_TIMERS`.
+        Megatron-Core timer of the call that the message belongs to, one of `P2P_TIMERS`.
     call
         Number of that call in this rank's iteration, from 0.
     direction
@@ -38,11 +38,11 @@ class MessageEnd:
     peer
         Global rank at the other end.
     size_bytes
-        Size of the tensor.
+        Size of the tensor, in bytes.
     sends
         Whether this rank is the sender.
     posted_s, completed_s
-        When the request was posted and when it was complete, on the monotonic clock.
+        Times when the request was posted and completed, in seconds on the monotonic clock.
     """
 
     iteration: int
@@ -58,9 +58,9 @@ class MessageEnd:
 
 @dataclass(frozen=True)
 class Message:
-    """A message between two ranks, under way from `start_s` to `end_s` on the ranks' clock.
+    """A message between two ranks, in transfer from `start_s` to `end_s` on the ranks' clock.
 
-    It starts when both ends have posted their request, and ends when it is received.
+    The transfer starts when both ends have posted their requests, and ends when it is received.
     """
 
     iteration: int
@@ -74,9 +74,9 @@ class Message:
 
 @dataclass(frozen=True)
 class Call:
-    """A point-to-point call of a rank: from its first request to the last one's completion.
+    """A point-to-point call of a rank, from its first request to the last completion.
 
-    `number` counts the calls of an iteration, and `timer` is one of `P2P_TIMERS`.
+    `number` is its index among the rank's calls in the iteration; `timer` is one of `P2P_TIMERS`.
     """
 
     iteration: int
@@ -88,30 +88,30 @@ class Call:
 
 
 def pair_messages(ends_by_rank: Sequence[Sequence[MessageEnd]]) -> tuple[Message, ...]:
-    """Match what was sent with what was received.
+    """Match sends with receives.
 
     The k-th send from a to b in an iteration and direction is the k-th receive at b from a.
 
     Parameters
     ----------
     ends_by_rank
-        The message ends of each global rank, in the order in which its calls were made.
+        Message ends of each global rank, in the order of its calls.
 
     Returns
     -------
     tuple of Message
-        By iteration, direction, sender and receiver, then in order.
+        Sorted by iteration, direction, sender and receiver, then in the order of the calls.
 
     Raises
     ------
     ReproError
-        A message lacks an end, or its ends disagree about its size.
+        A message has no other end, or the sizes of its two ends differ.
     """
     return tuple(message for message, _, _ in _pairs(ends_by_rank))
 
 
 def calls_of(ends_by_rank: Sequence[Sequence[MessageEnd]]) -> tuple[Call, ...]:
-    """The calls that all ranks made, rank by rank in the order in which they were made."""
+    """Return the calls of all ranks, rank by rank, in the order of each rank's calls."""
     made: dict[tuple[int, int, int], list[MessageEnd]] = defaultdict(list)
     for rank, ends in enumerate(ends_by_rank):
         for end in ends:
@@ -130,17 +130,17 @@ def calls_of(ends_by_rank: Sequence[Sequence[MessageEnd]]) -> tuple[Call, ...]:
 def wire_time_s(
     ends_by_rank: Sequence[Sequence[MessageEnd]], iterations: int
 ) -> NDArray[np.float64]:
-    """How long messages were under way within the calls that a rank's timers hold.
+    """Return the transfer time of messages within the calls of each rank's timers.
 
-    The rest of a timer's time is waiting for the peer. Of each call, the union of its messages'
-    time counts, as far as it lies between the call's first request and the last one's completion.
+    The rest of a timer's time is waiting for the peer. A call contributes the union of its
+    messages' transfer intervals, clipped to the call's first request and last completion.
 
     Parameters
     ----------
     ends_by_rank
-        The message ends of each global rank, in the order in which its calls were made.
+        Message ends of each global rank, in the order of its calls.
     iterations
-        Recorded iterations.
+        Number of recorded iterations.
 
     Returns
     -------
@@ -150,56 +150,57 @@ def wire_time_s(
     Raises
     ------
     ReproError
-        A message lacks an end, or its ends disagree about its size.
+        A message has no other end, or the sizes of its two ends differ.
     """
-    under_way: dict[tuple[int, int, int], list[tuple[float, float]]] = defaultdict(list)
+    transfers: dict[tuple[int, int, int], list[tuple[float, float]]] = defaultdict(list)
     for message, sent, received in _pairs(ends_by_rank):
         for rank, end in ((message.sender, sent), (message.receiver, received)):
-            under_way[end.iteration, rank, end.call].append((message.start_s, message.end_s))
-    found = np.zeros((iterations, len(ends_by_rank), len(P2P_TIMERS)))
+            transfers[end.iteration, rank, end.call].append((message.start_s, message.end_s))
+    total_s = np.zeros((iterations, len(ends_by_rank), len(P2P_TIMERS)))
     for call in calls_of(ends_by_rank):
-        intervals = under_way[call.iteration, call.rank, call.number]
-        found[call.iteration, call.rank, P2P_TIMERS.index(call.timer)] += _union_s(
+        intervals = transfers[call.iteration, call.rank, call.number]
+        total_s[call.iteration, call.rank, P2P_TIMERS.index(call.timer)] += _union_s(
             intervals, call.start_s, call.end_s
         )
-    return found
+    return total_s
 
 
 def _pairs(
     ends_by_rank: Sequence[Sequence[MessageEnd]],
 ) -> Iterator[tuple[Message, MessageEnd, MessageEnd]]:
-    """Each message with its sender's and its receiver's end."""
-    sent: dict[_Way, list[MessageEnd]] = defaultdict(list)
-    received: dict[_Way, list[MessageEnd]] = defaultdict(list)
+    """Yield each message with its sender's and its receiver's end."""
+    sent: dict[_Channel, list[MessageEnd]] = defaultdict(list)
+    received: dict[_Channel, list[MessageEnd]] = defaultdict(list)
     for rank, ends in enumerate(ends_by_rank):
         for end in ends:
             if end.sends:
                 sent[end.iteration, end.direction, rank, end.peer].append(end)
             else:
                 received[end.iteration, end.direction, end.peer, rank].append(end)
-    for way in sorted(sent.keys() | received.keys()):
-        sends, receives = sent[way], received[way]
-        iteration, direction, sender, receiver = way
+    for channel in sorted(sent.keys() | received.keys()):
+        sends, receives = sent[channel], received[channel]
+        iteration, direction, sender, receiver = channel
         name = f"iteration {iteration}, {direction}, rank {sender} to rank {receiver}"
         if len(sends) != len(receives):
             raise ReproError(
-                f"{name}: {len(sends)} messages were sent and {len(receives)} received; the logs "
-                f"of all ranks of a run belong together, whole"
+                f"{name}: {len(sends)} messages were sent and {len(receives)} received; fix: pass "
+                "the complete logs of all ranks of one run"
             )
         for send, receive in zip(sends, receives, strict=True):
             if send.size_bytes != receive.size_bytes:
                 raise ReproError(
-                    f"{name}: {send.size_bytes} bytes were sent and {receive.size_bytes} received"
+                    f"{name}: {send.size_bytes} bytes were sent and {receive.size_bytes} "
+                    "received; fix: pass the complete logs of all ranks of one run"
                 )
             start_s = max(send.posted_s, receive.posted_s)
-            yield Message(*way, send.size_bytes, start_s, receive.completed_s), send, receive
+            yield Message(*channel, send.size_bytes, start_s, receive.completed_s), send, receive
 
 
-def _union_s(intervals: list[tuple[float, float]], begin: float, over: float) -> float:
-    """Length of the union of intervals, within `begin` and `over`."""
-    total, covered = 0.0, begin
+def _union_s(intervals: list[tuple[float, float]], first: float, last: float) -> float:
+    """Return the length of the union of intervals, clipped to `first` and `last`."""
+    total, covered = 0.0, first
     for start, end in sorted(intervals):
-        low, high = max(start, covered), min(end, over)
+        low, high = max(start, covered), min(end, last)
         if high > low:
             total += high - low
             covered = high

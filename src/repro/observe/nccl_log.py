@@ -1,9 +1,9 @@
-"""What NCCL's own log says about the network it uses (`NCCL_DEBUG=INFO`, subsystems INIT and NET).
+"""Reader of NCCL's log: devices and routes (`NCCL_DEBUG=INFO`, subsystems INIT and NET).
 
-Since 2.4 the lines are the same in all but details: rings became channels (2.5), channels have a
-sub-channel and devices a proxy rank in brackets (2.12), names of external plugins a version. Since
-2.20 ports may be merged into one device: in braces, or, since 2.24, in a line of its own after all
-ports. With subnet-aware routing a connection may take another device than its route names.
+The lines have changed in details since NCCL 2.4. Rings became channels (2.5). Channels got a
+sub-channel and devices a proxy rank in parentheses (2.12), names of external plugins a version.
+Ports may be merged into one device: in braces (2.20), or in a separate line after all ports (2.24).
+With subnet-aware routing, a connection may use another device than its route names.
 """
 
 import re
@@ -15,7 +15,7 @@ _USING = re.compile(r"NET/(IB|Socket) : Using (.*)")
 _HCA = re.compile(r"\[\d+\] ?([^:\s\[]+):(\d+)/(IB|RoCE)")
 _DEVICE = re.compile(r"\[(\d+)\](?:=\{([^}]*)\}|[^\[{]+)")
 _MERGED = re.compile(r"NET/IB : Made virtual device \[(\d+)\] name=(\S+\+\S+) ")
-# Who wrote a line: its host and process, behind what launchers and collectors of logs put there.
+# Host and process that wrote a line, after any prefix of launchers and log collectors.
 _PROCESS = re.compile(r"(\S+:\d+):\d+ \[\d+\] NCCL")
 _OVERRIDE = re.compile(r"Subnet-aware routing: overriding dev (\d+) with dev (\d+)")
 _INTERFACE = re.compile(r"\[\d+\]([^:\s\[]+):")
@@ -28,7 +28,7 @@ _LAYERS = {"IB": "InfiniBand", "RoCE": "Ethernet"}
 
 @dataclass(frozen=True)
 class Hca:
-    """A port of a host channel adapter; `link_layer` as sysfs names it."""
+    """A port of a host channel adapter, with the `link_layer` as in sysfs."""
 
     name: str
     port: int
@@ -42,9 +42,9 @@ class Route:
     Attributes
     ----------
     network
-        NCCL's name of what carries it: `IB` for verbs, `Socket`, or that of a plugin.
+        NCCL's name of the network: `IB` for verbs, `Socket`, or a plugin's name.
     device
-        Number of the device that carries it, among those in use.
+        Number of the network device, among those in use.
     gpudirect
         Whether the network reads and writes the GPU's memory.
     """
@@ -58,18 +58,18 @@ class Route:
 
 @dataclass(frozen=True)
 class NcclLog:
-    """What a log says; empty where it says nothing.
+    """Contents of a log; fields are empty if the log does not have them.
 
     Attributes
     ----------
     version
-        NCCL's.
+        Version of NCCL.
     hcas, interfaces
-        In use; where no ports are merged, by the number that routes have as `device`.
+        Ports and interfaces in use. If no ports are merged, a route's `device` is an index.
     routes
-        Through the network, in the log's order.
+        Connections through the network, in the log's order.
     merged
-        Where ports are merged: those of every device, by its number.
+        Ports of each device, by its number; empty if no ports are merged.
     """
 
     version: str
@@ -80,13 +80,13 @@ class NcclLog:
 
 
 def read_nccl_log(text: str) -> NcclLog:
-    """Read one rank's log, or those of several ranks of like nodes together."""
+    """Read one rank's log, or the joined logs of ranks on nodes with the same devices."""
     version = _VERSION.search(text)
     hcas: tuple[Hca, ...] = ()
     merged: dict[int, tuple[Hca, ...]] = {}
     interfaces: tuple[str, ...] = ()
     for kind, devices in _USING.findall(text):
-        # What stands behind is the interface for out-of-band messages.
+        # The interface for out-of-band messages follows.
         named = devices.split("; OOB")[0].split(" ;")[0]
         if kind == "Socket":
             interfaces = interfaces or tuple(_INTERFACE.findall(named))
@@ -108,28 +108,28 @@ def _hcas(text: str) -> tuple[Hca, ...]:
 
 
 def _ports(names: list[str], hcas: tuple[Hca, ...]) -> tuple[Hca, ...]:
-    """The ports of adapters, which are named once for each port."""
-    left = list(hcas)
-    found = []
+    """Return a merged device's ports; an adapter's name is repeated for each of its ports."""
+    unused = list(hcas)
+    ports = []
     for name in names:
-        port = next((hca for hca in left if hca.name == name), None)
+        port = next((hca for hca in unused if hca.name == name), None)
         if port is not None:
-            left.remove(port)
-            found.append(port)
-    return tuple(found)
+            unused.remove(port)
+            ports.append(port)
+    return tuple(ports)
 
 
 def _routes(text: str) -> tuple[Route, ...]:
-    """All routes, those of a process with the devices that it says it took instead."""
+    """Read all routes, with the devices that subnet-aware routing chose instead."""
     overrides: dict[tuple[str, int], int] = {}
-    found = []
+    routes = []
     for line in text.splitlines():
         process = _PROCESS.search(line)
         writer = process[1] if process else ""
         if override := _OVERRIDE.search(line):
             overrides[writer, int(override[1])] = int(override[2])
         elif route := _ROUTE.search(line):
-            found.append((writer, route))
+            routes.append((writer, route))
     return tuple(
         Route(
             int(route[1]),
@@ -138,5 +138,5 @@ def _routes(text: str) -> tuple[Route, ...]:
             overrides.get((writer, int(route[5])), int(route[5])),
             "GDRDMA" in (route[6] or ""),
         )
-        for writer, route in found
+        for writer, route in routes
     )

@@ -1,4 +1,4 @@
-"""Byte counters of network adapters, sampled into a time series while something runs."""
+"""Time series of network adapters' byte counters, sampled in a thread."""
 
 import errno
 import os
@@ -17,35 +17,35 @@ from repro.errors import ReproError, one_line
 SAMPLES_PER_S = 50
 
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
-Way = Literal["received", "sent"]
+TrafficDirection = Literal["received", "sent"]
 
 
 @dataclass
 class NicSeries:
-    """Counters, one column each: `rx_bytes[i][column]` at `time_s[i]` on the monotonic clock.
+    """Samples of byte counters: `rx_bytes[i][column]` at `time_s[i]` on the monotonic clock.
 
-    A column is the NIC of a node, or with `repro.observe.counters` an adapter of this one; NaN
-    where nothing counts.
+    A column is the NIC of a node, or with `repro.observe.counters` an adapter of this node. Values
+    are NaN where there is no counter.
     """
 
     time_s: list[float] = field(default_factory=list)
     rx_bytes: list[tuple[float, ...]] = field(default_factory=list)
     tx_bytes: list[tuple[float, ...]] = field(default_factory=list)
 
-    def counted(self, way: Way) -> FloatArray:
-        """Counters (column, sample) of one direction."""
-        samples = self.rx_bytes if way == "received" else self.tx_bytes
+    def counters(self, direction: TrafficDirection) -> FloatArray:
+        """Return the counters (column, sample) of one direction, in bytes."""
+        samples = self.rx_bytes if direction == "received" else self.tx_bytes
         return np.array(samples, dtype=float).reshape(len(self.time_s), -1).T
 
-    def at(self, way: Way, time_s: FloatArray | Sequence[float]) -> FloatArray:
-        """Counters (column, time) at any times; on the line between two samples."""
-        columns = [np.interp(time_s, self.time_s, column) for column in self.counted(way)]
+    def at(self, direction: TrafficDirection, time_s: FloatArray | Sequence[float]) -> FloatArray:
+        """Return the counters (column, time) at any times, interpolated between samples."""
+        columns = [np.interp(time_s, self.time_s, column) for column in self.counters(direction)]
         return np.array(columns).reshape(-1, np.size(time_s))
 
 
 @contextmanager
 def sample_counters(read: Callable[[], Sequence[tuple[int, int]]]) -> Iterator[NicSeries]:
-    """Sample in a thread as long as the context lasts, and once more at its exit.
+    """Sample counters in a thread within the context, and once more at its exit.
 
     Parameters
     ----------
@@ -55,8 +55,8 @@ def sample_counters(read: Callable[[], Sequence[tuple[int, int]]]) -> Iterator[N
     Raises
     ------
     ReproError
-        `read` failed: the series ends there. Raised at the context's exit, so that what runs
-        inside is not lost in the middle; an exception from inside goes first.
+        `read` failed; the series ends there. Raised at the context's exit, so that the body is not
+        interrupted. An exception of the body takes precedence.
     """
     series = NicSeries()
     stop = threading.Event()
@@ -67,7 +67,7 @@ def sample_counters(read: Callable[[], Sequence[tuple[int, int]]]) -> Iterator[N
         try:
             counters = read()
         except Exception as error:
-            # A thread's exception would only be printed.
+            # An exception in a thread would only be printed.
             failures.append(error)
             return
         series.time_s.append(now)
@@ -83,7 +83,7 @@ def sample_counters(read: Callable[[], Sequence[tuple[int, int]]]) -> Iterator[N
             sample()
 
     thread = threading.Thread(target=keep_sampling, name="nic-sampler", daemon=True)
-    # On a busy machine the thread may be late: what runs inside begins and ends at a sample.
+    # The thread may be late on a busy machine, so take a sample at the body's start and end.
     sample()
     thread.start()
     try:
@@ -96,18 +96,18 @@ def sample_counters(read: Callable[[], Sequence[tuple[int, int]]]) -> Iterator[N
     if failures:
         error = failures[0]
         raise ReproError(
-            f"byte counters could not be read any more after {len(series.time_s)} samples "
-            f"({type(error).__name__}: {one_line(error)}); run again once they can"
+            f"cannot read byte counters after {len(series.time_s)} samples "
+            f"({type(error).__name__}: {one_line(error)}); fix: check the adapter and run again"
         ) from error
 
 
 def interface_bytes(table: str, interface: str) -> tuple[int, int]:
-    """Bytes that an interface received and sent, from the text of `/proc/net/dev`.
+    """Return an interface's received and sent bytes, from the text of `/proc/net/dev`.
 
     Raises
     ------
     OSError
-        There is no such interface.
+        The text has no such interface.
     """
     for line in table.splitlines():
         name, _, fields = line.partition(":")
@@ -118,5 +118,5 @@ def interface_bytes(table: str, interface: str) -> tuple[int, int]:
 
 
 def own_interface_bytes(interface: str) -> tuple[int, int]:
-    """Bytes that an interface of this process's network namespace has received and sent."""
+    """Return received and sent bytes of an interface in this process's network namespace."""
     return interface_bytes(Path("/proc/self/net/dev").read_text(), interface)

@@ -1,9 +1,9 @@
-"""What GPUs' links carried, as NVIDIA's management library (NVML) counts it.
+"""Byte counters of GPUs' NVLink and PCIe links, read by NVIDIA's management library (NVML).
 
 Source: NVML API Reference Guide (Field Value Enums, Change Log) and the comments of `nvml.h`.
-NVLink's counters of data, without protocol overhead, are in KiB; scope UINT_MAX asks for all links
-of a GPU at once. PCIe's are in bytes, may wrap, and came with driver 555. Older drivers offer a
-throughput over 20 ms only, which is no counter: PCIe has no column there.
+NVLink counters are in KiB of data, without protocol overhead; scope UINT_MAX is the sum of all
+links of a GPU. PCIe counters are in bytes, may wrap, and need driver 555. Older drivers have only a
+throughput over 20 ms, not a counter, so PCIe has no column there.
 """
 
 import errno
@@ -15,7 +15,7 @@ from typing import Any
 _KIB = 1024
 _UINT_MAX = 2**32 - 1
 _WRAP = 2**32
-# What is counted: the names of its fields (received, sent) in pynvml, their scope and their unit.
+# Link, names of its fields (received, sent) in pynvml, scope, and unit in bytes.
 _LINKS = (
     (
         "NVLink",
@@ -29,17 +29,17 @@ _LINKS = (
 
 @contextmanager
 def gpu_counters() -> Iterator[dict[str, Callable[[], tuple[int, int]]]]:
-    """Readers of (received, sent) bytes of each GPU's NVLink and PCIe.
+    """Open readers of (received, sent) bytes of each GPU's NVLink and PCIe.
 
     Keys are `gpu0 NVLink`, `gpu0 PCIe` and so on, in NVML's order, which is that of PCI addresses
-    and knows nothing of `CUDA_VISIBLE_DEVICES`. There are none where nvidia-ml-py is not installed
-    or no driver answers. A reader raises OSError where the GPU or its driver does not count that,
-    or no longer answers.
+    and ignores `CUDA_VISIBLE_DEVICES`. The mapping is empty if nvidia-ml-py is not installed or the
+    driver does not respond. A reader raises OSError if the GPU or its driver has no such counter or
+    no longer responds.
 
-    A PCIe counter of 32 bits is carried on beyond them, for which it must be read at least once
-    every 4 GiB: some 65 ms at the 64 GB/s of 16 lanes of generation 5.
+    A 32-bit PCIe counter is unwrapped. It must be read at least once every 4 GiB, which is 65 ms at
+    the 64 GB/s of 16 lanes of generation 5.
     """
-    pynvml = _started()
+    pynvml = _initialized_nvml()
     try:
         yield _readers(pynvml) if pynvml else {}
     finally:
@@ -47,7 +47,7 @@ def gpu_counters() -> Iterator[dict[str, Callable[[], tuple[int, int]]]]:
             pynvml.nvmlShutdown()
 
 
-def _started() -> Any | None:
+def _initialized_nvml() -> Any | None:
     try:
         pynvml = importlib.import_module("pynvml")
     except ImportError:
@@ -82,7 +82,7 @@ def _reader(
         except pynvml.NVMLError as error:
             raise OSError(errno.EIO, f"NVML: {error}") from None
         for index, value in enumerate(values):
-            latest[index] = _carried_on(latest[index], _number(pynvml, value))
+            latest[index] = _unwrap(latest[index], _number(pynvml, value))
         received, sent = latest
         return unit_bytes * received, unit_bytes * sent
 
@@ -97,8 +97,8 @@ def _number(pynvml: Any, field: Any) -> int:
     return int(field.value.ullVal)
 
 
-def _carried_on(latest: int, number: int) -> int:
-    """A counter that falls has wrapped at 32 bits."""
+def _unwrap(latest: int, number: int) -> int:
+    """Continue a counter beyond 32 bits: one that decreases has wrapped."""
     if number >= latest:
         return number
     return latest + (number - latest) % _WRAP

@@ -1,4 +1,4 @@
-"""What torch's profiler sees of operators, with their shapes."""
+"""Recording of a PyTorch profiler trace of operators with their shapes."""
 
 import tempfile
 from collections.abc import Callable
@@ -7,9 +7,12 @@ from pathlib import Path
 from torch.profiler import ProfilerActivity, profile
 
 
-def trace_of(step: Callable[[], object], *also: ProfilerActivity) -> str:
-    """The trace of one call, as its file would be, of other activities beside the CPU's too."""
-    with profile(activities=[ProfilerActivity.CPU, *also], record_shapes=True) as profiler:
+def trace_of(step: Callable[[], object], *activities: ProfilerActivity) -> str:
+    """Profile one call, and return the text of its trace file.
+
+    `activities` are recorded in addition to the CPU's.
+    """
+    with profile(activities=[ProfilerActivity.CPU, *activities], record_shapes=True) as profiler:
         step()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"

@@ -1,4 +1,4 @@
-"""How well a mean is known, so that a measurement can end when it is known well enough."""
+"""Confidence intervals of means, and the criterion that ends a measurement."""
 
 import math
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ import numpy as np
 from scipy.special import ndtri, stdtrit
 
 CONFIDENCE = 0.95
-# Standard errors to either side of what is distributed normally.
+# Half width of the interval of a normal distribution, in standard errors.
 NORMAL_QUANTILE = float(ndtri((1 + CONFIDENCE) / 2))
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Half of the interval of the mean of independent values at `CONFIDENCE`, by Student's t.
+    """Return half of the confidence interval of the mean of independent values, by Student's t.
 
-    Infinite for fewer than two values.
+    The level is `CONFIDENCE`. The half width is infinite for fewer than two values.
     """
     if len(values) < 2:
         return math.inf
@@ -22,6 +22,6 @@ def half_width(values: Sequence[float]) -> float:
     return quantile * float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
-def is_known(values: Sequence[float], half_interval: float) -> bool:
-    """Whether half of the interval of their mean is at most so much of it."""
+def reached_target_precision(values: Sequence[float], half_interval: float) -> bool:
+    """Whether half of the confidence interval is at most `half_interval` times the mean."""
     return half_width(values) <= half_interval * float(np.mean(values))

@@ -1,20 +1,20 @@
-"""What ranks communicated: their collectives and messages, one by one."""
+"""Records of single collectives and messages of ranks, with the roles of their groups."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repro.errors import ReproError
 
-# What process groups are for, by the beginning of Megatron-Core's description of them; the longest
-# that fits counts.
+# Roles of process groups, by the prefix of Megatron-Core's description; the longest match applies.
 _ROLES = {
     "default_pg": "world",
     "TENSOR_MODEL_PARALLEL": "tensor",
     "PIPELINE_MODEL_PARALLEL": "pipeline",
     "DATA_PARALLEL": "data",
     "INTRA_PARTIAL_DATA_PARALLEL": "data",
-    # Of `repro.train.partition`, and of the second copies that FSDP2 makes groups for.
+    # Groups of `repro.train.partition`, and FSDP2's for secondary copies of weights (hpZ).
     "PARTITION": "data",
     "mesh": "data",
     "CONTEXT_PARALLEL": "context",
@@ -40,8 +40,8 @@ OPERATIONS = (
     *MESSAGES,
     "barrier",
 )
-# No rank can leave one of these before all ranks have come to it.
-_MEETINGS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+# No rank can leave one of these before all ranks have entered it.
+_SYNCHRONIZING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 
 
 @dataclass(frozen=True)
@@ -55,22 +55,23 @@ class Transfer:
     operation
         One of `OPERATIONS`.
     role
-        What its process group is for, one of `ROLES`.
+        Role of its process group, one of `ROLES`.
     ranks
-        The group's global ranks.
+        Global ranks of the group.
     size_bytes
-        By nccl-tests' definition: the larger of what the rank gives and gets.
+        Size by nccl-tests' definition: the larger of the rank's input and output.
     dtype
-        torch's name of the elements' type.
+        Element type, by torch's name.
     phase
-        The phase of the iteration in which it was called, one of `repro.catalog.phases.PHASES`.
+        Phase of the iteration at the call, one of `repro.catalog.phases.PHASES`.
     asynchronous
-        Whether the caller went on before it was over.
+        Whether the caller continued before the call ended.
     peer
         Global rank at the message's other end; -1 for a collective.
     start_s, end_s
-        When it was called, and when its caller had waited for it, on the monotonic clock; on a GPU,
-        when the stream that computes came to either. NaN if nobody waited for it in Python.
+        Times of the call and of the end of the caller's wait, in seconds on the monotonic clock. On
+        a GPU, the times when the compute stream reached them. `end_s` is NaN without a wait in
+        Python.
     """
 
     iteration: int
@@ -87,43 +88,44 @@ class Transfer:
 
 
 def role_of(description: str, operation: str) -> str:
-    """What a process group is for, by its description.
+    """Return the role of a process group from its description.
 
-    Between two stages, Megatron-Core sends one of the two directions through the group of all
-    ranks, so that the directions do not wait for each other: messages there are a pipeline's.
+    Between two stages, Megatron-Core sends one of the two directions through the default group, so
+    that the directions do not wait for each other. Messages in that group belong to the pipeline.
     """
     if description == "default_pg" and operation in MESSAGES:
         return "pipeline"
-    fits = [beginning for beginning in _ROLES if description.startswith(beginning)]
-    return _ROLES[max(fits, key=len)] if fits else "other"
+    matches = [prefix for prefix in _ROLES if description.startswith(prefix)]
+    return _ROLES[max(matches, key=len)] if matches else "other"
 
 
 def check_clocks(by_rank: Sequence[Sequence[Transfer]]) -> None:
-    """See that the ranks' times are on one clock: all come to a collective before one leaves it.
+    """Check that the ranks' times are on one clock: all enter a collective before any leaves it.
 
     Parameters
     ----------
     by_rank
-        What each global rank called, in order.
+        Calls of each global rank, in order.
 
     Raises
     ------
     ReproError
-        A rank left a collective before another one came to it.
+        A rank left a collective before another rank entered it.
     """
     seen: Counter[tuple[int, str, tuple[int, ...], int]] = Counter()
-    met: dict[tuple[object, ...], list[tuple[float, float, int]]] = defaultdict(list)
+    times_of: dict[tuple[object, ...], list[tuple[float, float, int]]] = defaultdict(list)
     for rank, transfers in enumerate(by_rank):
-        for one in transfers:
-            if one.operation in _MEETINGS and one.end_s == one.end_s:
-                call = (one.iteration, one.operation, one.ranks, rank)
-                met[*call[:3], seen[call]].append((one.start_s, one.end_s, rank))
+        for transfer in transfers:
+            if transfer.operation in _SYNCHRONIZING and not math.isnan(transfer.end_s):
+                call = (transfer.iteration, transfer.operation, transfer.ranks, rank)
+                times = (transfer.start_s, transfer.end_s, rank)
+                times_of[*call[:3], seen[call]].append(times)
                 seen[call] += 1
-    for (_, operation, *_), times in met.items():
-        last_s, _, late = max(times)
-        first_s, early = min((end, rank) for _, end, rank in times)
+    for (_, operation, *_), times_by_rank in times_of.items():
+        last_s, _, late = max(times_by_rank)
+        first_s, early = min((end, rank) for _, end, rank in times_by_rank)
         if first_s < last_s:
             raise ReproError(
-                f"rank {early} left {operation} {last_s - first_s:.6f} s before rank {late} came "
-                "to it: their clocks are not aligned; measure the ranks' offsets again"
+                f"rank {early} left {operation} {last_s - first_s:.6f} s before rank {late} "
+                "entered it: their clocks are not aligned; fix: run again to measure clock offsets"
             )

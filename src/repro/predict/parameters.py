@@ -151,6 +151,11 @@ def calibration(name: str) -> Calibration:
     ------
     ReproError
         There is none of that name, or its file is not valid.
+
+    Examples
+    --------
+    >>> calibration("a100-megatron").parameters is not None
+    True
     """
     folder = PARAMS / "calibration"
     path = choose("calibration", name, {file.stem: file for file in sorted(folder.glob("*.yaml"))})

@@ -40,6 +40,12 @@ class Plan:
         Whether gradients travel while the last micro batch's backward pass goes on.
     gradient_bytes
         Size of one gradient on the wire: 2 (fp16) or 4 (fp32).
+
+    Examples
+    --------
+    >>> plan = Plan(global_batch_size=32, micro_batch_size=4, data_parallel=8)
+    >>> plan.pipeline_parallel
+    1
     """
 
     global_batch_size: ArrayLike

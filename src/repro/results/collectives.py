@@ -51,7 +51,7 @@ def sweep_dataset(
     calls, moved = (np.full(shape, np.nan) for _ in range(2))
     for column, record in enumerate(records):
         for found in record.measurements:
-            keys = (found.layout, found.collective, found.in_place, found.asked_bytes)
+            keys = (found.layout, found.collective, found.in_place, found.requested_bytes)
             at: tuple[Any, ...] = tuple(
                 axis.index(key) for axis, key in zip(axes, keys, strict=True)
             )
@@ -100,6 +100,12 @@ def bandwidths(results: xr.Dataset) -> xr.Dataset:
     Dataset
         `time_s`, `algbw_GBps`, `busbw_GBps` (1e9 B/s), each with `_low` and `_high`; `full_scale_`
         bandwidths are the emulated ones over the attribute `rate_scale`.
+
+    Examples
+    --------
+    >>> results = xr.Dataset({"busbw_GBps": ("size_bytes", [10.0])})
+    >>> bandwidths(results).busbw_GBps.item()
+    10.0
     """
     if "call_time_s" not in results:
         return results

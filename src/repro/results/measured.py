@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.systems.gpus import gpu_called, read_gpus
+from repro.catalog.systems.gpus import find_gpu_name, read_gpus
 from repro.errors import ReproError
 from repro.paths import ROOT
 from repro.results.merging import merge
@@ -92,7 +92,7 @@ def measured_on(results: xr.Dataset) -> str:
         The file has none that is called so.
     """
     (device,) = {one["device"] for one in json.loads(results.attrs["ran_on"])}
-    return gpu_called(device)
+    return find_gpu_name(device)
 
 
 def read_kept(name: str, gpu: str, folder: Path = MEASURED) -> xr.Dataset:

@@ -44,7 +44,15 @@ def phase_time_s(results: xr.Dataset, *phases: str) -> xr.DataArray:
 
 
 def communication_fraction(results: xr.Dataset) -> xr.DataArray:
-    """Share of the iteration that the papers' timers show: waiting for stragglers and the wire."""
+    """Share of the iteration that the papers' timers show: waiting for stragglers and the wire.
+
+    Examples
+    --------
+    >>> from repro.results.reference import read_reference
+    >>> fraction = communication_fraction(read_reference("weak_scaling")).sel(gpus=8)
+    >>> bool((fraction.sel(protocol="tcp") > fraction.sel(protocol="rdma")).all())
+    True
+    """
     return phase_time_s(results, *COMMUNICATION) / iteration_time_s(results)
 
 

@@ -38,7 +38,7 @@ import xarray as xr
 from repro.catalog.phases import P2P_TIMERS, PHASES
 from repro.catalog.studies.experiments import Swept
 from repro.observe.messages import calls_of, pair_messages, wire_time_s
-from repro.observe.nic import FloatArray, Way
+from repro.observe.nic import FloatArray, TrafficDirection
 from repro.results.communication import transfer_variables
 from repro.results.outcome import Outcome
 from repro.train.records import RankRecord
@@ -232,7 +232,7 @@ def _messages(records: Sequence[RankRecord], origin: float) -> dict[str, _Variab
 
 
 # Prefixes of variables.
-_WAYS: dict[Way, str] = {"received": "rx", "sent": "tx"}
+_WAYS: dict[TrafficDirection, str] = {"received": "rx", "sent": "tx"}
 
 
 def _nics(outcome: Outcome, origin: float, rate_scale: float) -> dict[str, _Variable]:
@@ -244,7 +244,7 @@ def _nics(outcome: Outcome, origin: float, rate_scale: float) -> dict[str, _Vari
         "nic_time_s": (("sample",), times[1:][keep], "time of the sample", "s")
     }
     for way, name in _WAYS.items():
-        gbps = (np.diff(outcome.nics.counted(way)) * 8e-9 / np.diff(times))[:, keep]
+        gbps = (np.diff(outcome.nics.counters(way)) * 8e-9 / np.diff(times))[:, keep]
         words = f"rate {way} by the NIC"
         full = f"{words}, full-scale equivalent"
         variables[f"{name}_gbps"] = (dims, gbps, words, "Gbit/s")

@@ -98,10 +98,10 @@ def read_result(name: str) -> xr.Dataset:
     """A dataset of `results/` by its name; one that is missing, or outdated, says so."""
     path = RESULTS / f"{name}.nc"
     if not path.exists():
-        return not_run({"results": "none yet; `dvc repro` makes them"})
+        return not_run({"results": "none yet; fix: dvc repro"})
     dataset, newest = read_dataset(path), _NEWEST.get(name)
     if newest and dataset.data_vars and newest not in dataset:
-        return not_run({name: "measured by an earlier version; `dvc repro` measures again"})
+        return not_run({name: "measured by an earlier version; fix: dvc repro"})
     return dataset
 
 

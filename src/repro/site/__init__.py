@@ -1,1 +1,1 @@
-"""The site: documents, executed notebooks, claims, figures and reference in one folder."""
+"""Static site of documents, executed notebooks, claims, figures and reference pages."""

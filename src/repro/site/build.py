@@ -1,4 +1,4 @@
-"""Gather the site's pages and have Sphinx make one folder of them."""
+"""Builder of the site: it gathers the pages in `build/site` and runs Sphinx on them."""
 
 import os
 import shutil
@@ -13,26 +13,24 @@ from repro.atomic import temporary_sibling
 from repro.errors import ReproError
 from repro.paths import RESULTS, ROOT
 from repro.site.claims import write_claims
-from repro.site.compressed_scripts import packed
+from repro.site.compressed_scripts import compress_script
 from repro.site.executed import write_notebooks
 from repro.site.gallery import write_figures
-from repro.site.home import write_home
+from repro.site.home import write_documents, write_home
 from repro.site.measured import write_provenance
 from repro.site.reference import write_reference
 from repro.site.sphinx import BOKEH
 from repro.site.what_if import write_what_if
 
 SITE = RESULTS / "site"
-_STAGE = ROOT / "build" / "site"
-# What the reader of the repository finds at its top, where it exists.
-_TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+_PAGES = ROOT / "build" / "site"
 
 
-def _write_bokeh(stage: Path) -> None:
-    """Copy what draws figures: nothing is loaded from elsewhere."""
+def _write_bokeh(pages: Path) -> None:
+    """Copy Bokeh's script, so that pages load nothing from the network."""
     script = Path(bokeh.__file__).parent / "server" / "static" / "js" / "bokeh.min.js"
-    text = packed(script.read_text(encoding="utf-8"))
-    (stage / "_static" / BOKEH).write_text(text, encoding="utf-8")
+    text = compress_script(script.read_text(encoding="utf-8"))
+    (pages / "_static" / BOKEH).write_text(text, encoding="utf-8")
 
 
 _WRITERS: tuple[Callable[[Path], None], ...] = (
@@ -41,39 +39,37 @@ _WRITERS: tuple[Callable[[Path], None], ...] = (
     write_claims,
     write_figures,
     write_what_if,
+    write_documents,
     write_notebooks,
     write_provenance,
 )
 
 
 def build_site(command_line: typer.Context) -> Path:
-    """Build the site anew in `results/site`, which exists whole or not at all.
+    """Build the site from scratch in `results/site`, which is replaced only on success.
 
     Parameters
     ----------
     command_line
-        What its reference describes.
+        Command line that the reference page describes.
 
     Returns
     -------
     Path
-        Its first page.
+        First page of the site.
 
     Raises
     ------
     ReproError
-        Sphinx found something wrong, such as a link that leads nowhere; it has said what.
+        Sphinx reported a problem, such as a broken link; it printed the page and the line.
     """
-    shutil.rmtree(_STAGE, ignore_errors=True)
-    shutil.copytree(ROOT / "docs", _STAGE, ignore=shutil.ignore_patterns("*.md", "*.def"))
-    shutil.copytree(ROOT / "docs", _STAGE / "docs", ignore=shutil.ignore_patterns("_*", "*.py"))
-    for name in _TOP:
-        if (ROOT / name).exists():
-            shutil.copy(ROOT / name, _STAGE)
+    shutil.rmtree(_PAGES, ignore_errors=True)
+    shutil.copytree(ROOT / "docs" / "_static", _PAGES / "_static")
+    shutil.copy(ROOT / "docs" / "conf.py", _PAGES)
     for write in _WRITERS:
-        write(_STAGE)
-    write_reference(_STAGE, command_line)
-    # In a folder of its own: notebooks' outputs are left beside the site.
+        write(_PAGES)
+    write_reference(_PAGES, command_line)
+    # Sphinx writes notebooks' outputs next to the site, hence a folder around it.
     folder = temporary_sibling(SITE)
     built = folder / SITE.name
     try:
@@ -86,10 +82,12 @@ def build_site(command_line: typer.Context) -> Path:
 
 
 def _run_sphinx(built: Path) -> None:
-    doctrees = _STAGE / ".doctrees"
+    doctrees = _PAGES / ".doctrees"
     options = ["-b", "html", "-q", "-W", "--keep-going", "-j", "auto", "-d", str(doctrees)]
-    if build_main([*options, str(_STAGE), str(built)]) != 0:
-        raise ReproError(f"{_STAGE}: the site was not built; mend the pages named above")
+    if build_main([*options, str(_PAGES), str(built)]) != 0:
+        raise ReproError(
+            f"{_PAGES}: Sphinx reported the problems above; fix: edit the sources of these pages"
+        )
     for sources in ("_sources", ".doctrees"):
         shutil.rmtree(built / sources, ignore_errors=True)
     macros = built / "_static" / "webpack-macros.html"

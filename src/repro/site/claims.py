@@ -1,4 +1,4 @@
-"""The claims explorer: a table to filter, and every claim under an address of its own."""
+"""Page of claims: a table with filters, and a section with its own address for every claim."""
 
 import html
 import inspect
@@ -20,14 +20,13 @@ from repro.claims.studies.predictions import PREDICTIONS
 from repro.claims.verdicts import Judgement, documented_claims, judge
 from repro.results.store import read_evidence
 from repro.site.dots import Dot, dot_plot
-from repro.site.gallery import read_figures
+from repro.site.gallery import SavedFigure, read_figures
 from repro.site.pages import raw, table, write_page
 
-_WORDS = (
-    "Every claim of the documents, as published, as the performance model predicts it at "
-    "full scale, and as it was measured. What a verdict means is in [claims and experiments]"
-    "(docs/claims.md). The table filters the claims below it: by words, and by what the lists in "
-    "the heads of its columns name."
+_INTRODUCTION = (
+    "Every claim of the papers as published, as the performance model predicts it at full scale, "
+    "and as measured. [Claims and verdicts](docs/reference/claims.md) defines the verdicts. "
+    "The search field and the lists in the column heads filter the table and the claims below it."
 )
 _RENAMED = {
     "prediction": "predicted verdict",
@@ -38,31 +37,31 @@ _FILTERED = ("document", "experiment", *_RENAMED.values())
 
 
 def read_or_judge() -> list[Judgement]:
-    """The kept verdicts; without any, what can be said of what is in `results/`."""
+    """Read the saved verdicts; without any, judge the claims with the results that exist."""
     return read_judgements() if CLAIMS.exists() else judge(documented_claims(), read_evidence())
 
 
 def link(claim: str, title: str = "") -> str:
-    """A link to a claim from a page at the top of the site."""
-    words = f' title="{html.escape(title, quote=True)}"' if title else ""
-    return f'<a href="claims.html#{claim}"{words}>{claim}</a>'
+    """Return a link to a claim from a page at the top of the site."""
+    attribute = f' title="{html.escape(title, quote=True)}"' if title else ""
+    return f'<a href="claims.html#{claim}"{attribute}>{claim}</a>'
 
 
-def write_claims(stage: Path) -> None:
+def write_claims(pages: Path) -> None:
     """Write `claims.md`."""
     judgements = read_or_judge()
     contradicted = {claim: one for one in contradictions() for claim in one.claims[:1]}
-    figures: dict[str, list[str]] = {}
-    for shown in read_figures():
-        figures.setdefault(shown.experiment, []).append(shown.name)
+    figures: dict[str, list[SavedFigure]] = {}
+    for figure in read_figures():
+        figures.setdefault(figure.experiment, []).append(figure)
     write_page(
-        stage / "claims.md",
+        pages / "claims.md",
         "Claims",
-        _WORDS,
+        _INTRODUCTION,
         raw(f'<div id="explorer">{_table(judgements)}</div>'),
         raw('<div id="claims">'),
         *(
-            _claim(one, contradicted.get(one.id), figures.get(_experiment(one.id), []))
+            _section(one, contradicted.get(one.id), figures.get(_experiment(one.id), []))
             for one in judgements
         ),
         raw('</div><script src="_static/claims.js"></script>'),
@@ -70,14 +69,14 @@ def write_claims(stage: Path) -> None:
 
 
 def _table(judgements: list[Judgement]) -> str:
-    """All claims in one table, with its script in the page."""
+    """Return all claims in one table, with its script."""
     rows = frame(judgements).drop(columns="note").reset_index().rename(columns=_RENAMED)
     rows.insert(1, "document", [one.source for one in judgements])
     rows.insert(2, "experiment", [_experiment(one.id) for one in judgements])
     rows["id"] = [link(claim) for claim in rows["id"]]
     rows["statement"] = [html.escape(text) for text in rows["statement"]]
     filters = [number for number, name in enumerate(rows.columns) if name in _FILTERED]
-    shown = to_html_datatable(
+    body = to_html_datatable(
         rows,
         connected=False,
         table_id="claims-table",
@@ -91,11 +90,13 @@ def _table(judgements: list[Judgement]) -> str:
         ordering={"indicators": False, "handler": False},
         language={"search": "Search claims:"},
     )
-    return generate_init_offline_itables_html(itables.options.dt_bundle) + shown
+    return generate_init_offline_itables_html(itables.options.dt_bundle) + body
 
 
-def _claim(one: Judgement, contradiction: Contradiction | None, figures: Sequence[str]) -> str:
-    """A claim's section; its target becomes its address (`repro.site.sphinx`)."""
+def _section(
+    one: Judgement, contradiction: Contradiction | None, figures: Sequence[SavedFigure]
+) -> str:
+    """Return a claim's section; its target becomes its address (`repro.site.sphinx`)."""
     stated = "holds" if one.published is None else f"{one.published:g} {one.unit}"
     found = [
         ("predicted", one.predicted_verdict, one.predicted_reason),
@@ -114,12 +115,12 @@ def _claim(one: Judgement, contradiction: Contradiction | None, figures: Sequenc
         f"{read_sources()[one.source]}, {one.section}. Quantity: *{_formula(one.id)}*",
         raw(
             dot_plot(_dots(one), one.unit if one.published is not None else "share of resamples")
-            + "".join(_thumbnail(name) for name in figures[:1])
+            + "".join(map(_thumbnail, figures[:1]))
         ),
         table(("source", "value", "verdict", "reason"), rows),
     ]
     if one.note:
-        blocks.append(f"Reading it closely: {one.note}")
+        blocks.append(f"Note: {one.note}")
     if contradiction:
         blocks.append(
             f"It contradicts {', '.join(map(link, contradiction.claims[1:])) or 'itself'}: stated "
@@ -129,15 +130,15 @@ def _claim(one: Judgement, contradiction: Contradiction | None, figures: Sequenc
     if figures:
         blocks.append(
             f"Figures of {_experiment(one.id).replace('_', ' ')}: "
-            + ", ".join(f"[{name}](figures/{name}.md)" for name in figures)
+            + ", ".join(f"[{figure.title}](figures/{figure.name}.md)" for figure in figures)
         )
     return "\n\n".join(blocks)
 
 
-def _thumbnail(name: str) -> str:
+def _thumbnail(one: SavedFigure) -> str:
     return (
-        f'<a href="figures/{name}.html"><img class="thumbnail" loading="lazy" alt="{name}" '
-        f'src="_static/figures/{name}.svg"></a>'
+        f'<a href="figures/{one.name}.html"><img class="thumbnail" loading="lazy" '
+        f'alt="{html.escape(one.title)}" src="_static/figures/{one.name}.svg"></a>'
     )
 
 
@@ -167,11 +168,11 @@ def _experiment(claim: str) -> str:
 
 
 def _formula(claim: str) -> str:
-    """What is computed for a claim, in symbols and words."""
+    """Return the formula of a claim's quantity, or the description of the function for it."""
     if claim in TESTS:
         return TESTS[claim].formula
     if claim not in PREDICTIONS and claim not in OPERATORS:
-        return "nothing here computes it"
+        return "not computed"
     compute = PREDICTIONS[claim].compute if claim in PREDICTIONS else OPERATORS[claim]
     function = compute.func if isinstance(compute, partial) else compute
     return (inspect.getdoc(function) or function.__name__.strip("_").replace("_", " ")).split("\n")[

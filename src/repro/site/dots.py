@@ -1,4 +1,4 @@
-"""A claim's values on one axis, as a small drawing in the page."""
+"""Dot plots of a claim's values on one axis, as SVG."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _MARKS = {
 
 @dataclass(frozen=True)
 class Dot:
-    """What one source has, in the unit of all, with its interval."""
+    """Value of one source with its interval, in the unit of the plot."""
 
     source: str
     value: float
@@ -22,7 +22,7 @@ class Dot:
 
 
 def dot_plot(dots: Sequence[Dot], unit: str) -> str:
-    """An SVG with a row per source, on an axis from zero."""
+    """Return an SVG with a row per source, on an axis from zero."""
     ends = [end for dot in dots for end in (dot.value, *(dot.interval or ()))]
     low, high = min(0.0, *ends), 1.05 * max(*ends, 1e-9)
 
@@ -30,9 +30,9 @@ def dot_plot(dots: Sequence[Dot], unit: str) -> str:
         return float(round(_LEFT + (value - low) / (high - low) * (_WIDTH - _LEFT - _RIGHT), 1))
 
     height = _ROW * (len(dots) + 1)
-    words = "; ".join(f"{dot.source} {dot.value:.3g}" for dot in dots)
+    label = "; ".join(f"{dot.source} {dot.value:.3g}" for dot in dots)
     parts = [
-        f'<svg class="dots" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{words} {unit}">'
+        f'<svg class="dots" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{label} {unit}">'
     ]
     for number, dot in enumerate(dots):
         x, y = place(dot.value), _ROW * number + _ROW // 2

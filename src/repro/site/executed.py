@@ -1,4 +1,4 @@
-"""Executed notebooks as pages: rendered as they are, never run again."""
+"""Pages of executed notebooks, rendered from their outputs; Sphinx does not run them again."""
 
 import base64
 import json
@@ -8,42 +8,50 @@ from pathlib import Path
 from repro.atomic import replace_text
 from repro.figures.disk import reduced
 from repro.figures.notebook import LOADS_SCRIPTS
-from repro.paths import RESULTS
-from repro.site.pages import toctree, write_page
+from repro.paths import RESULTS, ROOT
+from repro.site.pages import toctree
 
-# Holoviews shows pictures so.
-_HTML, _PICTURE = "text/html", re.compile(r"(data:image/png;base64,)([A-Za-z0-9+/=]+)")
+_HTML = "text/html"
+# Form in which HoloViews embeds pictures.
+_PICTURE = re.compile(r"(data:image/png;base64,)([A-Za-z0-9+/=]+)")
 
 
-def write_notebooks(stage: Path) -> None:
-    """Copy `results/notebooks` without their own copies of scripts, and list them on one page."""
-    folder = stage / "notebooks"
+def write_notebooks(pages: Path) -> None:
+    """Copy notebooks without Bokeh's scripts, and list them below `notebooks/README.md`.
+
+    `results/notebooks` has the executed ones; the others are pages without results.
+    """
+    folder = pages / "notebooks"
     folder.mkdir()
-    names = []
-    for path in sorted((RESULTS / "notebooks").glob("*.ipynb")):
+    executed = {path.name: path for path in (RESULTS / "notebooks").glob("*.ipynb")}
+    sources = {path.name: path for path in (ROOT / "notebooks").glob("*.ipynb")}
+    entries = []
+    for name, path in sorted((sources | executed).items()):
         notebook = json.loads(path.read_text(encoding="utf-8"))
         for cell in notebook["cells"]:
             if "outputs" in cell:
-                # The page has the scripts already.
+                # The page loads Bokeh itself.
                 cell["outputs"] = [
-                    one for one in cell["outputs"] if one.get("metadata") != LOADS_SCRIPTS
+                    output for output in cell["outputs"] if output.get("metadata") != LOADS_SCRIPTS
                 ]
-                for one in cell["outputs"]:
-                    _lighten(one.get("data", {}))
-        replace_text(folder / path.name, json.dumps(notebook))
-        names.append(path.stem)
-    words = (
-        "Each as it was executed by `make repro`, with its figures."
-        if names
-        else "None was executed yet: `make repro` does, and `jupyter lab notebooks/` opens them."
-    )
-    write_page(folder / "index.md", "Notebooks", words, toctree(names))
+                for output in cell["outputs"]:
+                    _reduce_pictures(output.get("data", {}))
+        replace_text(folder / name, json.dumps(notebook))
+        title = "".join(notebook["cells"][0]["source"]).partition("\n")[0].lstrip("# ")
+        entries.append(path.stem if name in sources else f"{title} ({path.stem}) <{path.stem}>")
+    blocks = [
+        (ROOT / "notebooks" / "README.md").read_text(encoding="utf-8"),
+        "## All notebooks",
+        *([] if executed else ["None was executed yet: run `make repro`."]),
+        toctree(entries, "maxdepth: 1"),
+    ]
+    replace_text(folder / "README.md", "\n\n".join(blocks) + "\n")
 
 
-def _lighten(shown: dict[str, str | list[str]]) -> None:
-    """Have the pictures that a cell shows in fewer bytes."""
-    if _HTML in shown:
-        shown[_HTML] = _PICTURE.sub(_reduced, "".join(shown[_HTML]))
+def _reduce_pictures(data: dict[str, str | list[str]]) -> None:
+    """Replace the pictures in an output's HTML with smaller ones."""
+    if _HTML in data:
+        data[_HTML] = _PICTURE.sub(_reduced, "".join(data[_HTML]))
 
 
 def _reduced(found: re.Match[str]) -> str:

@@ -1,6 +1,9 @@
-"""The first page: the question, the answer, how sure it is, and where to go from there."""
+"""First page: purpose, findings, questions that users can ask and limits; list of documents."""
 
 import html
+import os
+import re
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,30 +14,51 @@ from repro.claims.shown.observations import Observation, observation_of
 from repro.claims.verdicts import Judgement
 from repro.experiments.this_machine import caveats
 from repro.figures.compared import SOURCES
+from repro.paths import ROOT
 from repro.site.claims import link, read_or_judge
 from repro.site.measured import datasets, where
 from repro.site.pages import figure_image, raw, toctree, write_page
 
-_QUESTION = (
-    "What does the network cost when a language model is trained on several machines? Two papers "
-    "and a report measured it on clusters, over RDMA, IPoIB and TCP/IP. Here the same training "
-    "runs on emulated nodes of one machine, a performance model predicts it at full scale, and "
-    "every published claim gets a verdict."
+_PURPOSE = (
+    "`repro` measures and predicts what the network costs in distributed LLM training. It repeats "
+    "experiments that two papers and a report ran on GPU clusters over RDMA, IPoIB and TCP/IP. "
+    "One Linux machine trains small models on emulated nodes, a performance model predicts "
+    "full-size runs, and every published claim gets a verdict."
+)
+_QUESTIONS = (
+    "Does a published claim hold, and if not, why? [Claims](claims.md); `make repro` measures "
+    "them on your machine.",
+    "How long would a training job take on another cluster? `repro what-if llama3.1-70b --gpus "
+    "1024`, and examples in [What if](what-if.md).",
+    "Which batch, context and model fit into a GPU's memory? `repro fits llama3.1-70b --gpu "
+    "h100-sxm-80gb --gpus 64`.",
+    "Is a collective as fast as it should be? `repro busbw CLUSTER LOG` checks a log of "
+    "nccl-tests, OSU, DeepSpeed or PyTorch.",
+    "What do my GPUs measure? `papermill notebooks/weak_scaling.ipynb out.ipynb -p source cluster`",
 )
 _CONTENTS = {
     "Claims": "claims",
     "Figures": "figures/index",
-    "Notebooks": "notebooks/index",
+    "Notebooks": "notebooks/README",
     "What if": "what-if",
     "Documents": "documents",
-    "Reference": "reference/index",
     "Provenance": "provenance",
+}
+# Suffixes of pages, and relative addresses in Markdown links.
+_PAGE = (".md", ".ipynb")
+_LINK = re.compile(r"\]\(([^):#]+)")
+# Titles of the folders in `docs/`, in reading order; other folders follow under their own names.
+_GROUPS = {
+    ".": "Tutorial",
+    "how_to": "How-to guides",
+    "reference": "Reference",
+    "explanation": "Explanation",
 }
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A sentence with places for the values of claims, in their order."""
+    """Sentence with a `{}` for the value of each claim."""
 
     sentence: str
     claims: tuple[str, ...]
@@ -59,25 +83,25 @@ _ANSWERS = (
 )
 
 
-def write_home(stage: Path) -> None:
-    """Write `index.md`, and the list of the documents."""
+def write_home(pages: Path) -> None:
+    """Write `index.md`."""
     judgements = read_or_judge()
-    known = caveats({name: datasets()[name] for name in EXPERIMENTS})
+    warnings = caveats({name: datasets()[name] for name in EXPERIMENTS})
     named = {judgement.id: judgement for judgement in judgements}
-    documents = [path.stem for path in sorted(stage.glob("[A-Z]*.md"), reverse=True)]
-    documents += sorted(f"docs/{path.stem}" for path in (stage / "docs").glob("*.md"))
-    write_page(stage / "documents.md", "Documents", toctree(documents, "maxdepth: 1"))
     write_page(
-        stage / "index.md",
+        pages / "index.md",
         "What does the network cost?",
+        _PURPOSE,
         raw('<div class="first-screen"><div>'),
-        _QUESTION,
-        *(f"{number}. {_say(one, named)}" for number, one in enumerate(_ANSWERS, start=1)),
+        "## What it found",
+        *(f"{number}. {_answer(one, named)}" for number, one in enumerate(_ANSWERS, start=1)),
         raw("</div><div>"),
         *_picture(),
         raw("</div></div>"),
-        "## How sure it is",
-        "\n".join(f"- {line}" for line in [*_counts(judgements), *where(), *known]),
+        "## What you can ask",
+        "\n".join(f"- {question}" for question in _QUESTIONS),
+        "## How certain it is",
+        "\n".join(f"- {line}" for line in [*_counts(judgements), *where(), *warnings]),
         *_not_measured(judgements),
         "## What did not reproduce",
         _not_reproduced(judgements),
@@ -85,11 +109,46 @@ def write_home(stage: Path) -> None:
     )
 
 
-def _say(answer: Answer, named: Mapping[str, Judgement]) -> str:
-    """An answer from what is nearest to the papers' clusters, beside the published one."""
+def write_documents(pages: Path) -> None:
+    """Copy all documents, and write `documents.md`, which lists them by folder."""
+    documents = pages / "docs"
+    shutil.copytree(ROOT / "docs", documents, ignore=shutil.ignore_patterns("_*", "*.py"))
+    top = sorted(ROOT.glob("*.md"), reverse=True)
+    for path in top:
+        shutil.copy(path, pages)
+    for path in (*(pages / path.name for path in top), *documents.rglob("*.md")):
+        _copy_linked(path, pages)
+    groups: dict[str, list[str]] = {folder: [] for folder in _GROUPS}
+    for path in sorted(documents.rglob("*.md"), key=lambda path: (path.stem != "tutorial", path)):
+        folder = path.parent.relative_to(documents).as_posix()
+        groups.setdefault(folder, []).append(path.relative_to(pages).with_suffix("").as_posix())
+    groups["reference"].append("reference/*")
+    groups["project"] = [path.stem for path in top]
+    blocks = []
+    for folder, names in groups.items():
+        title = _GROUPS.get(folder, folder.replace("_", " ").capitalize())
+        blocks.append(toctree(names, "glob: ", "maxdepth: 1", f"caption: {title}"))
+    write_page(pages / "documents.md", "Documents", *filter(None, blocks))
+
+
+def _copy_linked(page: Path, pages: Path) -> None:
+    """Copy the files of the repository that a document links to, such as `LICENSE`."""
+    for address in _LINK.findall(page.read_text(encoding="utf-8")):
+        name = Path(os.path.relpath(page.parent / address, pages))
+        linked = name.parts[0] != ".." and name.suffix not in _PAGE and (ROOT / name).is_file()
+        if linked and not (pages / name).exists():
+            (pages / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, pages / name)
+
+
+def _answer(answer: Answer, named: Mapping[str, Judgement]) -> str:
+    """Return an answer with values of the source nearest to the papers' clusters.
+
+    That source is the cluster, else the testbed, else the prediction.
+    """
     chosen = [named[claim] for claim in answer.claims]
     for source in reversed(SOURCES):
-        values = [found(one, source) for one in chosen]
+        values = [_value(one, source) for one in chosen]
         if all(values):
             how = "predicted" if source == "predicted" else f"measured on the {source}"
             published = ", ".join(f"{one.published:g}{_unit(one)}" for one in chosen)
@@ -100,8 +159,8 @@ def _say(answer: Answer, named: Mapping[str, Judgement]) -> str:
     return f"{answer.sentence.format(*['?'] * len(chosen))}: neither predicted nor measured."
 
 
-def found(one: Judgement, source: str) -> str:
-    """What a source has for a claimed number, with its interval; empty if nothing."""
+def _value(one: Judgement, source: str) -> str:
+    """Return a source's value for a claimed number, with its interval; empty without one."""
     value, interval = {
         "predicted": (one.predicted, one.predicted_interval),
         "testbed": (one.testbed, one.interval),
@@ -119,9 +178,8 @@ def _unit(one: Judgement) -> str:
 
 def _picture() -> list[str]:
     caption = (
-        "The headline claims: what was published, what the model predicts and what was measured, "
-        "with 95 % intervals, over the published value. "
-        "[Zoom in, and its data](figures/headlines.md)."
+        "Headline claims as predicted and as measured, with 95 % intervals, relative to the "
+        "published value. [Zoom and data](figures/headlines.md)."
     )
     return figure_image(
         "headlines", "Headline claims as published, predicted and measured", caption
@@ -129,7 +187,7 @@ def _picture() -> list[str]:
 
 
 def _counts(judgements: Sequence[Judgement]) -> list[str]:
-    """How many claims came to what, by source."""
+    """Return verdict counts, a line per source."""
     lines = []
     for source, verdicts in (
         ("testbed", [one.verdict for one in judgements]),
@@ -138,34 +196,33 @@ def _counts(judgements: Sequence[Judgement]) -> list[str]:
     ):
         counts = Counter(verdicts)
         if counts["not run"] + counts["input"] < len(judgements):
-            words = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
-            lines.append(f"{source} of {len(judgements)} [claims](claims.md): {words}")
+            text = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+            lines.append(f"{source}, {len(judgements)} [claims](claims.md): {text}")
     return lines
 
 
 def _not_measured(judgements: Sequence[Judgement]) -> list[str]:
-    """Why the testbed has no verdict on some, folded away."""
-    why = Counter(one.reason for one in judgements if one.verdict == "not run")
-    if not why:
+    """Return the reasons why claims have no testbed verdict, collapsed."""
+    reasons = Counter(one.reason for one in judgements if one.verdict == "not run")
+    if not reasons:
         return []
-    reasons = "".join(f"<li>{count}: {html.escape(one)}</li>" for one, count in why.items())
-    summary = f"<summary>{sum(why.values())} claims were not judged on the testbed</summary>"
-    return [raw(f"<details>{summary}<ul>{reasons}</ul></details>")]
+    items = "".join(f"<li>{count}: {html.escape(one)}</li>" for one, count in reasons.items())
+    summary = f"<summary>{reasons.total()} claims were not judged on the testbed</summary>"
+    return [raw(f"<details>{summary}<ul>{items}</ul></details>")]
 
 
 def _not_reproduced(judgements: Sequence[Judgement]) -> str:
-    """By observation, with why, from what was measured, or from the prediction where nothing
-    was."""
+    """Return failed claims by observation with reasons; the prediction's without measurements."""
     measured = any(one.testbed is not None for one in judgements)
     failed: dict[Observation, list[str]] = {}
     for one in judgements:
         if (one.verdict if measured else one.predicted_verdict) == "not reproduced":
             failed.setdefault(observation_of(one.id), []).append(link(one.id, one.statement))
-    source = "On the testbed" if measured else "In the prediction, as no measurement can answer"
+    source = "On the testbed" if measured else "In the prediction, without any measurement"
     if not failed:
         return f"{source}: nothing."
     lines = [
-        f"- {about.name} ({', '.join(claims)}): {about.why or 'not known why'}"
+        f"- {about.name} ({', '.join(claims)}): {about.why or 'reason not known'}"
         for about, claims in failed.items()
     ]
-    return "\n".join([f"{source} ([more](docs/limitations.md)):", "", *lines])
+    return "\n".join([f"{source} ([more](docs/explanation/findings.md)):", "", *lines])

@@ -1,4 +1,4 @@
-"""When and where results were measured, and what was not."""
+"""Provenance of results: when and where they were measured, and what is missing."""
 
 import json
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ from repro.site.pages import table, write_page
 
 @cache
 def datasets() -> dict[str, xr.Dataset]:
-    """All that the pipeline measures, read once; what is missing says so."""
+    """Read all datasets of the pipeline once; a missing one holds the reason."""
     others = {name: read_result(name) for name in ("sensitivity", "decoding")}
     return read_evidence() | read_sweeps() | others
 
 
 def where() -> list[str]:
-    """Dates, machines and profiles of all that was measured, a line each."""
+    """Return machines and profiles with the dates of their measurements, a line each."""
     seen: dict[str, list[str]] = {}
     for dataset in datasets().values():
         for part in _provenance(dataset):
@@ -38,7 +38,7 @@ def where() -> list[str]:
 
 
 def missing() -> list[str]:
-    """What was not measured and why, a line per reason."""
+    """Return the names of missing results, a line per reason."""
     reasons: dict[str, list[str]] = {}
     for name, dataset in datasets().items():
         if reason := why_not_run(dataset):
@@ -46,16 +46,16 @@ def missing() -> list[str]:
     return [f"not measured: {', '.join(names)} ({why})" for why, names in reasons.items()]
 
 
-def write_provenance(stage: Path) -> None:
-    """Write `provenance.md`: when, where, by what code and with what versions."""
+def write_provenance(pages: Path) -> None:
+    """Write `provenance.md`: time, machine, commit and versions of every dataset."""
     rows = []
-    for name, dataset in datasets().items():
+    for result, dataset in datasets().items():
         for part in _provenance(dataset):
-            versions = ", ".join(f"{what} {which}" for what, which in part["versions"].items())
+            versions = ", ".join(f"{name} {number}" for name, number in part["versions"].items())
             machine = part["machine"]
             rows.append(
                 (
-                    name,
+                    result,
                     dataset.attrs.get("profile", ""),
                     str(part["time"]),
                     str(part["commit"])[:12],
@@ -64,22 +64,22 @@ def write_provenance(stage: Path) -> None:
                 )
             )
     header = ("result", "profile", "time", "commit", "machine", "versions")
-    words = (
-        "Every dataset in `results/` carries this, with all parameters and numbers that it was "
-        "asked for (`attrs['provenance']`, `attrs['asked']`)."
+    introduction = (
+        "Every dataset in `results/` contains this provenance (`attrs['provenance']`) and its "
+        "resolved parameters (`attrs['asked']`)."
     )
-    blocks = [words, table(header, rows) if rows else "Nothing was measured yet."]
+    blocks = [introduction, table(header, rows) if rows else "Nothing was measured yet."]
     blocks += [f"- {line}" for line in missing()]
     scores = list(_validation())
     if scores:
         columns = ("published measurements", "rows", "median error", "90 % within", "bias")
         blocks += [
-            "## How good the predictions are",
-            "Error of the performance model on measurements that others published, "
-            "see [the model](docs/model.md).",
+            "## Accuracy of the predictions",
+            "Error of the performance model on published measurements, see [its validation]"
+            "(docs/explanation/model_validation.md).",
             table(columns, scores),
         ]
-    write_page(stage / "provenance.md", "Provenance", *blocks)
+    write_page(pages / "provenance.md", "Provenance", *blocks)
 
 
 def _validation() -> Iterator[tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""Pages of the site as MyST Markdown."""
+"""Functions that write pages of the site as MyST Markdown."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,28 +8,28 @@ from repro.paths import RESULTS
 
 
 def write_page(path: Path, title: str, *blocks: str) -> None:
-    """Write a page: its title and its blocks, a blank line between them."""
+    """Write a page: its title and its blocks, with a blank line between them."""
     replace_text(path, "\n\n".join([f"# {title}", *blocks]) + "\n")
 
 
 def toctree(names: Iterable[str], *options: str) -> str:
-    """A list of pages, in the words of Sphinx; empty without any."""
+    """Return a Sphinx toctree of pages; empty without pages."""
     lines = [*(f":{option}" for option in options), "", *names]
     return directive("toctree", "", lines) if list(names) else ""
 
 
 def directive(name: str, argument: str, lines: Iterable[str]) -> str:
-    """A directive with its options and content."""
+    """Return a directive with its options and content."""
     return "\n".join([f"::::{{{name}}} {argument}".rstrip(), *lines, "::::"])
 
 
 def raw(html: str) -> str:
-    """HTML as it is."""
+    """Return a block of unchanged HTML."""
     return directive("raw", "html", ["", html])
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A Markdown table; what would end a cell is escaped."""
+    """Return a Markdown table with cell separators escaped."""
     lines = [header, ["---"] * len(list(header)), *rows]
     return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
 
@@ -39,7 +39,7 @@ def _cell(text: str) -> str:
 
 
 def figure_image(name: str, alternative: str, caption: str) -> list[str]:
-    """A figure's picture with a caption, at the top of the site; nothing if it was not drawn."""
+    """Return a figure's picture and caption for a page at the site's top; empty if not drawn."""
     if not (RESULTS / "figures" / f"{name}.svg").exists():
         return []
     source = f"_static/figures/{name}.svg"

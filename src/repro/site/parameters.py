@@ -1,4 +1,4 @@
-"""Every field of the files in `params/`, from the pydantic models that validate them."""
+"""Page of every field in `params/`, from the pydantic models that validate the files."""
 
 import inspect
 import re
@@ -37,7 +37,7 @@ from repro.predict.parameters import Calibration
 from repro.predict.serving.parameters import ServingFit
 from repro.site.pages import table, write_page
 
-# What validates a file, and whether the file has one of them or many by name.
+# Models that validate each file.
 _FILES: dict[str, tuple[type[Entry], ...]] = {
     ", ".join(f"{name}.yaml" for name in (*EXPERIMENTS, "one_gpu")): (Experiment,),
     "models.yaml": (Model,),
@@ -70,7 +70,7 @@ _UNIONS = (Union, types.UnionType)
 
 
 def write_parameters(path: Path) -> None:
-    """Write a page with a table of fields for every model of every file."""
+    """Write a page with a table of fields for each model of each file."""
     blocks = []
     seen: set[type[Entry]] = set()
     for file, models in _FILES.items():
@@ -80,12 +80,12 @@ def write_parameters(path: Path) -> None:
                 if one not in seen:
                     seen.add(one)
                     blocks += _describe(one)
-    words = (
-        "Everything one may want to change is a file in `params/`. Files are validated when they "
-        "are read: an unknown key or a value that is not allowed is one line that names it. "
-        "`pipeline.yaml` holds the profile that `dvc repro` measures with."
+    introduction = (
+        "Files in `params/` hold all parameters. They are validated when they are read: an error "
+        "is one line that names the unknown key or the invalid value. `pipeline.yaml` selects the "
+        "profile of `dvc repro`."
     )
-    write_page(path, "Parameters", words, *blocks)
+    write_page(path, "Parameters: all fields", introduction, *blocks)
 
 
 def _describe(model: type[Entry]) -> list[str]:
@@ -96,12 +96,12 @@ def _describe(model: type[Entry]) -> list[str]:
         for name, field in model.model_fields.items()
     ]
     header = ["field", "type", "default", *(["meaning"] if meanings else [])]
-    shown = [row[: len(header)] for row in rows]
-    return [f"### {model.__name__}", _ATTRIBUTES.sub("", prose), table(header, shown)]
+    rows_shown = [row[: len(header)] for row in rows]
+    return [f"### {model.__name__}", _ATTRIBUTES.sub("", prose), table(header, rows_shown)]
 
 
 def _meanings(prose: str) -> dict[str, str]:
-    """What the docstring's section says of each field; fields may share an entry."""
+    """Return field descriptions from a docstring's Attributes; fields may share an entry."""
     section = _ATTRIBUTES.search(prose)
     found: dict[str, str] = {}
     names: list[str] = []
@@ -115,7 +115,7 @@ def _meanings(prose: str) -> dict[str, str]:
 
 
 def _with_parts(model: type[Entry]) -> Iterator[type[Entry]]:
-    """A model and the models of its fields, in order."""
+    """Yield a model and the models of its fields, in order."""
     yield model
     for field in model.model_fields.values():
         for part in _entries(field.annotation):
@@ -135,7 +135,7 @@ def _type(field: FieldInfo) -> str:
 
 
 def _name(annotation: Any) -> str:
-    """A type in few words: `int`, `dict[str, Profile]`, `'gpt' | 'bert'`."""
+    """Return a short name of a type: `int`, `dict[str, Profile]`, `'gpt' | 'bert'`."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _name(parts[0])

@@ -1,28 +1,36 @@
-"""What the site adds to Sphinx: formulas without scripts, claims' addresses, Bokeh where needed."""
+"""Sphinx extension of the site: MathML formulas, claims' addresses, Bokeh, and `llms.txt`."""
 
-# Sphinx's and docutils' events have no types of their own here.
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+# Events of Sphinx and docutils have no types here.
 from typing import Any
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 from sphinx.transforms import SphinxTransform
 
-from repro.site.compressed_scripts import SCRIPT, pack_scripts
+from repro.site.compressed_scripts import SCRIPT, compress_scripts
 
-# The core draws every figure: widgets and tables are other files.
+# Bokeh's core draws every figure; its widgets and tables are separate files.
 BOKEH = "bokeh.js"
-# Pages whose figures are interactive, and the one whose table is.
+# Page with the interactive table, pages with interactive content, and lists of them.
 _TABLE = "claims"
 _INTERACTIVE = ("figures/", "notebooks/", "what-if", _TABLE)
+_LISTS = ("figures/index", "notebooks/README")
 
 
 class ClaimAddresses(SphinxTransform):
-    """Sections that are named by a claim keep its id as it is written: `claims.html#C017`."""
+    """Transform that keeps a claim's id as its section's address: `claims.html#C017`."""
 
     default_priority = 500
 
     def apply(self, **_: Any) -> None:
+        """Insert the id in upper case before the id that docutils made."""
         for section in self.document.findall(nodes.section):
             names: list[str] = section.get("names", [])
             for name in names:
@@ -31,19 +39,51 @@ class ClaimAddresses(SphinxTransform):
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Called by Sphinx."""
+    """Register the extension; Sphinx calls this."""
     app.add_transform(ClaimAddresses)
     app.add_html_math_renderer("mathml", (_inline_math, None), (_block_math, None))
-    app.connect("html-page-context", _draw_figures)
+    app.connect("html-page-context", _add_scripts)
+    app.connect("build-finished", _write_llms_txt)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
-def _draw_figures(app: Sphinx, page: str, _: str, context: dict[str, Any], *__: object) -> None:
-    if page.startswith(_INTERACTIVE) and page != "figures/index":
+def _add_scripts(app: Sphinx, page: str, _: str, context: dict[str, Any], *__: object) -> None:
+    if page.startswith(_INTERACTIVE) and page not in _LISTS:
         app.add_js_file(SCRIPT)
         if page != _TABLE:
             app.add_js_file(BOKEH)
-        context["body"] = pack_scripts(context["body"])
+        context["body"] = compress_scripts(context["body"])
+
+
+def _write_llms_txt(app: Sphinx, failure: Exception | None) -> None:
+    """Write the navigation for programs in the format of llmstxt.org."""
+    if failure is None:
+        root = app.config.root_doc
+        lines = [f"# {app.config.html_title}", "", f"> {_paragraph(app.env, root)}"]
+        lines += _sections(app.env, root, "Pages")
+        Path(app.outdir, "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _sections(env: BuildEnvironment, page: str, title: str) -> Iterator[str]:
+    """Yield a section per toctree of a page, headed by its caption or the page's title."""
+    trees = list(env.get_doctree(page).findall(addnodes.toctree))
+    for tree in trees:
+        yield from ("", f"## {tree.get('caption') or title}", "")
+        for name, entry in tree["entries"]:
+            link = f"- [{name or env.titles[entry].astext()}]({entry}.html)"
+            summary = re.split(r"(?<=[.!?])\s", _paragraph(env, entry))[0].rstrip(":")
+            yield f"{link}: {summary}" if summary else link
+    for tree in trees:
+        for _, entry in tree["entries"]:
+            yield from _sections(env, entry, env.titles[entry].astext())
+
+
+def _paragraph(env: BuildEnvironment, page: str) -> str:
+    """Return a page's first paragraph on one line without HTML comments; empty without any."""
+    for found in env.get_doctree(page).findall(nodes.paragraph):
+        if isinstance(found.parent, nodes.section):
+            return " ".join(re.sub("<!--.*?-->", "", found.astext()).split())
+    return ""
 
 
 def _inline_math(translator: Any, node: nodes.math) -> None:

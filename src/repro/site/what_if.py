@@ -1,4 +1,4 @@
-"""What the same training would cost elsewhere: predicted scenarios on one page."""
+"""Page of predicted scenarios: the same training on other clusters."""
 
 from pathlib import Path
 
@@ -6,24 +6,23 @@ from repro.figures.predicted.what_if import scenario_tables
 from repro.site.gallery import interactive, read_figures
 from repro.site.pages import raw, write_page
 
-_WORDS = (
-    "Every number on this page is predicted by the performance model; none is measured. A plan is "
-    "written t (tensor), d (data) and p (pipeline parallel size, x virtual stages), b (micro "
-    "batch) and what is recomputed. For another model, cluster or batch: "
-    "`notebooks/what_if.ipynb` and `repro what-if`."
+_INTRODUCTION = (
+    "The performance model predicts every number on this page; none is measured. A plan gives the "
+    "sizes t (tensor parallel), d (data parallel) and p (pipeline parallel, x virtual stages), the "
+    "micro batch b and the recomputed activations. For another model, cluster or batch, use "
+    "`repro what-if` or `notebooks/what_if.ipynb`."
 )
 
 
-def write_what_if(stage: Path) -> None:
+def write_what_if(pages: Path) -> None:
     """Write `what-if.md`."""
-    blocks = [_WORDS]
+    blocks = [_INTRODUCTION]
     for one in read_figures():
         if one.experiment == "what_if":
-            page = interactive(one.name).replace("../_static", "_static")
-            blocks += [one.caption, raw(page)]
+            blocks += [one.caption, raw(interactive(one).replace("../_static", "_static"))]
     for number, (title, styled) in enumerate(scenario_tables().items()):
-        # Identifiers that do not change from one build to the next.
+        # Fixed identifiers give the same page in every build.
         table = styled.to_html(table_uuid=f"plans{number}", sparse_index=False)
         region = f'<div class="wide" tabindex="0" role="region" aria-label="{title}">'
         blocks += [f"## {title}", raw(f"{region}{table}</div>")]
-    write_page(stage / "what-if.md", "What if: the same training elsewhere", *blocks)
+    write_page(pages / "what-if.md", "What if: the same training elsewhere", *blocks)

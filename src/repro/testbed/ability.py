@@ -54,7 +54,7 @@ def explain_refusal(words: str, system: Path = Path("/proc")) -> str:
     cause, mend = _cause(int(number), system)
     return (
         f"the testbed needs network namespaces, and user {os.geteuid()} may not create any here "
-        f"({said}): {cause}; {mend}"
+        f"({said}): {cause}; fix: {mend}"
     )
 
 

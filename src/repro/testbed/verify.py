@@ -10,7 +10,7 @@ from math import prod
 from typing import TypeVar
 
 from repro.errors import ReproError
-from repro.observe.cpu_contention import busiest_other
+from repro.observe.cpu_contention import find_cpu_competitor
 from repro.testbed.links import FRAMING, MTU, Network, bucket_bytes, read_uplink_bytes
 from repro.testbed.namespaces import Namespace, inside
 
@@ -76,7 +76,7 @@ def until_verified(
             if now > deadline:
                 raise
             if now > say_at:
-                say(f"waiting, {busiest_other()}: {error}")
+                say(f"waiting, {find_cpu_competitor()}: {error}")
                 say_at = now + _SAY_AGAIN_S
         time.sleep(_PAUSE_S)
 
@@ -118,7 +118,7 @@ def verify_links(
     """
     checks = []
     levels = network.topology.levels
-    highest = network.topology.spanned(range(ranks))
+    highest = network.topology.lowest_common_level(range(ranks))
     used = [level.name for level in levels].index(highest) + 1
     for height, level in enumerate(levels[:used]):
         limit = min(rates_gbps[lower.name] for lower in levels[: height + 1])

@@ -6,7 +6,7 @@ from typing import Any
 from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch import nn
 
-from repro.observe.memory import give_back, peak_bytes, resident_bytes
+from repro.observe.memory import peak_bytes, resident_bytes, trim_heap
 
 # Of its allowance, what a run has when it begins to give back what it has freed.
 _NEARLY_ALL = 0.9
@@ -27,7 +27,7 @@ def keep_to_allowance(
     Parameters
     ----------
     held_bytes
-        What the process held when the run began, as `begin_peak` says.
+        What the process held when the run began, as `reset_peak` says.
     allowance_bytes
         What the run may take beside it.
 
@@ -52,7 +52,7 @@ def keep_to_allowance(
 
     def make_room(*_: Any) -> None:
         if resident_bytes() - held_bytes > _NEARLY_ALL * allowance_bytes:
-            give_back()
+            trim_heap()
 
     for layer in model.modules():
         if isinstance(layer, TransformerLayer):

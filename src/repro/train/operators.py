@@ -18,9 +18,9 @@ import torch.distributed as dist
 
 from repro.catalog.studies.operator_benchmarks import (
     ADDED_ROW,
-    BAGS,
-    CHANGES,
     CONCATENATIONS,
+    EMBEDDING_BAG,
+    INDEX_ADD,
     LAUNCH,
     LAUNCH_IN_LOOP,
     LOOKUPS,
@@ -32,7 +32,7 @@ from repro.collectives.operations import prepare
 
 Operands = tuple[Any, ...]
 # Their first two operands are the table and what is looked up; a third is added to it.
-_IN_TABLES = ("index_select", "embedding", BAGS, CHANGES)
+_IN_TABLES = ("index_select", "embedding", EMBEDDING_BAG, INDEX_ADD)
 # Of one measurement, and the most sets of operands, and tables, that take turns.
 _SHORTEST_S, _MOST_SETS, _MOST_TABLES = 1e-3, 12, 48
 # Lookups of one measurement, the first of which counts for nothing; rows of a small table, and of
@@ -197,7 +197,7 @@ def collective_s(collective: str, size_bytes: int, calls: int, states_bytes: flo
         dist.barrier()
         for _ in range(1 + (dist.get_rank() + number) % 2):
             move()
-        operation.given.mul_(1.0)
+        operation.input.mul_(1.0)
         start = time.monotonic()
         operation.call()
         times.append(time.monotonic() - start)
@@ -215,7 +215,7 @@ def prepared(operator: str, sizes: Sequence[Any], tables_bytes: float = 0.0) -> 
         return _product(operator.rpartition(" ")[2], *sizes)
     if operator in LOOKUPS:
         return _lookup(tables_bytes, operator, *sizes)
-    if operator == BAGS:
+    if operator == EMBEDDING_BAG:
         return _bags(tables_bytes, *sizes)
     if "/" in operator:
         name, _, operands = operator.partition("/")
@@ -314,7 +314,7 @@ def _lookup(tables_bytes: float, operator: str, lookups: int, width: int, rows: 
             lambda gradients, at: backward(gradients, at, rows, -1, False),
         )
     tables = _tables(tables_bytes, width, rows)
-    if operator == CHANGES:
+    if operator == INDEX_ADD:
         added = _ones(lookups, width)
         return (
             lambda: (next(tables), indices(), added),

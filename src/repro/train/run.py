@@ -17,8 +17,8 @@ from megatron.core.transformer.moe.moe_utils import get_moe_layer_wise_logging_t
 
 from repro.catalog.models.papers import Shape
 from repro.observe.communication_log import logging
-from repro.observe.interleaving import Turns
-from repro.observe.memory import begin_peak, peak_bytes
+from repro.observe.interleaving import InterleavedRuns
+from repro.observe.memory import peak_bytes, reset_peak
 from repro.train.allowance import keep_to_allowance
 from repro.train.megatron.checkpoint import save_checkpoint
 from repro.train.megatron.cpu_compat import cpu_as_cuda
@@ -44,7 +44,7 @@ def train(
     scratch: Path,
     report: Report = lambda *_: None,
     gpu: EmulatedGpu = _NOT_HELD,
-    turns: Turns | None = None,
+    turns: InterleavedRuns | None = None,
     microbatches: Sequence[int] = (),
 ) -> tuple[RankRecord, ...]:
     """Train one configuration on this rank and return what it measured, by turn.
@@ -70,9 +70,9 @@ def train(
         # What an earlier run left in it, this one would use without counting it.
         parallel_state.get_global_memory_buffer().buffer.clear()
         get_moe_layer_wise_logging_tracker().clear()
-        turns = turns or Turns()
+        turns = turns or InterleavedRuns()
         began = time.monotonic()
-        held = begin_peak()
+        held = reset_peak()
         state = set_up(run, scratch, gpu.cores)
         set_up_s = time.monotonic() - began
         look: Callable[[], None] = (
@@ -88,14 +88,14 @@ def train(
 
         series = [Series(number) for number in microbatches or [run.microbatches] * turns.count]
         watch = Watch(one, report, series, run)
-        warmup, turns.slower = watch.warm_up(state.timers, gpu.passes_s)
+        warmup, turns.slowdown = watch.warm_up(state.timers, gpu.passes_s)
         before_s = {"set-up": set_up_s, "warm-up": time.monotonic() - began - set_up_s}
         with logging(state.log) if state.log else nullcontext():
-            for turn in turns.rounds(lambda turn: series[turn].ended(run)):
+            for turn in turns.round_robin(lambda turn: series[turn].ended(run)):
                 watch.record(series[turn])
                 _between(state, series[turn])
         taken = peak_bytes() - held
-        return tuple(one.record(state, warmup, turns.slower, before_s, taken) for one in series)
+        return tuple(one.record(state, warmup, turns.slowdown, before_s, taken) for one in series)
 
 
 def _one(state: Training, microbatches: int) -> Iteration:

@@ -12,10 +12,10 @@ from megatron.core.timers import Timers
 
 from repro.catalog.phases import COMMUNICATION, P2P_TIMERS, PHASES
 from repro.errors import ReproError
-from repro.observe.cpu_contention import busiest_other
+from repro.observe.cpu_contention import find_cpu_competitor
 from repro.observe.messages import MessageEnd
 from repro.observe.nic import FloatArray
-from repro.observe.precision import half_width, is_known
+from repro.observe.precision import half_width, reached_target_precision
 from repro.observe.transfers import Transfer
 from repro.train.pacing import PacedTimers, hold_passes, pass_times_s, slower_than_alone
 from repro.train.records import RankRecord, Report, Span, TrainingRun
@@ -82,7 +82,10 @@ class Series:
         """Whether their mean is known as well as is asked."""
         times = [one.time_s for one in self.of_all_ranks]
         shares = [one.communication for one in self.of_all_ranks]
-        return is_known(times, run.half_interval) and half_width(shares) <= run.half_interval
+        return (
+            reached_target_precision(times, run.half_interval)
+            and half_width(shares) <= run.half_interval
+        )
 
     def record(
         self,
@@ -202,7 +205,7 @@ class Watch:
                 break
             into.discarded += 1
             if dist.get_rank() == 0:
-                busy = busiest_other()
+                busy = find_cpu_competitor()
                 self.say(f"waiting, the machine is busy: {busy}")
             if agreed.waited_s > PATIENCE_S:
                 raise ReproError(

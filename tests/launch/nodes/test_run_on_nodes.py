@@ -117,7 +117,7 @@ def test_without_gpus_the_source_says_so(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_launch_slurm_needs_its_section() -> None:
-    with pytest.raises(ValueError, match="launch slurm needs gpus_per_node and the section slurm"):
+    with pytest.raises(ValueError, match="launch is slurm; fix: set gpus_per_node and"):
         Nodes(launch="slurm", warmup=1, iterations=1)
     with pytest.raises(ReproError, match="unknown protocol 'carrier-pigeon'"):
         Nodes(launch="local", warmup=1, iterations=1, adapters={"carrier-pigeon": ("p0",)})

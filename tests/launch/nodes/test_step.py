@@ -164,7 +164,7 @@ def test_without_counters_the_log_alone_is_the_proof(tmp_path: Path) -> None:
     assert isinstance(outcome, Outcome)
     assert outcome.ran_on["bytes_proven"] is False and "routes" in outcome.ran_on
     # What nobody counted is no rate of 0.
-    assert np.isnan(outcome.nics.counted("received")).all()
+    assert np.isnan(outcome.nics.counters("received")).all()
 
 
 def test_without_counters_and_without_a_log_nothing_is_proven(tmp_path: Path) -> None:

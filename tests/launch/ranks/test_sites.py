@@ -20,7 +20,7 @@ import torch
 from made_up import small_run
 from waiting import PATIENCE_S, wait_until
 
-from repro.catalog.models.expert_volumes import exchanged_bytes, held_parameters
+from repro.catalog.models.expert_volumes import all_to_all_bytes, held_parameters
 from repro.catalog.models.open_models import DecoderShape
 from repro.catalog.models.volumes import ring_all_reduce_bytes
 from repro.catalog.phases import COMPUTING, PHASES
@@ -148,7 +148,7 @@ def test_nics_carry_gradients_by_group_and_what_experts_exchange(
         expected += 2 * ring_all_reduce_bytes(own, 2)
     else:
         # Two of the three others are on the other node, for either rank.
-        expected += 2 * exchanged_bytes(run.shape, run.micro_batch_size, 4, 4) * 2 / 3
+        expected += 2 * all_to_all_bytes(run.shape, run.micro_batch_size, 4, 4) * 2 / 3
     outcome = _carries(_attempts(unpaced, run), expected, _EXPERTS_OVERHEAD[experts])
     times = outcome.records[0].phase_time_s
     exchanges = np.array(times["forward all-to-all"]) + np.array(times["backward all-to-all"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from repro.catalog.models.expert_volumes import exchanged_bytes, held_parameters
+from repro.catalog.models.expert_volumes import all_to_all_bytes, held_parameters
 from repro.catalog.models.open_models import open_model
 from repro.catalog.models.volumes import ring_all_reduce_bytes
 from repro.catalog.studies.selection import select
@@ -53,7 +53,7 @@ def test_the_fabric_carries_the_closed_forms_at_the_protocols_rate(
     # A ring through all nodes; and two of one rank on each of two nodes.
     gradients = ring_all_reduce_bytes(common, 8) + 2 * ring_all_reduce_bytes(own, 2)
     # Two ranks of a node send half of their choices to the other node; backward is the other half.
-    exchange = 2 * exchanged_bytes(shape, 4, 4, 2) * 2 / 3 / 2
+    exchange = 2 * all_to_all_bytes(shape, 4, 4, 2) * 2 / 3 / 2
     assert times == pytest.approx([gradients / rate, exchange / rate], rel=0.02)
     carried = float(at["rx_iteration_full_scale_gbps"] * at["iteration_time_s"]) * 1e9 / 8
     assert carried == pytest.approx(gradients + 2 * exchange, rel=0.01)

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from repro.catalog.systems.gpus import gpu, gpu_called
+from repro.catalog.systems.gpus import find_gpu_name, gpu
 from repro.paths import PUBLISHED
 from repro.predict.fused.iteration import (
     Phases,
@@ -222,7 +222,7 @@ def test_the_fullest_gpu_is_one_of_the_ends() -> None:
 
 def test_most_of_what_was_published_as_run_fits() -> None:
     table = pd.read_csv(PUBLISHED / "training_modern.csv")
-    room = table.gpu.map(lambda label: gpu(gpu_called(label)).memory_bytes)
+    room = table.gpu.map(lambda label: gpu(find_gpu_name(label)).memory_bytes)
     share = fullest_bytes(read_runs(table)) / room
     assert (share <= 1).mean() > 0.8
     assert (share <= 1 + FRAGMENTATION / 2).mean() > 0.85

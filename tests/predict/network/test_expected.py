@@ -62,9 +62,9 @@ def test_regimes_follow_one_another_and_only_the_transfer_is_a_links() -> None:
     found = expected_busbw("dgx-a100", "all_reduce", _SIZES, 8)
     assert list(found.regime.unique()) == ["latency", "start-up", "transfer"]
     assert found.limit.iloc[0] == "latency, not a link"
-    assert found.limit.iloc[-1] == "node: 2400 Gbit/s a GPU"
+    assert found.limit.iloc[-1] == "node: 2400 Gbit/s per GPU"
     between = expected_busbw("dgx-a100", "all_reduce", 1e11, 16)
-    assert between.limit.tolist() == ["fabric: 1600 Gbit/s a node"]
+    assert between.limit.tolist() == ["fabric: 1600 Gbit/s per node"]
 
 
 def test_the_lowest_level_that_is_crossed_limits() -> None:
@@ -119,7 +119,7 @@ def test_the_rate_of_another_protocol_is_slow_and_named(name: str) -> None:
     (row,) = judge_busbw(log, "pinnacles", "rdma").itertuples()
     assert row.verdict == SLOW
     assert other.label in row.remark
-    assert row.limit == "fabric: 100 Gbit/s a node"
+    assert row.limit == "fabric: 100 Gbit/s per node"
     assert judge_busbw(log, "pinnacles", name).verdict.tolist() == [AS_EXPECTED]
 
 
@@ -204,7 +204,7 @@ def test_the_command_prints_a_row_per_size() -> None:
     assert "typical_GBps" in columns and "verdict" not in columns
     assert [row.split()[:2] for row in rows[:2]] == [["1", "KiB"], ["4", "KiB"]]
     assert "latency, not a link" in rows[0]
-    assert "fabric: 100 Gbit/s a node" in rows[-1]
+    assert "fabric: 100 Gbit/s per node" in rows[-1]
 
 
 def test_the_command_judges_a_log(tmp_path: Path) -> None:

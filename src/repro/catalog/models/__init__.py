@@ -1,1 +1,1 @@
-"""The models: shapes, parameters, FLOPs and bytes of a training step."""
+"""Models: shapes, parameters, FLOPs and bytes of a training step."""

@@ -1,7 +1,7 @@
-"""Small recommendation models (DLRM): their shapes, and how tables are spread over ranks.
+"""Shapes and sharding plans of small deep learning recommendation models (DLRM).
 
-Naumov et al., "Deep Learning Recommendation Model for Personalization and Recommendation Systems"
-(2019): replicas share dense layers, embedding tables are divided among ranks.
+Dense layers are replicated, and embedding tables are sharded across ranks (Naumov et al., "Deep
+Learning Recommendation Model for Personalization and Recommendation Systems", 2019).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,18 +14,18 @@ from repro.catalog.reading import Entry
 
 
 class DlrmShape(Entry):
-    """Dense layers, and what samples have.
+    """Dense layers and inputs of a recommendation model.
 
     Attributes
     ----------
     dense
-        Numbers of a sample that are no categories.
+        Numerical (non-categorical) features of a sample.
     width
-        Of an embedding.
+        Columns of each embedding table.
     bottom, top
         Hidden widths of the layers below and above the interaction.
     batch
-        Samples of a rank.
+        Samples per rank.
     """
 
     dense: PositiveInt
@@ -37,7 +37,7 @@ class DlrmShape(Entry):
 
 @dataclass(frozen=True)
 class Table:
-    """An embedding table: its rows, and how many of them a sample sums up."""
+    """Embedding table: its number of rows, and how many of them each sample sums."""
 
     rows: int
     pooling: int
@@ -45,7 +45,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Shard:
-    """A part of a table on a rank: rows and columns from the first up to the second."""
+    """Part of a table on one rank: half-open ranges of rows and columns."""
 
     table: int
     rank: int
@@ -59,7 +59,7 @@ Assign = Callable[[Sequence[Table], int, int], list[Shard]]
 def random_tables(
     seed: int, count: tuple[int, int], rows: tuple[int, int], pooling: tuple[int, int]
 ) -> tuple[Table, ...]:
-    """Tables whose number is uniform, and whose rows and pooling have uniform logarithms."""
+    """Draw tables: their number is uniform, their rows and pooling are log-uniform."""
     draw = np.random.default_rng(seed)
     number = int(draw.integers(count[0], count[1] + 1))
     sizes, sums = (
@@ -69,67 +69,67 @@ def random_tables(
 
 
 def plan_shards(plan: str, tables: Sequence[Table], width: int, ranks: int) -> list[Shard]:
-    """The shards of a plan of `PLANS`, by rank, then by table."""
+    """Return the shards of a plan of `PLANS`, sorted by rank, then by table."""
     shards = PLANS[plan](tables, width, ranks)
-    return sorted(shards, key=lambda one: (one.rank, one.table))
+    return sorted(shards, key=lambda shard: (shard.rank, shard.table))
 
 
-def _whole(table: int, rank: int, tables: Sequence[Table], width: int) -> Shard:
+def _unsplit(table: int, rank: int, tables: Sequence[Table], width: int) -> Shard:
     return Shard(table, rank, (0, tables[table].rows), (0, width))
 
 
-def _in_turn(tables: Sequence[Table], width: int, ranks: int) -> list[Shard]:
-    return [_whole(number, number % ranks, tables, width) for number in range(len(tables))]
+def _round_robin(tables: Sequence[Table], width: int, ranks: int) -> list[Shard]:
+    return [_unsplit(number, number % ranks, tables, width) for number in range(len(tables))]
 
 
 def _by_lookups(tables: Sequence[Table], width: int, ranks: int) -> list[Shard]:
-    """The table with most lookups first, each to the rank that has fewest."""
+    """Assign each table, the one with most lookups first, to the rank with fewest lookups."""
     loads, shards = [0] * ranks, []
-    for number in sorted(range(len(tables)), key=lambda one: -tables[one].pooling):
+    for number in sorted(range(len(tables)), key=lambda table: -tables[table].pooling):
         rank = loads.index(min(loads))
         loads[rank] += tables[number].pooling
-        shards.append(_whole(number, rank, tables, width))
+        shards.append(_unsplit(number, rank, tables, width))
     return shards
 
 
-def _pieces(whole: Shard, ranks: int, by: str) -> list[Shard]:
-    """A table divided evenly among all ranks, by rows or by columns."""
-    _, size = whole.rows if by == "rows" else whole.columns
+def _split(table: Shard, ranks: int, by: str) -> list[Shard]:
+    """Split a table evenly across all ranks, by rows or by columns."""
+    _, size = table.rows if by == "rows" else table.columns
     ends = [(size * rank // ranks, size * (rank + 1) // ranks) for rank in range(ranks)]
     if by == "rows":
-        return [replace(whole, rank=rank, rows=ends[rank]) for rank in range(ranks)]
-    return [replace(whole, rank=rank, columns=ends[rank]) for rank in range(ranks)]
+        return [replace(table, rank=rank, rows=ends[rank]) for rank in range(ranks)]
+    return [replace(table, rank=rank, columns=ends[rank]) for rank in range(ranks)]
 
 
-def _all_divided(by: str) -> Assign:
+def _split_all(by: str) -> Assign:
     def assign(tables: Sequence[Table], width: int, ranks: int) -> list[Shard]:
-        whole = (_whole(number, 0, tables, width) for number in range(len(tables)))
-        return [piece for one in whole for piece in _pieces(one, ranks, by)]
+        unsplit = (_unsplit(number, 0, tables, width) for number in range(len(tables)))
+        return [shard for table in unsplit for shard in _split(table, ranks, by)]
 
     return assign
 
 
-def _heaviest_divided(by: str) -> Assign:
-    """The table with most lookups is divided, the others go where fewest are."""
+def _split_heaviest(by: str) -> Assign:
+    """Split the table with most lookups; assign the others by lookups."""
 
     def assign(tables: Sequence[Table], width: int, ranks: int) -> list[Shard]:
         heaviest = max(range(len(tables)), key=lambda number: tables[number].pooling)
-        # All ranks have as much of it: the others go where they would without it.
+        # Every rank holds an equal part of it, so it does not affect where the others go.
         others = [
             replace(table, pooling=0) if number == heaviest else table
             for number, table in enumerate(tables)
         ]
-        rest = [one for one in _by_lookups(others, width, ranks) if one.table != heaviest]
-        return [*_pieces(_whole(heaviest, 0, tables, width), ranks, by), *rest]
+        rest = [shard for shard in _by_lookups(others, width, ranks) if shard.table != heaviest]
+        return [*_split(_unsplit(heaviest, 0, tables, width), ranks, by), *rest]
 
     return assign
 
 
 PLANS: Mapping[str, Assign] = {
-    "table-wise, in turn": _in_turn,
+    "table-wise, in turn": _round_robin,
     "table-wise, by lookups": _by_lookups,
-    "row-wise": _all_divided("rows"),
-    "column-wise": _all_divided("columns"),
-    "heaviest row-wise": _heaviest_divided("rows"),
-    "heaviest column-wise": _heaviest_divided("columns"),
+    "row-wise": _split_all("rows"),
+    "column-wise": _split_all("columns"),
+    "heaviest row-wise": _split_heaviest("rows"),
+    "heaviest column-wise": _split_heaviest("columns"),
 }

@@ -1,37 +1,41 @@
-"""What mixtures of experts communicate, from their shapes alone: gradients by group, exchanges."""
+"""Communication volumes of mixtures of experts, computed from their shapes."""
 
 from repro.catalog.models.open_models import DecoderShape
 
-# A token's hidden state goes to each of its experts and back, and so do the gradients of both.
-_EXCHANGES = 4
-# With it goes the weight of its expert, and that one's gradient, both in fp32.
+# Each hidden state is sent to each of its experts and back, and so are both gradients.
+_TRANSFERS = 4
+# The router's weight of the expert, and its gradient, are sent along in fp32.
 _WEIGHTS, _WEIGHT_BYTES = 2, 4
 
 
 def held_parameters(shape: DecoderShape, expert_parallel: int) -> tuple[int, int]:
-    """Parameters that a rank has in common with all data-parallel ranks, and those of its experts,
-    which every `expert_parallel`-th rank has."""
+    """Count a rank's parameters: replicated on all data-parallel ranks, and of its experts.
+
+    Every `expert_parallel`-th rank holds the same experts.
+    """
     common = shape.count(0)
     return common, (shape.count(shape.experts) - common) // expert_parallel
 
 
-def exchanged_bytes(
+def all_to_all_bytes(
     shape: DecoderShape, sequences: float, expert_parallel: int, element_bytes: int
 ) -> float:
-    """What a rank sends to others in the all-to-alls of an iteration of so many sequences.
+    """Return the bytes that a rank sends to others in the all-to-alls of an iteration.
 
-    Of its tokens' k choices of an expert, (e-1)/e fall on other ranks of a group of e, where they
-    are even: 4 h elements each, L layers, and the choices' weights.
+    With even routing, (e-1)/e of its tokens' choices of k experts are on other ranks of a group of
+    e. In each of L layers, a choice moves 4 h elements and its router weight.
     """
     choices = shape.layers * shape.experts_per_token * sequences * shape.seq
-    each = _EXCHANGES * shape.hidden * element_bytes + _WEIGHTS * _WEIGHT_BYTES
+    each = _TRANSFERS * shape.hidden * element_bytes + _WEIGHTS * _WEIGHT_BYTES
     return choices * (expert_parallel - 1) / expert_parallel * each
 
 
-def ring_and_exchange_bytes(
+def ring_and_all_to_all_bytes(
     shape: DecoderShape, sequences: float, expert_parallel: int, element_bytes: int
 ) -> float:
-    """Half of what a rank of many sends in an iteration: all gradients that it holds, which rings
-    send twice, and half of its exchanges. Of a dense model these are its gradients."""
+    """Return half of the bytes that a rank among many sends in an iteration.
+
+    These are its gradients, which a ring all-reduce sends twice, and half of its all-to-alls.
+    """
     gradients = element_bytes * sum(held_parameters(shape, expert_parallel))
-    return gradients + exchanged_bytes(shape, sequences, expert_parallel, element_bytes) / 2
+    return gradients + all_to_all_bytes(shape, sequences, expert_parallel, element_bytes) / 2

@@ -1,5 +1,4 @@
-"""Models with open weights, to predict and, where they name a testbed shape, to train
-(`params/open_models.yaml`)."""
+"""Open-weight models, predicted or, with a testbed shape, trained (`params/open_models.yaml`)."""
 
 from typing import Literal
 
@@ -10,12 +9,13 @@ from repro.paths import PARAMS
 
 
 class DecoderShape(Entry):
-    """The dimensions of a decoder of today: no biases, RMSNorm, rotary embeddings.
+    """Dimensions of a modern decoder: no biases, RMSNorm, rotary embeddings.
 
-    `heads` share `kv_heads` keys and values of `head_dim`. A gated MLP has three matrices. Where
-    there are `experts`, every layer is a mixture of them, each `expert_ffn` wide, beside a shared
-    one. Every second layer looks back at `window` tokens only, where there is one. The output's
-    table is one of its own. Some dimensions are also called as those of a `Shape` are.
+    `heads` query heads use `kv_heads` heads of keys and values, each `head_dim` wide. A gated MLP
+    has three matrices. With `experts`, every layer has that many experts, each `expert_ffn` wide,
+    and a shared expert. With `window`, every second layer attends to the last `window` tokens only.
+    Input and output embeddings are separate tables. Some dimensions have aliases with the names of
+    `Shape`.
     """
 
     layers: PositiveInt
@@ -35,26 +35,26 @@ class DecoderShape(Entry):
 
     @property
     def hidden_size(self) -> int:
-        """`hidden`."""
+        """Alias of `hidden`."""
         return self.hidden
 
     @property
     def sequence_length(self) -> int:
-        """`seq`."""
+        """Alias of `seq`."""
         return self.seq
 
     @property
     def decoder_sequence_length(self) -> None:
-        """None: there is one sequence."""
+        """None, because there is only one sequence."""
         return None
 
     @property
     def vocabulary_size(self) -> int:
-        """`vocab`."""
+        """Alias of `vocab`."""
         return self.vocab
 
     def count(self, experts: int) -> int:
-        """Parameters, with so many experts in each layer."""
+        """Count the parameters with this many experts in each layer."""
         h, matrices = self.hidden, 3 if self.gated_mlp else 2
         attention = 2 * (self.heads + self.kv_heads) * self.head_dim
         width = self.ffn + self.shared_expert_ffn + experts * self.expert_ffn
@@ -63,12 +63,12 @@ class DecoderShape(Entry):
 
 
 class OpenModel(Entry):
-    """One model, and what its authors say that it has: of all parameters a token meets the active
-    ones.
+    """Open-weight model, with the parameter counts that its authors state.
 
-    `published_as` are its other names in measurements. `testbed` is what the testbed trains for it;
-    without one it is predicted only. Its experts are spread over `expert_parallel` data-parallel
-    ranks, or as many of them as divide a job's.
+    Each token uses the `active_parameters`. `published_as` lists the model's other names in
+    measurements. The testbed trains `testbed` for it; a model without one is only predicted.
+    Experts are sharded across `expert_parallel` data-parallel ranks, or as many of them as divide a
+    job's.
     """
 
     label: str
@@ -81,43 +81,48 @@ class OpenModel(Entry):
     source: str
 
     @model_validator(mode="after")
-    def _alike(self) -> "OpenModel":
+    def _check_testbed(self) -> "OpenModel":
         if self.testbed is None:
             return self
         for shape in (self.shape, self.testbed):
             if shape.experts % self.expert_parallel:
                 raise ValueError(
                     f"expert_parallel {self.expert_parallel} does not divide {shape.experts} "
-                    "experts"
+                    "experts; fix: choose a divisor"
                 )
             if shape.window:
-                raise ValueError(f"window {shape.window}: layers of the testbed look at all tokens")
+                raise ValueError(
+                    f"window {shape.window}: not in testbed layers; fix: remove testbed"
+                )
         if bool(self.shape.experts) != bool(self.testbed.experts):
-            raise ValueError("shape and testbed: both have experts, or neither")
+            raise ValueError(
+                f"shape has {self.shape.experts} experts, testbed {self.testbed.experts}; "
+                "fix: give experts to both or to neither"
+            )
         return self
 
     @property
     def family(self) -> Literal["gpt"]:
-        """Whose data and loss it has."""
+        """Family whose data and loss the model uses."""
         return "gpt"
 
     def full_size(self, pipeline: bool) -> DecoderShape:
-        """What is predicted, and trained on real nodes; there is no other one for pipelines."""
+        """Return the shape that is predicted, and trained on real nodes; pipelines have none."""
         assert not pipeline
         return self.shape
 
     def testbed_size(self, pipeline: bool) -> DecoderShape:
-        """What the testbed trains for it."""
+        """Return the shape that the testbed trains for the model."""
         assert self.testbed is not None and not pipeline
         return self.testbed
 
 
 def read_open_models() -> dict[str, OpenModel]:
-    """All of them by name, in the order of the file."""
+    """Read all open-weight models by name, in the order of the file."""
     models: dict[str, OpenModel] = read_yaml(PARAMS / "open_models.yaml", dict[str, OpenModel])
     return models
 
 
 def open_model(name: str) -> OpenModel:
-    """One by name; an unknown name is a `ReproError` that lists the known ones."""
+    """Return a model by name; an unknown name is a `ReproError` that lists the choices."""
     return choose("model", name, read_open_models())

@@ -1,4 +1,4 @@
-"""The language models under study, each at full size and at testbed size (`params/models.yaml`)."""
+"""Language models of the papers, at full size and at testbed size (`params/models.yaml`)."""
 
 from typing import Any, Literal
 
@@ -11,12 +11,12 @@ Family = Literal["gpt", "bert", "t5"]
 
 
 class Shape(Entry):
-    """The dimensions of one transformer.
+    """Dimensions of a transformer.
 
     `layers` counts decoder blocks for gpt, encoder blocks for bert, and blocks of *each* stack for
-    t5. `ffn_hidden_size` is the width between the MLP's two products, four times the hidden size
-    unless stated. `vocabulary_size` is the padded size of the embedding table. Sequence lengths are
-    in tokens; only t5 has a decoder sequence of its own.
+    t5. `ffn_hidden_size` is the width between the MLP's two matrices, by default four times the
+    hidden size. `vocabulary_size` is the padded size of the embedding table. Sequence lengths are
+    in tokens; only t5 has a separate decoder sequence.
     """
 
     layers: PositiveInt
@@ -29,26 +29,26 @@ class Shape(Entry):
 
     @model_validator(mode="before")
     @classmethod
-    def _usual_ffn(cls, given: dict[str, Any]) -> dict[str, Any]:
+    def _default_ffn(cls, given: dict[str, Any]) -> dict[str, Any]:
         hidden_size = given.get("hidden_size")
-        usual = {"ffn_hidden_size": 4 * hidden_size} if isinstance(hidden_size, int) else {}
-        return {**usual, **given}
+        default = {"ffn_hidden_size": 4 * hidden_size} if isinstance(hidden_size, int) else {}
+        return {**default, **given}
 
     @model_validator(mode="after")
     def _heads_divide_hidden(self) -> "Shape":
         if self.hidden_size % self.attention_heads:
             raise ValueError(
-                f"hidden_size {self.hidden_size} is no multiple of "
-                f"attention_heads {self.attention_heads}"
+                f"hidden_size {self.hidden_size} is not a multiple of "
+                f"attention_heads {self.attention_heads}; fix: change one of them"
             )
         return self
 
 
 class Model(Entry):
-    """One model of the papers: its name in figures, its family and its shapes.
+    """Model of the papers: its name in figures, its family and its shapes.
 
-    `full` is what was trained; `pipeline` what was trained in pipelines, where that is another
-    shape; `testbed` and `testbed_pipeline` are what the testbed trains for them.
+    The papers trained `full`, and `pipeline` in pipelines if that is set. The testbed trains
+    `testbed` and `testbed_pipeline` instead.
     """
 
     label: str
@@ -61,27 +61,36 @@ class Model(Entry):
     testbed_pipeline: Shape
 
     def full_size(self, pipeline: bool) -> Shape:
-        """What was trained, in data parallelism or in pipelines."""
+        """Return the shape that the papers trained, in pipelines or with data parallelism."""
         return self.pipeline or self.full if pipeline else self.full
 
     def testbed_size(self, pipeline: bool) -> Shape:
-        """What the testbed trains for it."""
+        """Return the shape that the testbed trains instead."""
         return self.testbed_pipeline if pipeline else self.testbed
 
     @model_validator(mode="after")
     def _decoder_sequence_only_for_t5(self) -> "Model":
         for shape in (self.full, self.testbed, self.testbed_pipeline):
             if (self.family == "t5") != (shape.decoder_sequence_length is not None):
-                raise ValueError("decoder_sequence_length belongs to family t5, and only to it")
+                raise ValueError(
+                    f"family {self.family} with decoder_sequence_length "
+                    f"{shape.decoder_sequence_length}; fix: set it for t5 only"
+                )
         return self
 
 
 def read_models() -> dict[str, Model]:
-    """All models by name, in the order of the file."""
+    """Read all models by name, in the order of the file."""
     models: dict[str, Model] = read_yaml(PARAMS / "models.yaml", dict[str, Model])
     return models
 
 
 def model(name: str) -> Model:
-    """One model by name; an unknown name is a `ReproError` that lists the known ones."""
+    """Return a model by name; an unknown name is a `ReproError` that lists the choices.
+
+    Examples
+    --------
+    >>> model("gpt2-large").full.layers
+    36
+    """
     return choose("model", name, read_models())

@@ -1,4 +1,4 @@
-"""Models that experiments can train: the papers', and open ones that name a testbed shape."""
+"""Models that experiments can train: the papers', and open-weight ones with a testbed shape."""
 
 from math import gcd
 
@@ -11,16 +11,16 @@ AnyShape = Shape | DecoderShape
 
 
 def trainable_models() -> dict[str, Trainable]:
-    """All of them by name."""
-    found: dict[str, Trainable] = dict(read_models())
-    return found | {name: one for name, one in read_open_models().items() if one.testbed}
+    """Read all trainable models by name."""
+    models: dict[str, Trainable] = dict(read_models())
+    return models | {name: model for name, model in read_open_models().items() if model.testbed}
 
 
 def trainable(name: str) -> Trainable:
-    """One by name; an unknown name is a `ReproError` that lists the known ones."""
+    """Return a model by name; an unknown name is a `ReproError` that lists the choices."""
     return choose("model", name, trainable_models())
 
 
 def expert_ranks(entry: Trainable, gpus: int) -> int:
-    """Over how many of so many data-parallel ranks the experts of a model are spread."""
+    """Return how many of `gpus` data-parallel ranks a model's experts are sharded across."""
     return gcd(entry.expert_parallel, gpus) if isinstance(entry, OpenModel) else 1

@@ -1,7 +1,7 @@
-"""Parameters, FLOPs and bytes of one training step, from a model's shape alone.
+"""Parameters, FLOPs and bytes of one training step, computed from a model's shape.
 
-The counts follow Megatron-Core's modules layer by layer, and are tested against them. They are
-sums and products, so that they take one model's integers as well as arrays of many models.
+The counts follow Megatron-Core's modules layer by layer, and are tested against them. All formulas
+are sums and products, so they accept one model's integers as well as arrays of many models.
 """
 
 from typing import Any, Protocol
@@ -9,32 +9,43 @@ from typing import Any, Protocol
 from repro.catalog.models.open_models import DecoderShape
 from repro.catalog.models.papers import Family
 
-# A backward pass computes two products for each one of the forward pass: with respect to the
-# inputs and to the weights (Narayanan et al., SC 2021, appendix).
+# A backward pass has two matmuls for each one of the forward pass: the gradients of inputs and of
+# weights (Narayanan et al., SC 2021, appendix).
 BACKWARD_PER_FORWARD = 2
-# The papers' Megatron-LM communicates in fp16; the testbed trains in fp32.
+# The papers' Megatron-LM communicates in fp16, the testbed in fp32.
 FULL_ELEMENT_BYTES, TESTBED_ELEMENT_BYTES = 2, 4
 
 
 class Dimensions(Protocol):
-    """The dimensions of a transformer, each an integer or an array: `Shape`, `Workload`."""
+    """Dimensions of a transformer, each an integer or an array: `Shape`, `Workload`."""
 
     @property
-    def layers(self) -> Any: ...
+    def layers(self) -> Any:
+        """Layers of each stack."""
+
     @property
-    def hidden_size(self) -> Any: ...
+    def hidden_size(self) -> Any:
+        """Width of hidden states."""
+
     @property
-    def ffn_hidden_size(self) -> Any: ...
+    def ffn_hidden_size(self) -> Any:
+        """Width inside the MLP."""
+
     @property
-    def sequence_length(self) -> Any: ...
+    def sequence_length(self) -> Any:
+        """Tokens of the encoder, or of the only stack."""
+
     @property
-    def decoder_sequence_length(self) -> Any: ...
+    def decoder_sequence_length(self) -> Any:
+        """Tokens of the decoder of t5."""
+
     @property
-    def vocabulary_size(self) -> Any: ...
+    def vocabulary_size(self) -> Any:
+        """Padded rows of the embedding table."""
 
 
 def layer_parameters(shape: Dimensions, decoder: bool = False) -> Any:
-    """Trainable parameters of one layer.
+    """Count the trainable parameters of one layer.
 
     With hidden size h and MLP width f: attention 4h^2 + 4h, MLP 2hf + f + h, a LayerNorm 2h. A
     decoder layer of an encoder-decoder model has two attentions and three norms.
@@ -45,7 +56,7 @@ def layer_parameters(shape: Dimensions, decoder: bool = False) -> Any:
 
 
 def stack_parameters(family: Family, shape: Dimensions) -> Any:
-    """Trainable parameters of all layers."""
+    """Count the trainable parameters of all layers."""
     layers = shape.layers * layer_parameters(shape)
     if family == "t5":
         layers = layers + shape.layers * layer_parameters(shape, decoder=True)
@@ -53,12 +64,20 @@ def stack_parameters(family: Family, shape: Dimensions) -> Any:
 
 
 def embedding_parameters(shape: Dimensions) -> Any:
-    """Word and position embeddings; the output's table is the input's."""
+    """Count word and position embeddings; the output uses the input's table."""
     return (shape.vocabulary_size + shape.sequence_length) * shape.hidden_size
 
 
 def parameters(family: Family, shape: Dimensions | DecoderShape) -> Any:
-    """Trainable parameters of a whole model."""
+    """Count the trainable parameters of a model.
+
+    Examples
+    --------
+    >>> from repro.catalog.models.papers import model
+    >>> gpt = model("gpt2-medium")
+    >>> f"{parameters(gpt.family, gpt.full) / 1e6:.0f} million"
+    '355 million'
+    """
     if isinstance(shape, DecoderShape):
         return shape.count(shape.experts)
     h, vocabulary, norm = shape.hidden_size, shape.vocabulary_size, 2 * shape.hidden_size
@@ -75,17 +94,17 @@ def parameters(family: Family, shape: Dimensions | DecoderShape) -> Any:
 
 
 def forward_flops(family: Family, shape: Dimensions | DecoderShape) -> Any:
-    """Floating-point operations of the matrix products in one sequence's forward pass.
+    """Count the floating-point operations of the matmuls in one sequence's forward pass.
 
-    With sequence length s and MLP width f: 8 s h^2 + 4 s^2 h + 4 s h f a layer, 2 s h v for the
-    logits (Narayanan et al., SC 2021, appendix, which gives with f = 4h the sum
-    24 s L h^2 (1 + s/6h + v/12Lh) for a forward pass). A decoder of today: two for each parameter
-    of the products that a token meets, and the same scores, of heads that may be wider.
+    With sequence length s and MLP width f, a layer has 8 s h^2 + 4 s^2 h + 4 s h f. The logits have
+    2 s h v (Narayanan et al., SC 2021, appendix). With f = 4h the appendix gives the sum as 24 s L
+    h^2 (1 + s/6h + v/12Lh). A `DecoderShape` has two operations per token for each matmul parameter
+    that the token uses. Its attention scores are the same, with heads that may be wider.
     """
     if isinstance(shape, DecoderShape):
         norms = (2 * shape.layers + 1) * shape.hidden
-        met = shape.count(shape.experts_per_token) - norms - shape.vocab * shape.hidden
-        return 2 * shape.seq * (met + 2 * shape.layers * shape.heads * shape.head_dim * shape.seq)
+        used = shape.count(shape.experts_per_token) - norms - shape.vocab * shape.hidden
+        return 2 * shape.seq * (used + 2 * shape.layers * shape.heads * shape.head_dim * shape.seq)
     h, f = shape.hidden_size, shape.ffn_hidden_size
     vocabulary, s = shape.vocabulary_size, shape.sequence_length
     encoder = shape.layers * (8 * s * h * h + 4 * s * s * h + 4 * s * h * f)
@@ -102,20 +121,20 @@ def forward_flops(family: Family, shape: Dimensions | DecoderShape) -> Any:
 
 
 def training_flops(family: Family, shape: Dimensions | DecoderShape, sequences: Any) -> Any:
-    """Operations of forward and backward pass of `sequences` sequences, nothing recomputed."""
+    """Count the operations of forward and backward passes without recomputation."""
     return (1 + BACKWARD_PER_FORWARD) * sequences * forward_flops(family, shape)
 
 
 def gradient_bytes(
     family: Family, shape: Dimensions | DecoderShape, bytes_per_gradient: int
 ) -> Any:
-    """Size S of the gradients that data-parallel ranks reduce each iteration."""
+    """Return the size S of the gradients that data-parallel ranks reduce each iteration."""
     return parameters(family, shape) * bytes_per_gradient
 
 
 def ring_all_reduce_bytes(size_bytes: Any, ranks: Any) -> Any:
-    """Bytes each rank sends (and receives) in a ring all-reduce: 2 (n-1)/n S.
+    """Return the bytes that each rank sends (and receives) in a ring all-reduce: 2 (n-1)/n S.
 
-    Patarasuk and Yuan, 2009: no all-reduce moves fewer.
+    No all-reduce moves fewer (Patarasuk and Yuan, 2009).
     """
     return 2 * (ranks - 1) / ranks * size_bytes

@@ -1,1 +1,1 @@
-"""How a training step is spread over ranks, and what ranks communicate, encoded or not."""
+"""Parallel layouts of a training step, and the volumes that ranks communicate."""

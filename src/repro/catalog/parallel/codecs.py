@@ -1,4 +1,4 @@
-"""What messages of training are encoded with: codecs, and one for each parallel direction."""
+"""Codecs that compress training messages, one per parallel direction."""
 
 from typing import Literal, get_args
 
@@ -9,7 +9,7 @@ from repro.errors import ReproError
 
 Kind = Literal["zfp-rate", "zfp-accuracy", "integers", "fp8", "top-k", "zstd", "power-sgd"]
 Direction = Literal["data", "tensor", "pipeline", "weights"]
-# The one setting that each kind has.
+# Name of each kind's only setting.
 _SETTINGS = {
     "zfp-rate": "bits",
     "zfp-accuracy": "tolerance",
@@ -17,23 +17,23 @@ _SETTINGS = {
     "top-k": "share",
     "power-sgd": "rank",
 }
-# A block of four numbers has a bit that says whether it is zero, and eight of its exponent.
-_LEAST_RATE, _MOST_RATE = 2.25, 32.0
+# ZFP limits in bits per number: a block of four has one bit for zero and eight for its exponent.
+_MIN_RATE, _MAX_RATE = 2.25, 32.0
 INTEGER_BITS = (8, 4)
-# Whose size depends on the numbers.
+# Kinds whose encoded size depends on the numbers.
 VARIABLE: tuple[Kind, ...] = ("zfp-accuracy", "zstd")
 
 
 class Codec(Entry):
-    """A codec at one setting.
+    """Codec with its one setting.
 
     Attributes
     ----------
     kind
-        `zfp-rate` is ZFP at `bits` a number, `zfp-accuracy` ZFP with no number off by more than
-        `tolerance`; `integers` have 8 or 4 `bits` and a scale for each block; `fp8` is E4M3 with
-        one scale; `top-k` sends the largest numbers, a `share` of all; `zstd` loses nothing;
-        `power-sgd`, of gradients only, is a product of matrices of `rank` columns.
+        `zfp-rate`: ZFP with `bits` per number. `zfp-accuracy`: ZFP with an error of at most
+        `tolerance` per number. `integers`: 8 or 4 `bits`, with one scale per block. `fp8`: E4M3
+        with one scale. `top-k`: the largest numbers, a fraction `share` of all. `zstd`: lossless.
+        `power-sgd`: product of matrices with `rank` columns, for gradients only.
     """
 
     kind: Kind
@@ -44,27 +44,27 @@ class Codec(Entry):
 
     @model_validator(mode="after")
     def _has_its_setting(self) -> "Codec":
-        wanted = _SETTINGS.get(self.kind)
+        setting = _SETTINGS.get(self.kind)
         for name in ("bits", "tolerance", "share", "rank"):
             given = getattr(self, name)
-            if name == wanted and given is None:
-                raise ReproError(f"codec {self.kind}: {name} is missing; give it a value")
-            if name != wanted and given is not None:
-                raise ReproError(f"codec {self.kind}: has no {name}, got {given:g}; leave it out")
+            if name == setting and given is None:
+                raise ReproError(f"codec {self.kind}: {name} is missing; fix: set it")
+            if name != setting and given is not None:
+                raise ReproError(f"codec {self.kind} has no {name} (got {given:g}); fix: remove it")
         rate, tolerance, share = self.bits or 0.0, self.tolerance or 0.0, self.share or 0.0
         if self.kind == "zfp-rate" and not (
-            _LEAST_RATE <= rate <= _MOST_RATE and (4 * rate).is_integer()
+            _MIN_RATE <= rate <= _MAX_RATE and (4 * rate).is_integer()
         ):
             raise ReproError(
-                f"codec zfp-rate: has no rate of {self.bits:g} bits a number; choose "
-                f"{_LEAST_RATE:g} to {_MOST_RATE:g}, a multiple of 0.25"
+                f"codec zfp-rate: bits is {self.bits:g} per number; choose a multiple of 0.25 from "
+                f"{_MIN_RATE:g} to {_MAX_RATE:g}"
             )
         if self.kind == "integers" and rate not in INTEGER_BITS:
-            raise ReproError(f"codec integers: has no {self.bits:g} bits; choose 8 or 4")
+            raise ReproError(f"codec integers: bits is {self.bits:g}; choose 8 or 4")
         if self.kind == "zfp-accuracy" and not 0 < tolerance < float("inf"):
             raise ReproError(
-                f"codec zfp-accuracy: tolerance is {self.tolerance:g}; choose one above 0, or "
-                "codec zstd, which loses nothing"
+                f"codec zfp-accuracy: tolerance is {self.tolerance:g}; choose one above 0, or the "
+                "lossless codec zstd"
             )
         if self.kind == "top-k" and not 0 < share <= 1:
             raise ReproError(
@@ -74,23 +74,23 @@ class Codec(Entry):
 
 
 class Compression(Entry):
-    """What each parallel direction's messages are encoded with; None: as they are.
+    """Codec of each parallel direction's messages; None sends them uncompressed.
 
     Attributes
     ----------
     data
-        Of gradients that replicas sum, and of embeddings' gradients that pipeline stages sum.
+        Codec of gradients that replicas sum, and of embedding gradients that pipeline stages sum.
     tensor
-        Of activations and their gradients that tensor-parallel ranks sum.
+        Codec of activations and their gradients that tensor-parallel ranks sum.
     pipeline
-        Of those that stages hand on.
+        Codec of activations and their gradients sent between pipeline stages.
     weights
-        Of weights that ranks gather in front of a pass (`repro.catalog.parallel.partitions`).
+        Codec of weights that ranks gather before a pass (`repro.catalog.parallel.partitions`).
     error_feedback
-        Whether what encoding lost of a gradient is added to the next iteration's (Seide et al.,
+        Whether the encoding error of a gradient is added to the next iteration's (Seide et al.,
         Interspeech 2014; Karimireddy et al., ICML 2019).
     smallest_bytes
-        Messages of fewer bytes are sent as they are: encoding them would take longer.
+        Messages of fewer bytes are sent uncompressed, because encoding them would take longer.
     """
 
     label: str
@@ -102,27 +102,27 @@ class Compression(Entry):
     smallest_bytes: NonNegativeInt = 4096
 
     @model_validator(mode="after")
-    def _fits(self) -> "Compression":
+    def _check_codecs(self) -> "Compression":
         if self.error_feedback and self.data is None:
             raise ReproError(
-                f"compression {self.label}: error_feedback is of gradients, and data has no codec; "
-                "give it one, or leave error_feedback out"
+                f"compression {self.label}: error_feedback without a codec for gradients; fix: set "
+                "data or remove error_feedback"
             )
         for direction, codec in (("pipeline", self.pipeline), ("weights", self.weights)):
             if codec is not None and codec.kind in VARIABLE:
                 raise ReproError(
-                    f"compression {self.label}: the size of {codec.kind} depends on the numbers, "
-                    f"and messages of {direction} have one size; choose another codec"
+                    f"compression {self.label}: codec {codec.kind} has no fixed message size, as "
+                    f"{direction} needs; fix: choose another codec"
                 )
         for direction, codec in self.by_direction().items():
             if codec.kind == "power-sgd" and direction != "data":
                 raise ReproError(
-                    f"compression {self.label}: power-sgd is for gradients, which are alike from "
-                    f"one iteration to the next; choose another codec for {direction}"
+                    f"compression {self.label}: power-sgd is for gradients (data) only; fix: "
+                    f"choose another codec for {direction}"
                 )
         return self
 
     def by_direction(self) -> dict[Direction, Codec]:
-        """Those directions that have a codec."""
+        """Return the codecs by direction, without directions that have none."""
         found = {name: getattr(self, name) for name in get_args(Direction)}
         return {name: codec for name, codec in found.items() if codec is not None}

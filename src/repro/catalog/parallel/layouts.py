@@ -1,4 +1,4 @@
-"""How a GPT's training step is split over ranks, checked."""
+"""Parallel layout of a GPT training step, and plans: its one-line form."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -7,8 +7,8 @@ from repro.catalog.models.papers import Shape
 from repro.catalog.reading import choose
 from repro.errors import ReproError
 
-# A plan's words, as in the plans of `repro what-if`.
-_WORDS = {
+# Keys of a plan, as in the plans of `repro what-if`.
+_PLAN_KEYS = {
     "tp": "tensor_parallel",
     "cp": "context_parallel",
     "dp": "data_parallel",
@@ -23,7 +23,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of the groups that a model is trained in, and its batch.
+    """Sizes of the parallel groups that train a model, and its batch.
 
     Attributes
     ----------
@@ -32,12 +32,13 @@ class Layout:
     virtual_stages
         Model chunks of each stage (interleaved 1F1B); 1 for plain 1F1B.
     sequence_parallel
-        Whether tensor-parallel ranks split what lies between the matrices by positions too.
+        Whether tensor-parallel ranks also split activations between the matrices, by positions.
     zero
-        What data-parallel ranks share (Rajbhandari et al., SC 2020): 0 nothing, 1 the optimizer's
-        state (Megatron-Core's distributed optimizer), 2 gradients too, 3 parameters too.
+        ZeRO stage: what data-parallel ranks shard (Rajbhandari et al., SC 2020). 0 is nothing, 1
+        the optimizer states (Megatron-Core's distributed optimizer), 2 adds gradients, 3
+        parameters.
     micro_batch_size, micro_batches
-        Sequences of one forward pass of a replica, and how many passes an iteration has.
+        Sequences of one forward pass of a replica, and forward passes per iteration.
     """
 
     tensor_parallel: int = 1
@@ -52,16 +53,16 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        """All ranks."""
+        """Number of all ranks."""
         return self.replica_ranks * self.data_parallel
 
     @property
     def replica_ranks(self) -> int:
-        """Ranks that hold one replica."""
+        """Number of ranks that hold one replica."""
         return self.tensor_parallel * self.context_parallel * self.pipeline_parallel
 
     def check(self, shape: Shape) -> None:
-        """See that a GPT of such a shape can be split so.
+        """Check that the layout can split a GPT of this shape.
 
         Raises
         ------
@@ -71,12 +72,12 @@ class Layout:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name not in ("sequence_parallel", "zero") and value < 1:
-                raise ReproError(f"{field.name} is {value}; wanted is 1 or more")
+                raise ReproError(f"{field.name} is {value}; choose 1 or more")
         if self.zero not in (0, 1, 2, 3):
-            raise ReproError(f"zero is {self.zero}; wanted is 0, 1, 2 or 3")
+            raise ReproError(f"zero is {self.zero}; choose 0, 1, 2 or 3")
         t, p, v = self.tensor_parallel, self.pipeline_parallel, self.virtual_stages
         positions = shape.sequence_length // self.context_parallel
-        # Causal attention gives every rank two parts, one from each end (Megatron-Core).
+        # For causal attention, Megatron-Core gives every rank two parts, one from each end.
         context = 2 * self.context_parallel if self.context_parallel > 1 else 1
         for name, whole, parts, splitting in (
             ("attention_heads", shape.attention_heads, t, "tensor_parallel"),
@@ -88,30 +89,30 @@ class Layout:
             ("micro_batches", self.micro_batches, p if v > 1 else 1, "pipeline_parallel"),
         ):
             if whole % parts:
-                raise ReproError(f"{name} {whole} do not divide by {splitting} {parts}")
+                raise ReproError(f"{name} {whole} is not a multiple of {splitting} {parts}")
         if v > 1 and p == 1:
-            raise ReproError(f"virtual_stages is {v}; it needs pipeline_parallel above 1")
+            raise ReproError(f"virtual_stages is {v}; fix: set pipeline_parallel above 1")
         if self.sequence_parallel and t == 1:
-            raise ReproError("sequence_parallel needs tensor_parallel above 1")
+            raise ReproError("sequence_parallel is on; fix: set tensor_parallel above 1")
 
 
 def read_plan(text: str) -> Layout:
-    """A plan such as `tp=2,pp=4,dp=2,sp=1,zero=1,micro_batches=8`; what is left out is 1, or off.
+    """Read a plan such as `tp=2,pp=4,dp=2,sp=1,zero=1,micro_batches=8`; omitted keys are 1, or off.
 
     Raises
     ------
     ReproError
-        A word is unknown, comes twice, or its value is no whole number.
+        A key is unknown or given twice, or its value is not a whole number.
     """
     found: dict[str, Any] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
-        word, _, value = part.partition("=")
-        name = choose("word of a plan", word.strip(), _WORDS)
+        key, _, value = part.partition("=")
+        name = choose("plan key", key.strip(), _PLAN_KEYS)
         if name in found:
-            raise ReproError(f"plan {text!r}: {word} is given twice")
+            raise ReproError(f"plan {text!r}: {key} is given twice; fix: remove one")
         try:
             found[name] = int(value)
         except ValueError:
-            raise ReproError(f"plan {text!r}: {part!r} is not {word}=NUMBER") from None
+            raise ReproError(f"plan {text!r}: {part!r} is not {key}=NUMBER") from None
     found["sequence_parallel"] = bool(found.get("sequence_parallel", False))
     return Layout(**found)

@@ -1,15 +1,14 @@
-"""Which ranks share weights, gradients and optimizer states of a model, and what that moves and
-holds: ZeRO and its hierarchical forms in one description.
+"""ZeRO and hierarchical ZeRO: groups that shard each state, and what that moves and holds.
 
-Every state is spread over a group of neighbouring ranks, groups inside groups:
+Every state is sharded across a group of neighbouring ranks, and the groups are nested:
 
     weights (W ranks)  <=  gradients (G)  <=  optimizer states (O)  <=  all ranks (N)
 
-Of each unit (a layer, or what stands around the layers) a rank holds 1/W of the weights, sums 1/G
+For each unit (a layer, or the modules around the layers) a rank holds 1/W of the weights, sums 1/G
 of the gradients, and steps 1/O. ZeRO-1, 2 and 3 (Rajbhandari et al., SC 2020) are (1, 1, N),
-(1, N, N) and (N, N, N); MiCS (Zhang et al., VLDB 2022) is (node, node, node); hpZ of ZeRO++ (Wang
-et al., 2023) is ZeRO-3 with a second copy of the weights inside each node; the three levels of
-the Frontier abstract are (GCD pair, node, N).
+(1, N, N) and (N, N, N). MiCS (Zhang et al., VLDB 2022) is (node, node, node). hpZ of ZeRO++ (Wang
+et al., 2023) is ZeRO-3 with a second copy of the weights inside each node. The three levels of the
+Frontier abstract are (GCD pair, node, N).
 """
 
 import math
@@ -23,9 +22,9 @@ from repro.catalog.reading import Entry
 from repro.catalog.systems.topology import Topology
 from repro.errors import ReproError
 
-# Gradients are summed in fp32; Adam has an fp32 copy of its weights and two moments.
+# Gradients are summed in fp32. Adam holds an fp32 copy of the weights and two moments.
 ACCUMULATOR_BYTES, OPTIMIZER_BYTES = 4, 12
-# Elements that share a scale, an fp32 number, where a collective's elements are quantised.
+# Elements per block of a quantised collective, and bytes of the block's scale (fp32).
 BLOCK, SCALE_BYTES = 256, 4
 _FP32 = 4
 
@@ -33,16 +32,16 @@ Span = Literal["gpu", "package", "node", "all"]
 
 
 class Scheme(Entry):
-    """Where each state is spread: over nothing (`gpu`), the GPUs of a package, of a node, or `all`.
+    """Group that shards each state: one GPU (no sharding), a package, a node, or `all` ranks.
 
     Attributes
     ----------
     weights, gradients, optimizer
         As in the module's docstring.
     secondary
-        Where a second copy of gathered weights stays for the backward pass (hpZ).
+        Group that keeps a second copy of gathered weights for the backward pass (hpZ).
     int8_weights
-        Whether weights are gathered as 8-bit integers with a scale for each block (qwZ).
+        Whether weights are gathered as 8-bit integers with one scale per block (qwZ).
     int4_gradients
         Whether gradients are summed by all-to-alls of 4-bit integers, inside nodes first (qgZ).
     """
@@ -56,8 +55,9 @@ class Scheme(Entry):
     int4_gradients: bool = False
 
     def on(self, topology: Topology, ranks: int) -> "Partition":
-        """Its groups among so many ranks, which fill the topology's nodes in order. Where nodes
-        have no packages, the node stands for them.
+        """Return the groups of this scheme among ranks that fill the topology's nodes in order.
+
+        If nodes have no packages, a package is the node.
 
         Raises
         ------
@@ -85,9 +85,9 @@ class Scheme(Entry):
 
 @dataclass(frozen=True)
 class Partition:
-    """A scheme's groups: how many ranks each state is spread over, `node` of them on a node.
+    """Group sizes of a scheme: ranks that each state is sharded across, `node` of them per node.
 
-    `secondary` is the size of the groups that keep a second copy of weights; 0: nobody does.
+    `secondary` is the size of the groups that keep a second copy of weights; 0 keeps none.
     """
 
     ranks: int
@@ -100,12 +100,12 @@ class Partition:
     int4_gradients: bool = False
 
     def checked(self) -> "Partition":
-        """Itself.
+        """Return this partition after checking it.
 
         Raises
         ------
         ReproError
-            A group is no whole number of the groups inside it.
+            A group is not a whole number of the groups inside it.
         """
         nested = {
             "secondary": self.secondary or 1,
@@ -118,18 +118,18 @@ class Partition:
         for inner, outer in pairwise(names):
             if nested[inner] < 1 or nested[outer] % nested[inner]:
                 raise ReproError(
-                    f"{outer} {nested[outer]} does not divide into groups of {inner} "
-                    f"{nested[inner]}; choose another number of ranks or another scheme"
+                    f"{outer} {nested[outer]} is not a multiple of {inner} {nested[inner]}; "
+                    "fix: choose another number of ranks or another scheme"
                 )
         return self
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Parameters that are gathered and reduced together: (rows, elements) of each.
+    """Parameters that are gathered and reduced together, each as (rows, elements).
 
-    `count` units are alike. What stands around the layers is needed from the beginning of the
-    forward to that of the backward pass, and is not `gathered_again` in between.
+    `count` units are identical. The modules around the layers are needed until the backward pass
+    begins, so they are not `gathered_again` for it.
     """
 
     parameters: tuple[tuple[int, int], ...]
@@ -138,12 +138,12 @@ class Unit:
 
     @property
     def elements(self) -> int:
-        """Of one unit."""
+        """Elements of one unit."""
         return sum(elements for _, elements in self.parameters)
 
 
 def gpt_units(shape: Shape) -> tuple[Unit, ...]:
-    """Layers of a GPT, and its embeddings with the last norm."""
+    """Return the layers of a GPT, and its embeddings with the last norm."""
     h, f = shape.hidden_size, shape.ffn_hidden_size
     norms = ((h, h),) * 4
     attention = ((h, h * h), (h, h), (3 * h, 3 * h * h), (3 * h, 3 * h))
@@ -154,11 +154,11 @@ def gpt_units(shape: Shape) -> tuple[Unit, ...]:
 
 
 @dataclass(frozen=True)
-class Pieces:
+class ShardSizes:
     """Elements of a unit that a rank holds as weights, sums as gradients, and steps.
 
-    `gathered` are those of the whole unit, with what makes shares equal: FSDP2 splits each
-    parameter by rows, in equal parts; the flat rest is split in equal parts again.
+    `gathered` counts the whole unit, with padding to equal shards. FSDP2 splits each parameter by
+    rows into equal shards; the flattened result is split into equal shards again.
     """
 
     gathered: int
@@ -167,38 +167,39 @@ class Pieces:
     optimizer: int
 
 
-def pieces(partition: Partition, unit: Unit) -> Pieces:
-    """A rank's pieces of a unit."""
+def shard_sizes(partition: Partition, unit: Unit) -> ShardSizes:
+    """Return a rank's shard sizes of a unit."""
     w = partition.weights
     rows = sum(-(-rows // w) * (elements // rows) for rows, elements in unit.parameters)
     gradients = -(-rows // (partition.gradients // w))
     stepped = -(-gradients // (partition.optimizer // partition.gradients))
-    return Pieces(rows * w, rows, gradients, stepped)
+    return ShardSizes(rows * w, rows, gradients, stepped)
 
 
 def held_bytes(partition: Partition, units: Sequence[Unit], element_bytes: int) -> dict[str, int]:
-    """What a rank holds, by state; the second copy is there from the forward to the backward pass.
+    """Return the bytes that a rank holds, by state.
 
-    Gathered weights, activations and buffers come on top.
+    The second copy exists from the forward to the backward pass. Gathered weights, activations and
+    buffers are not included.
     """
     held = dict.fromkeys(("weights", "second copy", "gradients", "optimizer states"), 0)
     for unit in units:
-        own = pieces(partition, unit)
-        held["weights"] += unit.count * own.weights * element_bytes
+        sizes = shard_sizes(partition, unit)
+        held["weights"] += unit.count * sizes.weights * element_bytes
         if partition.secondary and unit.gathered_again:
-            copy = own.gathered // partition.secondary
+            copy = sizes.gathered // partition.secondary
             held["second copy"] += unit.count * copy * element_bytes
-        held["gradients"] += unit.count * own.gradients * ACCUMULATOR_BYTES
-        held["optimizer states"] += unit.count * own.optimizer * OPTIMIZER_BYTES
+        held["gradients"] += unit.count * sizes.gradients * ACCUMULATOR_BYTES
+        held["optimizer states"] += unit.count * sizes.optimizer * OPTIMIZER_BYTES
     return held
 
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective of a rank: `ranks` of them take part, `stride` apart.
+    """Collective of a group of `ranks` ranks that are `stride` apart.
 
-    `size_bytes` is by nccl-tests' definition. `quantised` are the elements that the rank turns
-    into integers, or back.
+    `size_bytes` uses nccl-tests' definition. `quantised` counts the elements that the rank converts
+    to integers or back.
     """
 
     operation: str
@@ -209,14 +210,17 @@ class Collective:
 
     @property
     def members(self) -> range:
-        """The ranks of the first such group."""
+        """Ranks of the first such group."""
         return range(0, self.ranks * self.stride, self.stride)
 
 
 @dataclass(frozen=True)
 class UnitTraffic:
-    """Collectives of one unit: `forward`, `backward` (its weights) and `reduce` (its gradients) in
-    every micro batch, `synchronise` and `update` once an iteration, around the optimizer."""
+    """Collectives of one unit.
+
+    Every micro batch has `forward` and `backward` (weights) and `reduce` (gradients). Every
+    iteration has `synchronise` and `update`, before and after the optimizer.
+    """
 
     forward: tuple[Collective, ...]
     backward: tuple[Collective, ...]
@@ -228,20 +232,20 @@ class UnitTraffic:
 def unit_traffic(
     partition: Partition, unit: Unit, element_bytes: int, gradient_bytes: int
 ) -> UnitTraffic:
-    """What a rank calls for one unit; groups of one rank are left out."""
-    own = pieces(partition, unit)
+    """Return the collectives that a rank calls for one unit, without groups of one rank."""
+    sizes = shard_sizes(partition, unit)
     w, g, o = partition.weights, partition.gradients, partition.optimizer
     again = partition.secondary or w
 
     def gather(ranks: int, stride: int, elements: int) -> Collective:
-        """Weights; `elements` of all ranks."""
+        """Gather weights; `elements` is the sum over all ranks."""
         if not partition.int8_weights:
             return Collective("all_gather", ranks, stride, elements * element_bytes)
         size = ranks * quantised_bytes(elements // ranks, 8)
         return Collective("all_gather", ranks, stride, size, elements)
 
     def reduce(ranks: int, stride: int, part: int) -> Iterator[Collective]:
-        """Gradients, of which each rank gets a `part`."""
+        """Sum gradients, of which each rank gets a `part`."""
         if not partition.int4_gradients:
             yield Collective("reduce_scatter", ranks, stride, ranks * part * gradient_bytes)
             return
@@ -252,39 +256,38 @@ def unit_traffic(
     def used(calls: Iterator[Collective]) -> tuple[Collective, ...]:
         return tuple(call for call in calls if call.ranks > 1)
 
-    rest = partition.ranks // o
-    shares = Collective("all_reduce", rest, o, own.optimizer * gradient_bytes)
+    replicas = partition.ranks // o
+    between_replicas = Collective("all_reduce", replicas, o, sizes.optimizer * gradient_bytes)
     return UnitTraffic(
-        forward=used(iter([gather(w, 1, own.gathered)])),
-        backward=used(iter([gather(again, 1, own.gathered)] * unit.gathered_again)),
-        reduce=used(iter([*reduce(w, 1, own.weights), *reduce(g // w, w, own.gradients)])),
-        synchronise=used(iter([*reduce(o // g, g, own.optimizer), shares])),
+        forward=used(iter([gather(w, 1, sizes.gathered)])),
+        backward=used(iter([gather(again, 1, sizes.gathered)] * unit.gathered_again)),
+        reduce=used(iter([*reduce(w, 1, sizes.weights), *reduce(g // w, w, sizes.gradients)])),
+        synchronise=used(iter([*reduce(o // g, g, sizes.optimizer), between_replicas])),
         update=used(
             Collective("all_gather", ranks, stride, ranks * part * element_bytes)
-            for ranks, stride, part in ((o // g, g, own.optimizer), (g // w, w, own.gradients))
+            for ranks, stride, part in ((o // g, g, sizes.optimizer), (g // w, w, sizes.gradients))
         ),
     )
 
 
 def hops(partition: Partition, ranks: int, stride: int) -> list[tuple[int, int, int]]:
-    """The all-to-alls that sum over a group: inside nodes, then between them (qgZ).
+    """Return the all-to-alls that sum over a group: inside nodes, then between them (qgZ).
 
-    Each as how many ranks exchange, how far apart they are, and for how many ranks further on
-    each part that they exchange is.
+    Each one is the number of ranks that exchange, their stride, and the number of later ranks that
+    each exchanged part is for.
     """
     inside = math.gcd(ranks, max(1, partition.node // stride))
     return [(inside, stride, ranks // inside), (ranks // inside, stride * inside, 1)]
 
 
 def quantised_bytes(elements: int, bits: int) -> int:
-    """Of so many elements as integers of so many bits, with a scale for each block; the last block
-    is a whole one."""
+    """Return the size of elements as integers with one scale per block; the last is padded."""
     return -(-elements // BLOCK) * (BLOCK * bits // 8 + SCALE_BYTES)
 
 
 @dataclass(frozen=True)
 class Calls:
-    """Like collectives of one rank in one iteration, in a phase of `repro.catalog.phases`."""
+    """Identical collectives of one rank in one iteration, in a phase of `repro.catalog.phases`."""
 
     phase: str
     collective: Collective
@@ -298,10 +301,10 @@ def iteration_calls(
     element_bytes: int,
     gradient_bytes: int,
 ) -> tuple[Calls, ...]:
-    """All that a rank calls in one iteration, barriers left out.
+    """Return all calls of a rank in one iteration, without barriers.
 
-    The last one is the norm of all gradients, a number that the ranks sum over whom the
-    optimizer's states are spread.
+    The last call sums the gradients' norm, one number, over the ranks that shard the optimizer
+    states.
     """
     found = []
     for unit in units:

@@ -1,1 +1,1 @@
-"""What is measured and predicted, and how thoroughly: experiments, sweeps and studies."""
+"""Definitions of experiments, sweeps and studies, with their profiles."""

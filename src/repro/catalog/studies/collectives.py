@@ -1,4 +1,4 @@
-"""Sweeps of collectives: on which clusters, over which sizes (`params/collectives.yaml`)."""
+"""Sweeps of collectives over clusters, protocols and sizes (`params/collectives.yaml`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,13 +7,12 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from repro.catalog.reading import Entry, choose, read_yaml
-from repro.catalog.studies.selection import SOURCES, pick
+from repro.catalog.studies.selection import SOURCES, choose_several
 from repro.catalog.systems.clusters import Cluster, cluster, read_clusters
 from repro.catalog.systems.protocols import read_protocols, read_transports
 from repro.paths import PARAMS
 
-# Process groups: one of all ranks; one for each node; one for each GPU of a node, with that GPU of
-# every node.
+# Process groups: one of all ranks; one per node; one per GPU index, with that GPU of every node.
 Layout = Literal["world", "node", "rail"]
 Element = Literal["fp32", "fp16", "bf16"]
 COLLECTIVES = (
@@ -28,15 +27,14 @@ COLLECTIVES = (
 
 
 class SweptCluster(Entry):
-    """The protocols between a cluster's nodes, and the numbers of its GPUs, two or more."""
+    """Protocols between a cluster's nodes, and numbers of its GPUs, two or more."""
 
     protocols: tuple[str, ...]
     gpus: tuple[Annotated[int, Field(ge=2)], ...]
 
 
 class SweepProfile(Entry):
-    """Which collectives and sizes, and how often: as `repro.collectives.records.CollectiveSweep`
-    has them."""
+    """Collectives, sizes and repeats, as in `repro.collectives.records.CollectiveSweep`."""
 
     collectives: tuple[str, ...]
     sizes_bytes: tuple[PositiveInt, ...]
@@ -48,7 +46,7 @@ class SweepProfile(Entry):
 
     @field_validator("collectives")
     @classmethod
-    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_collectives(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
             choose("collective", name, {known: known for known in COLLECTIVES})
         return names
@@ -57,14 +55,14 @@ class SweepProfile(Entry):
     @classmethod
     def _ascending(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
         if list(sizes) != sorted(set(sizes)):
-            raise ValueError("sizes ascend")
+            raise ValueError("sizes do not ascend; fix: sort them without duplicates")
         return sizes
 
 
 class Collectives(Entry):
-    """Everything about sweeps of collectives.
+    """Sweeps of collectives on all clusters, with their profiles.
 
-    `rate_scale` is the emulated rate that stands for one unit of a real link's.
+    `rate_scale` is the emulated rate that represents one unit of a real link's.
     """
 
     title: str
@@ -76,25 +74,25 @@ class Collectives(Entry):
     profiles: dict[str, SweepProfile]
 
     @model_validator(mode="after")
-    def _on_known_clusters(self) -> "Collectives":
+    def _check_clusters(self) -> "Collectives":
         for name, entry in self.clusters.items():
             topology = choose("cluster", name, read_clusters()).topology
             for protocol in entry.protocols:
                 choose("protocol", protocol, read_protocols())
             if max(entry.gpus) > topology.gpus:
-                raise ValueError(f"{name} has no {max(entry.gpus)} GPUs")
+                raise ValueError(f"{name} has {topology.gpus} GPUs, not {max(entry.gpus)}")
         return self
 
 
 def read_collectives_sweep() -> Collectives:
-    """The sweeps of collectives."""
+    """Read the sweeps of collectives."""
     value: Collectives = read_yaml(PARAMS / "collectives.yaml", Collectives)
     return value
 
 
 @dataclass(frozen=True)
 class SweepSelection:
-    """A checked part of the sweeps."""
+    """Validated part of the sweeps."""
 
     cluster_name: str
     sweeps: Collectives
@@ -107,12 +105,12 @@ class SweepSelection:
 
     @property
     def cluster(self) -> Cluster:
-        """Where the collectives run."""
+        """Cluster on which the collectives run."""
         return cluster(self.cluster_name)
 
     @property
     def label(self) -> str:
-        """A name for files that tells it from other selections."""
+        """File name that distinguishes this selection from others."""
         return "-".join(
             [
                 "collectives",
@@ -134,35 +132,35 @@ def select_sweep(
     collectives: str | Sequence[str] = "all",
     profile: str = "default",
 ) -> SweepSelection:
-    """Check a notebook's parameters.
+    """Validate a notebook's parameters.
 
     Parameters
     ----------
     cluster_name : str
         A cluster of params/collectives.yaml.
     source, protocol, gpus, profile
-        As `repro.catalog.studies.selection.select` has them.
+        As in `repro.catalog.studies.selection.select`.
     collectives
         `all` of the profile's; one; several separated by commas; or a sequence.
 
     Raises
     ------
     ReproError
-        A value is unknown; the message says which values are known.
+        A value is unknown; the message lists the choices.
     """
     sweeps = read_collectives_sweep()
     swept = choose("cluster", cluster_name, sweeps.clusters)
-    wanted = choose("profile", profile, sweeps.profiles)
-    known = swept.protocols
+    chosen = choose("profile", profile, sweeps.profiles)
+    protocols = swept.protocols
     if source == "cluster" and protocol != "all":
-        known = tuple(read_transports())
+        protocols = tuple(read_transports())
     return SweepSelection(
         cluster_name,
         sweeps,
         profile,
-        wanted,
-        choose("source", source, {known: known for known in SOURCES}),
-        pick("protocol", protocol, {name: name for name in known}),
-        pick("number of GPUs", gpus, {str(count): count for count in swept.gpus}),
-        pick("collective", collectives, {name: name for name in wanted.collectives}),
+        chosen,
+        choose("source", source, {name: name for name in SOURCES}),
+        choose_several("protocol", protocol, {name: name for name in protocols}),
+        choose_several("number of GPUs", gpus, {str(count): count for count in swept.gpus}),
+        choose_several("collective", collectives, {name: name for name in chosen.collectives}),
     )

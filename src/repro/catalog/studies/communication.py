@@ -1,4 +1,4 @@
-"""The study of what GPT training communicates (`params/communication.yaml`)."""
+"""Study of the communication of GPT training (`params/communication.yaml`)."""
 
 from pydantic import PositiveInt
 
@@ -9,17 +9,17 @@ from repro.paths import PARAMS
 
 
 class GptModel(Entry):
-    """A GPT that nothing trains here."""
+    """GPT that is only predicted."""
 
     label: str
     shape: Shape
     source: str
 
 
-class Predicted(Entry):
-    """What is predicted: a plan for several models, numbers of GPUs and sequence lengths.
+class PredictionGrid(Entry):
+    """Grid of predictions: one plan for several models, numbers of GPUs and sequence lengths.
 
-    The plan has no data-parallel size: GPUs that it leaves are replicas.
+    The plan has no data-parallel size: the remaining GPUs are replicas.
     """
 
     cluster: str
@@ -30,9 +30,9 @@ class Predicted(Entry):
 
 
 class CommunicationStudy(Entry):
-    """What is logged: one experiment's model on so many GPUs, in several layouts.
+    """Logged training, one experiment's model in several layouts, and predictions.
 
-    `layouts` are plans of `repro.catalog.parallel.layouts.read_plan` that take all GPUs. Exactly
+    `layouts` are plans of `repro.catalog.parallel.layouts.read_plan` that use all `gpus`. Exactly
     `iterations` are recorded.
     """
 
@@ -45,11 +45,11 @@ class CommunicationStudy(Entry):
     warmup: PositiveInt
     iterations: PositiveInt
     layouts: tuple[str, ...]
-    study: Predicted
+    study: PredictionGrid
     models: dict[str, GptModel]
 
 
 def read_communication_study() -> CommunicationStudy:
-    """All of it."""
+    """Read the parameters of the study."""
     value: CommunicationStudy = read_yaml(PARAMS / "communication.yaml", CommunicationStudy)
     return value

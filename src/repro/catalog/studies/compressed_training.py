@@ -1,4 +1,4 @@
-"""Compressed collectives at full scale (`params/compressed_training.yaml`)."""
+"""Study of compressed collectives at full scale (`params/compressed_training.yaml`)."""
 
 from typing import Annotated, Literal
 
@@ -10,27 +10,27 @@ from repro.paths import PARAMS
 
 
 class Throughput(Entry):
-    """Of a codec at one rate, in 1e9 bytes of plain values a second."""
+    """Throughput of a codec at one rate, in 1e9 bytes of plain values per second."""
 
     encode_gbytes_per_s: PositiveFloat
     decode_gbytes_per_s: PositiveFloat
 
 
 class GpuCodec(Entry):
-    """A codec by its throughput on one GPU, as found in its `source`.
+    """Throughput of a codec on one GPU, as stated by its `source`.
 
     Attributes
     ----------
     gpu
-        Which one, of `params/gpus.yaml`.
+        The GPU, an entry of `params/gpus.yaml`.
     value_bits
-        Of a plain value that the throughput counts.
+        Bits of a plain value whose bytes the throughput counts.
     rates
-        By bits of a value on the wire.
+        Throughput by bits per value on the wire.
     scales_with
-        The field of a GPU's data sheet that throughput is in proportion to.
+        Field of a GPU's data sheet that the throughput is proportional to.
     within
-        The factor, either way, that 90 % of throughputs are taken to lie within.
+        Factor, up or down, within which 90 % of throughputs are assumed to lie.
     """
 
     label: str
@@ -42,30 +42,29 @@ class GpuCodec(Entry):
     source: str
 
     def seconds_per_value(self, bits: float, device: Gpu) -> tuple[float, float]:
-        """Encoding and decoding of one value on a GPU; a rate that the codec does not have is a
-        `ReproError` that lists the known ones."""
-        known = {f"{rate:g}": found for rate, found in self.rates.items()}
-        at = choose(f"rate of {self.label}", f"{bits:g}", known)
-        own, other = (getattr(one, self.scales_with) for one in (gpu(self.gpu), device))
-        size = 1e-9 * self.value_bits / 8 * own / other
-        return size / at.encode_gbytes_per_s, size / at.decode_gbytes_per_s
+        """Return seconds to encode and decode a value; an unknown rate is a `ReproError`."""
+        by_rate = {f"{rate:g}": value for rate, value in self.rates.items()}
+        throughput = choose(f"rate of {self.label}", f"{bits:g}", by_rate)
+        measured, target = (getattr(each, self.scales_with) for each in (gpu(self.gpu), device))
+        size = 1e-9 * self.value_bits / 8 * measured / target
+        return size / throughput.encode_gbytes_per_s, size / throughput.decode_gbytes_per_s
 
 
 class Setting(Entry):
-    """How a model is trained and its messages are compressed.
+    """Parallel layout of a model, and compression of its messages.
 
     Attributes
     ----------
     message_bits
-        Of a plain value.
+        Bits per plain value.
     aggressive_bits, mild_bits
-        Of an encoded value.
+        Bits per encoded value.
     every_hop
-        Whether a ring encodes again what it hands on unchanged.
+        Whether a ring re-encodes parts that it forwards unchanged.
     pipelined
-        Whether encoding and decoding go on while others' bytes are on the wire.
+        Whether encoding and decoding overlap with the transfer of other bytes.
     link_ratio
-        Times the cluster's rate between nodes.
+        Factor on the cluster's rate between nodes.
     """
 
     tensor_parallel: PositiveInt
@@ -98,7 +97,7 @@ class Sweeps(Entry):
 
 
 class CompressedTraining(Entry):
-    """All of it: one of the `codecs` for a model of `params/hierarchical_zero.yaml`."""
+    """Parameters of the study: one of the `codecs`, a model of `params/hierarchical_zero.yaml`."""
 
     title: str
     source: str
@@ -114,6 +113,6 @@ class CompressedTraining(Entry):
 
 
 def read_compressed_training() -> CompressedTraining:
-    """The study's parameters."""
+    """Read the parameters of the study."""
     value: CompressedTraining = read_yaml(PARAMS / "compressed_training.yaml", CompressedTraining)
     return value

@@ -1,4 +1,4 @@
-"""The study of compressed messages (`params/compression.yaml`)."""
+"""Study of compressed messages (`params/compression.yaml`)."""
 
 from pydantic import PositiveFloat, PositiveInt
 
@@ -8,9 +8,11 @@ from repro.catalog.studies.experiments import ExperimentName
 from repro.paths import PARAMS
 
 
-class Trained(Entry):
-    """What both parts train: so many `micro_batches` of a replica in each iteration, in the layout
-    of `plan` (`repro.catalog.parallel.layouts.read_plan`), with Adam at `learning_rate`."""
+class TrainingSetup(Entry):
+    """Training of both parts with Adam: `micro_batches` of a replica per iteration.
+
+    `plan` is in the form of `repro.catalog.parallel.layouts.read_plan`.
+    """
 
     plan: str
     gpus: PositiveInt
@@ -19,9 +21,11 @@ class Trained(Entry):
     learning_rate: PositiveFloat
 
 
-class Timed(Entry):
-    """Iterations timed on the testbed over each protocol of an experiment, in some schemes;
-    `models` and numbers of `iterations` by profile."""
+class TimedRuns(Entry):
+    """Iterations timed on the testbed over each protocol of an experiment, in some schemes.
+
+    `models` and numbers of `iterations` are by profile.
+    """
 
     experiment: ExperimentName
     models: dict[str, str]
@@ -30,9 +34,11 @@ class Timed(Entry):
     iterations: dict[str, PositiveInt]
 
 
-class Losses(Entry):
-    """Training for its loss, on this machine's ranks at full speed: `steps` and `seeds` by profile;
-    `validation_batches` are looked at every `validate_every` steps."""
+class LossRuns(Entry):
+    """Training that records losses on this machine's ranks at full speed.
+
+    `steps` and `seeds` are by profile; `validation_batches` run every `validate_every` steps.
+    """
 
     model: str
     schemes: tuple[str, ...]
@@ -43,25 +49,25 @@ class Losses(Entry):
 
 
 class Spectra(Entry):
-    """What one rank looks at: matrices of that model, every so many of `steps`, by profile."""
+    """Matrices of that model that one rank analyses every `every` steps; `steps` are by profile."""
 
     steps: dict[str, PositiveInt]
     every: PositiveInt
 
 
 class CompressionStudy(Entry):
-    """All of it; `schemes` by name."""
+    """Parameters of the study; `schemes` are by name."""
 
     title: str
     source: str
     schemes: dict[str, Compression]
-    trained: Trained
-    timed: Timed
-    losses: Losses
+    trained: TrainingSetup
+    timed: TimedRuns
+    losses: LossRuns
     spectra: Spectra
 
 
 def read_compression_study() -> CompressionStudy:
-    """The study's parameters."""
+    """Read the parameters of the study."""
     value: CompressionStudy = read_yaml(PARAMS / "compression.yaml", CompressionStudy)
     return value

@@ -1,4 +1,4 @@
-"""What is measured of a decoder on this machine's CPU (`params/decoding.yaml`)."""
+"""Study of a decoder on this machine's CPU (`params/decoding.yaml`)."""
 
 from typing import Literal
 
@@ -12,8 +12,7 @@ Weights = Literal["bf16", "int8"]
 
 
 class Probes(Entry):
-    """Sizes near those of the decoder, which predictions start from: two decoders of other widths
-    and weights a layer, batches and contexts."""
+    """Decoders, batches and contexts near the measured ones, from which predictions start."""
 
     shapes: tuple[DecoderShape, DecoderShape]
     batches: tuple[PositiveInt, ...]
@@ -21,8 +20,10 @@ class Probes(Entry):
 
 
 class DecodingProfile(Entry):
-    """How much is measured: repeats of the whole behind one that warms up, and in each so many
-    tokens of one sequence, fewer of more."""
+    """Batches, contexts and repeats that are measured after a warm-up.
+
+    Each repeat writes `tokens` tokens of one sequence, fewer if the batch has more.
+    """
 
     batches: tuple[PositiveInt, ...]
     contexts: tuple[PositiveInt, ...]
@@ -31,8 +32,7 @@ class DecodingProfile(Entry):
 
 
 class Decoding(Entry):
-    """The decoder, its probes, precisions of weights, tensor-parallel ranks, and
-    profiles by name."""
+    """Decoder, its probes, precisions of weights, tensor-parallel ranks, and profiles by name."""
 
     shape: DecoderShape
     probes: Probes
@@ -41,16 +41,16 @@ class Decoding(Entry):
     profiles: dict[str, DecodingProfile]
 
     def profile(self, name: str) -> DecodingProfile:
-        """One by name."""
+        """Return a profile by name; an unknown name is a `ReproError` that lists the choices."""
         return choose("profile", name, self.profiles)
 
     def probed_batches(self, profile: DecodingProfile) -> tuple[int, ...]:
-        """Those of the probes between which a profile's batches lie."""
+        """Return the probes' batches that enclose those of a profile."""
         below = sum(batch < max(profile.batches) for batch in self.probes.batches)
         return self.probes.batches[: below + 1]
 
 
 def read_decoding() -> Decoding:
-    """The file."""
+    """Read `params/decoding.yaml`."""
     value: Decoding = read_yaml(PARAMS / "decoding.yaml", Decoding)
     return value

@@ -1,4 +1,4 @@
-"""The experiments: what is trained on which cluster, and how thoroughly (`params/<name>.yaml`)."""
+"""Experiments: trained models, their cluster, batches and profiles (`params/<name>.yaml`)."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -28,20 +28,20 @@ Swept = Literal["global_batch_size", "micro_batch_size"]
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences of one iteration over all GPUs, and of one forward pass of one model replica."""
+    """Sequences per iteration over all GPUs, and per forward pass of one model replica."""
 
     global_batch_size: int
     micro_batch_size: int
 
 
 class Profile(Entry):
-    """How much of an experiment is run, and how often.
+    """Models, GPUs and iterations of an experiment.
 
-    `values` are those of what the experiment sweeps, ascending. `warmup` iterations are dropped at
-    least. Exactly `iterations` are recorded; or, with `most_iterations`, so many at least and that
-    many at most, until half of the 95 % interval of their mean is `half_interval` of it. A
-    checkpoint is written every `save_every` and a validation of `validation_batches` batches run
-    every `validate_every` recorded iterations (0: never).
+    `values` are those of the experiment's sweep, ascending. At least `warmup` iterations are
+    dropped. Exactly `iterations` are recorded; or, with `most_iterations`, between `iterations` and
+    `most_iterations`, until half of the 95 % interval of their mean is `half_interval` of it. A
+    checkpoint is written every `save_every` recorded iterations, and `validation_batches` batches
+    are validated every `validate_every` (0: never).
     """
 
     models: tuple[str, ...]
@@ -59,28 +59,26 @@ class Profile(Entry):
 class Experiment(Entry):
     """Training on 2, 4, ... GPUs of a cluster: data parallel, in pipelines, or both.
 
-    The batch of an iteration is one of: `global_batch_size` whatever the number of GPUs (strong
+    The batch of an iteration is one of: `global_batch_size` for any number of GPUs (strong
     scaling), `sequences_per_gpu` by model (weak scaling), or `micro_batch_size` on every replica.
-    What is not given follows: without a `micro_batch_size`, a replica's share of the global batch
-    is one micro batch.
+    Without a `micro_batch_size`, each replica's part of the global batch is one micro batch.
 
     Attributes
     ----------
     pipeline
         Whether models are split into stages (`Model.full_size`), one per GPU unless
-        `pipeline_parallel` says how many; the other GPUs are replicas.
+        `pipeline_parallel` is given; the remaining GPUs are replicas.
     distributed_optimizer
-        Whether replicas share the optimizer (ZeRO-1): gradients are reduce-scattered and parameters
+        Whether replicas shard the optimizer (ZeRO-1): gradients are reduce-scattered and parameters
         gathered, each with half an all-reduce's bytes.
     protocols
-        Those that are run unless others are asked for.
+        Protocols that run by default.
     sweep
-        What varies beside the GPUs, over a profile's `values`: a batch size.
+        Batch size that varies in addition to the GPUs, over a profile's `values`.
     begins
-        An experiment that comes next and has configurations in common with this one: they are
-        measured once.
+        Experiment that runs next and reuses this one's measured configurations.
     until_out_of_memory
-        Whether the sweep goes on until the GPU's memory is full: emulated GPUs have a limit.
+        Whether the sweep continues until the GPU's memory is full: emulated GPUs have a limit.
     """
 
     title: str
@@ -103,49 +101,50 @@ class Experiment(Entry):
         topology = choose("cluster", self.cluster, read_clusters()).topology
         if self.sweep != "global_batch_size":
             if self.global_batch_size and self.sequences_per_gpu:
-                raise ValueError("give global_batch_size (strong) or sequences_per_gpu (weak)")
-            if self._whole_batch_unknown and not (self.micro_batch_size or self.sweep):
+                raise ValueError("global_batch_size and sequences_per_gpu are set; fix: remove one")
+            if self._no_global_batch and not (self.micro_batch_size or self.sweep):
                 raise ValueError("give global_batch_size, sequences_per_gpu or micro_batch_size")
         for name, profile in self.profiles.items():
             if bool(profile.values) != (self.sweep is not None):
-                raise ValueError(f"profile {name}: values are those of the experiment's sweep")
+                raise ValueError(f"profile {name}: set both values and sweep, or neither")
             if list(profile.values) != sorted(set(profile.values)):
-                raise ValueError(f"profile {name}: values have to ascend")
+                raise ValueError(f"profile {name}: values do not ascend; fix: sort them")
             for model in profile.models:
                 choose("model", model, read_models())
             for gpus in profile.gpus:
                 if gpus > topology.gpus:
-                    raise ValueError(f"profile {name}: {self.cluster} has no {gpus} GPUs")
+                    raise ValueError(
+                        f"profile {name}: {self.cluster} has {topology.gpus} GPUs, not {gpus}"
+                    )
                 for model in profile.models:
                     if not self.batches(model, gpus, profile):
                         raise ValueError(
                             f"profile {name}: the batch of {model} does not divide into micro "
-                            f"batches on {gpus} GPUs"
+                            f"batches on {gpus} GPUs; fix: change batch, stages or GPUs"
                         )
         return self
 
     @property
     def models(self) -> dict[str, Trainable]:
-        """Those that can be asked for: open ones, which no profile lists, in plain data
-        parallelism."""
+        """Models by name; open-weight ones, which no profile lists, in plain data parallelism."""
         plain = not (self.pipeline or self.distributed_optimizer or self.until_out_of_memory)
         return trainable_models() if plain else dict(read_models())
 
     @property
-    def _whole_batch_unknown(self) -> bool:
+    def _no_global_batch(self) -> bool:
         return self.global_batch_size is None and self.sequences_per_gpu is None
 
     def stages(self, gpus: int) -> int:
-        """Pipeline stages on so many GPUs; 1 without a pipeline."""
+        """Return the number of pipeline stages on this many GPUs; 1 without a pipeline."""
         return (self.pipeline_parallel or gpus) if self.pipeline else 1
 
     def batch(self, model: str, gpus: int, value: int | None = None) -> Batch:
-        """The batch of one configuration; `value` is that of the sweep.
+        """Return the batch of one configuration; `value` is that of the sweep.
 
         Raises
         ------
         ReproError
-            It does not divide into micro batches, or the GPUs into stages.
+            The batch does not divide into micro batches, or the GPUs into stages.
         """
         stages = self.stages(gpus)
         if gpus % stages:
@@ -153,25 +152,25 @@ class Experiment(Entry):
         replicas = gpus // stages
         micro = value if self.sweep == "micro_batch_size" else self.micro_batch_size
         if self.sweep == "global_batch_size" and value is not None:
-            whole = value
+            global_batch = value
         elif self.sequences_per_gpu is not None:
-            whole = choose("model", model, self.sequences_per_gpu) * gpus
+            global_batch = choose("model", model, self.sequences_per_gpu) * gpus
         else:
-            whole = self.global_batch_size or (micro or 1) * replicas
-        micro = micro or whole // replicas
-        if micro == 0 or whole % (micro * replicas):
+            global_batch = self.global_batch_size or (micro or 1) * replicas
+        micro = micro or global_batch // replicas
+        if micro == 0 or global_batch % (micro * replicas):
             raise ReproError(
-                f"global_batch_size {whole} of {model} on {gpus} GPUs does not divide into micro "
-                f"batches of {max(micro, 1)} on {replicas} replicas"
+                f"global_batch_size {global_batch} of {model} on {gpus} GPUs does not divide into "
+                f"micro batches of {max(micro, 1)} on {replicas} replicas; fix: choose a multiple"
             )
-        return Batch(whole, micro)
+        return Batch(global_batch, micro)
 
     def microbatches(self, batch: Batch, gpus: int) -> int:
-        """Forward passes of one replica in one iteration."""
+        """Return the forward passes of one replica in one iteration."""
         return batch.global_batch_size * self.stages(gpus) // (gpus * batch.micro_batch_size)
 
     def batches(self, model: str, gpus: int, profile: Profile) -> dict[int | None, Batch]:
-        """Every batch of a profile that divides, by the sweep's value (None: no sweep)."""
+        """Return the batches of a profile that divide, by the sweep's value (None: no sweep)."""
         found: dict[int | None, Batch] = {}
         for value in profile.values or (None,):
             try:
@@ -182,15 +181,16 @@ class Experiment(Entry):
 
 
 def experiment(name: str) -> Experiment:
-    """Read one experiment by its name."""
+    """Read an experiment by its name."""
     value: Experiment = read_yaml(PARAMS / f"{name}.yaml", Experiment)
     return value
 
 
 def most_gpus(cluster_name: str) -> int:
-    """The largest number of GPUs in any profile of a cluster's experiments.
+    """Return the largest number of GPUs in any profile of a cluster's experiments.
 
-    It sets the share of the machine of all of them, so that they share the computing time of a GPU.
+    It determines the CPU fraction of each emulated GPU, so all these experiments compute equally
+    fast.
     """
     topology = cluster(cluster_name).topology
     experiments = [experiment(name) for name in EXPERIMENTS]

@@ -1,4 +1,4 @@
-"""What is measured of a GPU by itself (`params/gpu.yaml`)."""
+"""Study of one GPU by itself (`params/gpu.yaml`)."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -16,8 +16,10 @@ GpuWeights = Literal["bf16", "fp8"]
 
 
 class GpuOperators(Entry):
-    """Operators: the GPU whose published sizes are taken, `every` so many of them, `repeats` of
-    each, and bytes that additions move."""
+    """Operators: every n-th (`every`) size that was published of the GPU `published_of`.
+
+    Each is repeated `repeats` times. Additions move `added_bytes`.
+    """
 
     published_of: str
     every: PositiveInt
@@ -26,8 +28,7 @@ class GpuOperators(Entry):
 
 
 class GpuSustained(Entry):
-    """Products (m, n, k) one after another for so many seconds, behind a rest, in some
-    precisions."""
+    """Matmuls (m, n, k) without pauses for `seconds`, after `rest_s` of idle time, by precision."""
 
     products: tuple[tuple[PositiveInt, PositiveInt, PositiveInt], ...]
     variants: tuple[GpuWeights, ...]
@@ -36,8 +37,11 @@ class GpuSustained(Entry):
 
 
 class GpuDecoder(Entry):
-    """Decoders: models of `params/open_models.yaml`, each with weights in some precisions; batches
-    and cached tokens when a token is written, batches and tokens of prompts, repeats of each."""
+    """Decoders of `params/open_models.yaml`, each with weights in some precisions.
+
+    Writing a token has `batches` and cached tokens (`contexts`); reading prompts has
+    `prompt_batches` and `prompt_tokens`. Each is repeated `repeats` times.
+    """
 
     models: tuple[str, ...]
     weights: tuple[GpuWeights, ...]
@@ -49,8 +53,7 @@ class GpuDecoder(Entry):
 
 
 class GpuAttention(Entry):
-    """Iterations of a model of the papers by attention and sequence length; micro batches have so
-    many `tokens`."""
+    """Iterations of a model by attention and sequence length, with `tokens` per micro batch."""
 
     model: str
     kinds: tuple[Attention, ...]
@@ -61,25 +64,26 @@ class GpuAttention(Entry):
 
 
 class GpuIterations(Grids):
-    """Iterations, and operators that they are timed again from.
+    """Iterations, and the operators from which they are replayed.
 
     Attributes
     ----------
     models, precision, micro_batches
-        Of the papers, at full size; the first micro batch tells the host's time, the others are
-        judged.
+        Models of the papers, at full size. The first micro batch determines the host's time; the
+        others are judged.
     dlrm, tables, table_sets, samples
-        Recommendation models in fp32; samples are their micro batches.
+        Recommendation models in fp32; `samples` are their micro batches.
     warmup, iterations
-        Dropped and recorded.
+        Iterations dropped and recorded.
     working_bytes, states_bytes
-        That operands of most operators take turns in, and of those that an iteration touches once.
+        Bytes through which an operator's operands rotate; `states_bytes` if an iteration uses them
+        once.
     sides
-        m, n and k of products, by precision.
+        Values of m, n and k of matmuls, by precision.
     batches, batched_sides
-        Of batched products, by precision.
+        Batches and sides of batched matmuls, by precision.
     repeats
-        Of each operator.
+        Repeats of each operator.
     """
 
     models: tuple[str, ...]
@@ -99,21 +103,21 @@ class GpuIterations(Grids):
     repeats: PositiveInt
 
     def grid(self, operator: str, precision: str) -> tuple[Sizes, ...]:
-        """The sizes that an operator of `operator_benchmarks` is measured at, an axis for each."""
+        """Return the sizes at which an operator of `operator_benchmarks` is measured, by axis."""
         if operator.startswith("product"):
             return 3 * (self.sides[precision],)
         if operator.startswith("batched product"):
             return (self.batches[precision], *3 * (self.batched_sides[precision],))
-        return self.by_size(operator)
+        return self.size_axes(operator)
 
-    def turns_bytes(self, operator: str) -> float:
-        """That its operands take turns in; matrices of weights are read once."""
+    def rotation_bytes(self, operator: str) -> float:
+        """Return the bytes through which operands rotate; weight matrices are read once."""
         once = operator in TOUCHED_ONCE or operator.startswith("product")
         return self.states_bytes if once else self.working_bytes
 
 
 class GpuStudy(Entry):
-    """All of it."""
+    """Parameters of the study."""
 
     operators: GpuOperators
     sustained: GpuSustained
@@ -123,6 +127,6 @@ class GpuStudy(Entry):
 
 
 def read_gpu_study() -> GpuStudy:
-    """The file."""
+    """Read `params/gpu.yaml`."""
     value: GpuStudy = read_yaml(PARAMS / "gpu.yaml", GpuStudy)
     return value

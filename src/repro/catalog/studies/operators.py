@@ -1,4 +1,4 @@
-"""The study of operators and iterations (`params/operator_study.yaml`)."""
+"""Study of operators and iterations on CPUs (`params/operator_study.yaml`)."""
 
 from typing import Self
 
@@ -7,47 +7,48 @@ from pydantic import PositiveFloat, PositiveInt, model_validator
 from repro.catalog.models.dlrm import DlrmShape, Table, random_tables
 from repro.catalog.reading import Entry, choose, read_yaml
 from repro.catalog.studies.operator_benchmarks import (
-    BAGS,
-    BATCHED_PRODUCTS,
+    BATCHED_MATMUL_LAYOUTS,
     BY_ELEMENTS,
     BY_ROWS,
-    CHANGES,
+    EMBEDDING_BAG,
+    INDEX_ADD,
     LOOKUPS,
-    PRODUCTS,
+    MATMUL_LAYOUTS,
     STRIDED,
     Sizes,
 )
 from repro.paths import PARAMS
 
+# Operators whose operands an iteration uses once.
 TOUCHED_ONCE = ("embedding", "_fused_adamw_/1", "linalg_vector_norm/1", "zero_/1")
-# An iteration on one in so many of the samples tells the host's time.
-FEWER_SAMPLES = 4
+# An iteration on 1/SAMPLE_DIVISOR of the samples determines the host's time.
+SAMPLE_DIVISOR = 4
 _Range = tuple[PositiveInt, PositiveInt]
 
 
 class TableSets(Entry):
-    """Random tables: their number, their rows, and the rows that a sample sums up, from and to."""
+    """Ranges of random tables: their number, their rows, and the rows that a sample sums."""
 
     count: _Range
     rows: _Range
     pooling: _Range
 
     def draw(self, number: int) -> tuple[Table, ...]:
-        """The tables of one set; the same number gives the same."""
+        """Return the tables of one set; the number is the seed."""
         return random_tables(number, self.count, self.rows, self.pooling)
 
 
 class Grids(Entry):
-    """Sizes that operators are measured at, all combinations of those they have; not of products.
+    """Grids of sizes for operators other than matmuls; all combinations are measured.
 
     Attributes
     ----------
     elements
-        Of element-wise work.
+        Elements of element-wise operators.
     rows, widths
-        Of operators that go by rows.
+        Sizes of row-wise operators.
     lookups, table_rows, embedding_widths, bags, poolings
-        Of lookups; poolings are rows that a bag sums up, on average.
+        Sizes of lookups; poolings are average rows per bag.
     """
 
     elements: tuple[PositiveInt, ...]
@@ -59,39 +60,39 @@ class Grids(Entry):
     bags: tuple[PositiveInt, ...]
     poolings: tuple[PositiveFloat, ...]
 
-    def by_size(self, operator: str) -> tuple[Sizes, ...]:
-        """Those of an operator of `operator_benchmarks`, an axis for each of its sizes."""
+    def size_axes(self, operator: str) -> tuple[Sizes, ...]:
+        """Return the sizes of an operator of `operator_benchmarks`, by axis."""
         tables = (self.embedding_widths, self.table_rows)
         if operator in BY_ROWS:
             return self.rows, self.widths
-        if operator == BAGS:
+        if operator == EMBEDDING_BAG:
             return (self.bags, self.poolings, *tables)
         return (self.lookups, *tables) if operator in LOOKUPS else (self.elements,)
 
 
 class OperatorProfile(Grids):
-    """What is measured of a CPU's operators, and how often.
+    """Sizes and repeats for a CPU's operators.
 
     Attributes
     ----------
     sides
-        m, n and k of products.
+        Values of m, n and k of matmuls.
     batches, batched_sides
-        Of batched products.
+        Batches and sides of batched matmuls.
     changed_behind
-        Bytes that a rank goes through from the lookup of rows to their change.
+        Bytes that a rank uses between the lookup of rows and their change.
     moved
         Bytes that an operator moves before another one is launched.
     bytes
-        Of collectives.
+        Sizes of collectives.
     repeats
-        Of the whole.
+        Repeats of the whole measurement.
     turns
-        Of each model and plan in a repeat, of a few iterations each.
+        Rounds per repeat; in each, every model and plan runs a few iterations.
     ranks
-        Those that recommendation models run on.
+        Number of ranks of recommendation models.
     table_sets
-        Random sets of tables; each is measured in one of the repeats.
+        Number of random sets of tables; each is measured in one of the repeats.
     """
 
     sides: tuple[PositiveInt, ...]
@@ -106,26 +107,29 @@ class OperatorProfile(Grids):
     table_sets: PositiveInt
 
     def grids(self) -> dict[str, tuple[tuple[float, ...], ...]]:
-        """The sizes of every operator of `operator_benchmarks` that one rank measures, an axis for each
-        of its sizes."""
-        products = {f"product {layout}": 3 * (self.sides,) for layout in PRODUCTS}
+        """Return the sizes of every benchmark that one rank measures, by operator and axis."""
+        products = {f"product {layout}": 3 * (self.sides,) for layout in MATMUL_LAYOUTS}
         batched = {
             f"batched product {layout}": (self.batches, *3 * (self.batched_sides,))
-            for layout in BATCHED_PRODUCTS
+            for layout in BATCHED_MATMUL_LAYOUTS
         }
         by_elements = [
             f"{name}/{count}" for name, counts in BY_ELEMENTS.items() for count in counts
         ]
         others = {
-            name: self.by_size(name) for name in (*BY_ROWS, *LOOKUPS, BAGS, *by_elements, *STRIDED)
+            name: self.size_axes(name)
+            for name in (*BY_ROWS, *LOOKUPS, EMBEDDING_BAG, *by_elements, *STRIDED)
         }
-        changes = (*self.by_size(CHANGES), self.changed_behind)
-        return {**products, **batched, **others, CHANGES: changes}
+        changes = (*self.size_axes(INDEX_ADD), self.changed_behind)
+        return {**products, **batched, **others, INDEX_ADD: changes}
 
 
 class OperatorStudy(Entry):
-    """Models of the testbed by name with their micro batch, the bytes that operands and that states
-    take turns in, recommendation models, and profiles by name."""
+    """Models and recommendation models, with the sizes of their operators.
+
+    `models` of the testbed have `micro_batch_size`. Operands rotate through `working_set_bytes`,
+    and those that an iteration uses once through `states_bytes`.
+    """
 
     models: tuple[str, ...]
     micro_batch_size: PositiveInt
@@ -136,31 +140,33 @@ class OperatorStudy(Entry):
     profiles: dict[str, OperatorProfile]
 
     @model_validator(mode="after")
-    def _leaves_fewer_samples(self) -> Self:
+    def _check_samples(self) -> Self:
         for name, samples in (
             ("micro_batch_size", self.micro_batch_size),
             ("dlrm: batch", self.dlrm.batch),
         ):
-            if samples < FEWER_SAMPLES:
+            if samples < SAMPLE_DIVISOR:
                 raise ValueError(
-                    f"{name} is {samples}; give {FEWER_SAMPLES} or more, for an iteration on one "
-                    f"in {FEWER_SAMPLES} samples tells the host's time"
+                    f"{name} is {samples}; choose {SAMPLE_DIVISOR} or more, because a fraction "
+                    f"1/{SAMPLE_DIVISOR} is run too"
                 )
         return self
 
     def operands(self, operator: str, sizes: Sizes) -> tuple[Sizes, float]:
-        """The sizes of an operator's operands, and the bytes that these and results take turns in,
-        or that are moved before rows of a table are used again."""
-        if operator == CHANGES:
+        """Return the sizes of an operator's operands, and the bytes through which tensors rotate.
+
+        For `index_add_`, these are the bytes used between the lookup and the change of rows.
+        """
+        if operator == INDEX_ADD:
             return sizes[:-1], sizes[-1]
         return sizes, self.states_bytes if operator in TOUCHED_ONCE else self.working_set_bytes
 
     def profile(self, name: str) -> OperatorProfile:
-        """One by name."""
+        """Return a profile by name; an unknown name is a `ReproError` that lists the choices."""
         return choose("profile", name, self.profiles)
 
 
 def read_operator_study() -> OperatorStudy:
-    """The file."""
+    """Read `params/operator_study.yaml`."""
     value: OperatorStudy = read_yaml(PARAMS / "operator_study.yaml", OperatorStudy)
     return value

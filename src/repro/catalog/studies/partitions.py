@@ -1,4 +1,4 @@
-"""The study of hierarchical partitioning (`params/hierarchical_zero.yaml`)."""
+"""Study of hierarchical partitioning (`params/hierarchical_zero.yaml`)."""
 
 from typing import Literal
 
@@ -15,8 +15,8 @@ Overlap = Literal["none", "passes", "all"]
 Recompute = Literal["none", "selective", "full"]
 
 
-class Emulated(Entry):
-    """What the testbed trains in every scheme: an experiment's model on GPUs of a topology.
+class EmulatedRuns(Entry):
+    """Testbed training in every scheme: an experiment's model on GPUs of a topology.
 
     `iterations` are those recorded, by profile.
     """
@@ -31,15 +31,15 @@ class Emulated(Entry):
 
 
 class Setting(Entry):
-    """What a paper may leave open. An iteration of a rank has `micro_batches`.
+    """Settings that a paper may not state. An iteration of a rank has `micro_batches`.
 
     Attributes
     ----------
     overlap
-        Which collectives are hidden behind computing: none; those of each pass (`passes`); or also
-        those of once an iteration (`all`), sums of gradients behind the last backward pass as FSDP2
-        hides those between replicas, stepped weights behind the next forward pass as
-        Megatron-Core can.
+        Collectives that overlap with compute: none; those of each pass (`passes`); or also those of
+        once per iteration (`all`). With `all`, gradient sums overlap with the last backward pass,
+        as FSDP2 overlaps those between replicas. Stepped weights overlap with the next forward
+        pass, as Megatron-Core can.
     """
 
     micro_batch_size: PositiveInt
@@ -50,8 +50,10 @@ class Setting(Entry):
 
 
 class Sweeps(Entry):
-    """What is predicted: a model in every scheme by GPUs, sweeps of what `base` settles, and a map
-    over `link_ratios`, models and numbers of micro batches on the GPUs of `domains`, clusters.
+    """Predictions: a model in every scheme by GPUs, sweeps around `base`, and a map.
+
+    The map has `link_ratios`, models and numbers of micro batches on the GPUs of `domains`, which
+    are clusters.
     """
 
     cluster: str
@@ -70,21 +72,21 @@ class Sweeps(Entry):
 
 
 class PartitionStudy(Entry):
-    """All of it; `schemes` and `models` by name."""
+    """Parameters of the study; `schemes` and `models` are by name."""
 
     title: str
     source: str
     schemes: dict[str, Scheme]
-    testbed: Emulated
+    testbed: EmulatedRuns
     predicted: Sweeps
     models: dict[str, GptModel]
 
     def scheme(self, name: str) -> Scheme:
-        """One scheme; an unknown name is a `ReproError` that lists the known ones."""
+        """Return a scheme by name; an unknown name is a `ReproError` that lists the choices."""
         return choose("scheme", name, self.schemes)
 
 
 def read_partition_study() -> PartitionStudy:
-    """The study's parameters."""
+    """Read the parameters of the study."""
     value: PartitionStudy = read_yaml(PARAMS / "hierarchical_zero.yaml", PartitionStudy)
     return value

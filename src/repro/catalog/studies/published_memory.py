@@ -1,4 +1,4 @@
-"""Models whose memory is published, as they were trained (`params/memory.yaml`)."""
+"""Models whose memory is published, with their training plans (`params/memory.yaml`)."""
 
 from typing import Literal
 
@@ -7,15 +7,15 @@ from repro.catalog.reading import Entry, read_yaml
 from repro.paths import PARAMS
 
 
-class Trained(Entry):
-    """A GPT, and its plan (`repro.catalog.parallel.layouts.read_plan`)."""
+class PublishedModel(Entry):
+    """GPT and its plan (`repro.catalog.parallel.layouts.read_plan`)."""
 
     shape: Shape
     plan: str
 
 
 class Mode(Entry):
-    """What saves activations."""
+    """Techniques that save activation memory."""
 
     recompute: Literal["none", "selective", "full"]
     sequence_parallel: bool = False
@@ -25,11 +25,11 @@ class PublishedMemory(Entry):
     """Models and modes by the names of the published files."""
 
     source: str
-    models: dict[str, Trained]
+    models: dict[str, PublishedModel]
     modes: dict[str, Mode]
 
 
 def read_published_memory() -> PublishedMemory:
-    """The file."""
+    """Read `params/memory.yaml`."""
     value: PublishedMemory = read_yaml(PARAMS / "memory.yaml", PublishedMemory)
     return value

@@ -1,4 +1,4 @@
-"""Which part of an experiment to run: the parameters of a notebook, checked once."""
+"""Selection of a part of an experiment: a notebook's parameters, validated once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ SOURCES = ("paper", "reference", "predicted", "testbed", "cluster")
 
 @dataclass(frozen=True)
 class Selection:
-    """A checked part of an experiment."""
+    """Validated part of an experiment."""
 
     name: str
     experiment: Experiment
@@ -32,11 +32,11 @@ class Selection:
     gpus: tuple[int, ...]
 
     def batches(self, model: str, gpus: int) -> dict[int | None, Batch]:
-        """The batches of one model, by the value of what is swept (None: nothing is)."""
+        """Return the batches of a model by the value of the sweep (None: no sweep)."""
         return self.experiment.batches(model, gpus, self.profile)
 
     def micro_batch_sizes(self, model: str) -> set[int]:
-        """Those of all batches of one model, on any number of GPUs."""
+        """Return the micro batch sizes of one model, on any number of GPUs."""
         return {
             batch.micro_batch_size
             for gpus in self.gpus
@@ -45,7 +45,7 @@ class Selection:
 
     @property
     def label(self) -> str:
-        """A name for files that tells it from other selections."""
+        """File name that distinguishes this selection from others."""
         parts = [
             self.name,
             self.source,
@@ -71,7 +71,7 @@ def select(
     micro_batch_size: int | None = None,
     pipeline_parallel: int | None = None,
 ) -> Selection:
-    """Check a notebook's parameters.
+    """Validate a notebook's parameters.
 
     Parameters
     ----------
@@ -84,64 +84,74 @@ def select(
         of params/protocols.yaml.
     models, gpus
         `all` of the profile's; one; several separated by commas; or a sequence. Models may also be
-        open ones that can be trained so.
+        open-weight ones that the experiment can train.
     profile : str
         A profile of the experiment.
     micro_batch_size, pipeline_parallel
-        Replace the experiment's; None leaves them.
+        Replace the experiment's; None keeps them.
 
     Raises
     ------
     ReproError
-        A value is unknown, and the message says which values are known; or batch, GPUs and stages
-        do not divide.
+        A value is unknown; the message lists the choices. Or batch, GPUs and stages do not divide.
+
+    Examples
+    --------
+    >>> selection = select("weak_scaling", source="predicted", protocol="ipoib", gpus=8)
+    >>> selection.protocols, selection.gpus
+    (('ipoib',), (8,))
     """
-    chosen = _changed(experiment(name), micro_batch_size, pipeline_parallel)
-    wanted = choose("profile", profile, chosen.profiles)
-    known = dict.fromkeys((*chosen.protocols, *cluster(chosen.cluster).protocols))
+    chosen = _override(experiment(name), micro_batch_size, pipeline_parallel)
+    selected = choose("profile", profile, chosen.profiles)
+    protocols = dict.fromkeys((*chosen.protocols, *cluster(chosen.cluster).protocols))
     if source == "cluster":
-        known |= dict.fromkeys(read_transports())
+        protocols |= dict.fromkeys(read_transports())
     return Selection(
         name,
         chosen,
         profile,
-        wanted,
-        choose("source", source, {known: known for known in SOURCES}),
-        choose("protocol", protocol, {**{p: (p,) for p in known}, "all": chosen.protocols}),
-        wanted.models if models == "all" else pick("model", models, _models(chosen, wanted)),
-        pick("number of GPUs", gpus, {str(count): count for count in wanted.gpus}),
+        selected,
+        choose("source", source, {name: name for name in SOURCES}),
+        choose("protocol", protocol, {**{p: (p,) for p in protocols}, "all": chosen.protocols}),
+        selected.models
+        if models == "all"
+        else choose_several("model", models, _models(chosen, selected)),
+        choose_several("number of GPUs", gpus, {str(count): count for count in selected.gpus}),
     )
 
 
-def _models(chosen: Experiment, wanted: Profile) -> dict[str, str]:
-    """A profile's models, and open ones, which are in none."""
+def _models(chosen: Experiment, selected: Profile) -> dict[str, str]:
+    """Return a profile's models, and open-weight ones, which no profile lists."""
     others = [name for name, one in chosen.models.items() if isinstance(one, OpenModel)]
-    return {name: name for name in (*wanted.models, *others)}
+    return {name: name for name in (*selected.models, *others)}
 
 
-def _changed(chosen: Experiment, micro_batch_size: int | None, stages: int | None) -> Experiment:
-    """An experiment with another micro batch or number of stages, as sound as one from a file."""
-    asked = {"micro_batch_size": micro_batch_size, "pipeline_parallel": stages}
-    changes = {name: value for name, value in asked.items() if value is not None}
+def _override(chosen: Experiment, micro_batch_size: int | None, stages: int | None) -> Experiment:
+    """Return an experiment with another micro batch or number of stages, validated like a file."""
+    given = {"micro_batch_size": micro_batch_size, "pipeline_parallel": stages}
+    changes = {name: value for name, value in given.items() if value is not None}
     if not changes:
         return chosen
     if chosen.sweep in changes:
-        raise ReproError(f"{chosen.sweep} {changes[chosen.sweep]}: the experiment sweeps it")
+        value = changes[chosen.sweep]
+        raise ReproError(f"{chosen.sweep} {value}: the experiment sweeps it; fix: omit it")
     try:
         return Experiment.model_validate({**chosen.model_dump(), **changes})
     except ValidationError as error:
-        asked_for = ", ".join(f"{name} {value}" for name, value in changes.items())
+        requested = ", ".join(f"{name} {value}" for name, value in changes.items())
         reason = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise ReproError(f"{asked_for}: {reason}; choose another") from None
+        raise ReproError(f"{requested}: {reason}") from None
 
 
-def pick(kind: str, value: str | int | Sequence[object], among: dict[str, T]) -> tuple[T, ...]:
-    """What a notebook asks for by name: `all`, one, several separated by commas, or a sequence.
+def choose_several(
+    kind: str, value: str | int | Sequence[object], among: dict[str, T]
+) -> tuple[T, ...]:
+    """Choose entries by name: `all`, one, several separated by commas, or a sequence.
 
     Raises
     ------
     ReproError
-        A name is unknown.
+        A name is unknown; the message lists the choices.
     """
     if value == "all":
         return tuple(among.values())

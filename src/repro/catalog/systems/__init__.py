@@ -1,1 +1,1 @@
-"""What trains and serves: GPUs, their clusters and links, protocols, and the software on them."""
+"""GPUs, clusters, links and protocols, and the software that trains and serves on them."""

@@ -1,4 +1,4 @@
-"""The clusters under study (`params/clusters.yaml`)."""
+"""Clusters under study (`params/clusters.yaml`)."""
 
 from pydantic import field_validator
 
@@ -10,17 +10,16 @@ from repro.paths import PARAMS
 
 
 class Cluster(Entry):
-    """GPUs on a tree of links. The fabric's rate stated here is the ports' nominal one; a protocol
-    delivers less (`params/protocols.yaml`).
+    """GPUs on a tree of links, with the nominal rate of the fabric's ports.
 
-    `gpu` is a name of `params/gpus.yaml`, `calibration` one of `params/calibration/`.
-    `protocols` are those of `params/protocols.yaml` whose rates are this cluster's.
-    `network` is a network of `params/links.yaml` that was calibrated on this GPU (by its label),
-    for runs without a protocol: its peak between nodes replaces the nominal rate times the
-    calibration's efficiency, and data-parallel collectives take what its model says wherever it was
-    measured on as many ranks and nodes.
-    `fabric_ring_sharing` says that rings with several ranks in a node were measured to share NICs
-    there (`repro.predict.network.transfers`).
+    A protocol delivers less than that rate (`params/protocols.yaml`). `gpu` names an entry of
+    `params/gpus.yaml`, `calibration` a file of `params/calibration/`. `protocols` lists the
+    protocols whose rates were measured on this cluster. `network` names a network of
+    `params/links.yaml` that was calibrated on this GPU (by its label). Runs without a protocol use
+    it: its peak between nodes replaces the nominal rate times the calibration's efficiency.
+    Data-parallel collectives use its model wherever it was measured on as many ranks and nodes.
+    `fabric_ring_sharing` states that rings with several ranks per node were measured to share NICs
+    (`repro.predict.network.transfers`).
     """
 
     label: str
@@ -43,16 +42,22 @@ class Cluster(Entry):
 
     @property
     def device(self) -> Gpu:
-        """The GPU's data sheet."""
+        """Data sheet of the GPU."""
         return gpu(self.gpu)
 
 
 def read_clusters() -> dict[str, Cluster]:
-    """All clusters by name."""
+    """Read all clusters by name."""
     clusters: dict[str, Cluster] = read_yaml(PARAMS / "clusters.yaml", dict[str, Cluster])
     return clusters
 
 
 def cluster(name: str) -> Cluster:
-    """One cluster by name; an unknown name is a `ReproError` that lists the known ones."""
+    """Return a cluster by name; an unknown name is a `ReproError` that lists the choices.
+
+    Examples
+    --------
+    >>> cluster("pinnacles").topology.gpus
+    8
+    """
     return choose("cluster", name, read_clusters())

@@ -1,4 +1,4 @@
-"""Where source `cluster` runs: this machine's GPUs, or a partition (`params/nodes.yaml`)."""
+"""Nodes of source `cluster`: this machine's GPUs, or a Slurm partition (`params/nodes.yaml`)."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -14,22 +14,22 @@ Attention = Literal["megatron", "torch", "transformer-engine"]
 
 
 class Slurm(Entry):
-    """A partition, and how its jobs are asked for.
+    """Slurm partition, and the options of its jobs.
 
     Attributes
     ----------
     nodes
-        The most nodes of a job.
+        Largest number of nodes per job.
     time_limit_min
-        Of a job, in minutes.
+        Time limit of a job in minutes.
     jobs
-        Jobs of the same number of nodes that share the work at once: the size of a job array.
+        Jobs with the same number of nodes that run at once: the size of a job array.
     options
-        More options of sbatch.
+        Further options of sbatch.
     setup
-        Shell commands before anything runs on a node.
+        Shell commands that run first on every node.
     container
-        An Apptainer image in which everything runs on the nodes; None: nothing is wrapped.
+        Apptainer image in which everything runs on the nodes; None uses no container.
     """
 
     partition: str
@@ -42,20 +42,20 @@ class Slurm(Entry):
 
 
 class Nodes(Entry):
-    """Where and how real nodes train.
+    """Training setup on real nodes.
 
     Attributes
     ----------
     gpus_per_node
-        Ranks on a node; None: the GPUs of this machine.
+        Ranks per node; None uses all GPUs of this machine.
     shapes
-        Whether models have the papers' size or that of the testbed, for nodes without GPUs.
+        Model size: that of the papers, or that of the testbed for nodes without GPUs.
     warmup, iterations
-        Iterations dropped and recorded, whatever the experiment's profile says.
+        Iterations dropped and recorded; they replace those of the experiment's profile.
     adapters
-        HCA ports or interfaces by protocol; those of other protocols are found on the nodes.
+        HCA ports or interfaces by protocol; those of other protocols are detected on the nodes.
     slurm
-        Needed with `launch: slurm` only.
+        Required with `launch: slurm` only.
     """
 
     launch: Literal["local", "slurm"]
@@ -69,15 +69,15 @@ class Nodes(Entry):
     slurm: Slurm | None = None
 
     @model_validator(mode="after")
-    def _complete(self) -> "Nodes":
+    def _consistent(self) -> "Nodes":
         for name in self.adapters:
             choose("protocol", name, read_transports())
         if self.launch == "slurm" and (self.slurm is None or self.gpus_per_node is None):
-            raise ValueError("launch slurm needs gpus_per_node and the section slurm")
+            raise ValueError("launch is slurm; fix: set gpus_per_node and the section slurm")
         return self
 
 
 def read_nodes() -> Nodes:
-    """The nodes that `params/nodes.yaml` describes."""
+    """Read the nodes that `params/nodes.yaml` describes."""
     value: Nodes = read_yaml(PARAMS / "nodes.yaml", Nodes)
     return value

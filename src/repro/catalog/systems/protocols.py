@@ -1,4 +1,4 @@
-"""The transport protocols under study (`params/protocols.yaml`)."""
+"""Transport protocols under study (`params/protocols.yaml`)."""
 
 from typing import Literal
 
@@ -11,18 +11,18 @@ LinkLayer = Literal["InfiniBand", "Ethernet"]
 
 
 class Nccl(Entry):
-    """How NCCL is told to use a protocol on real nodes, and what its log must then say.
+    """NCCL settings that select a protocol on real nodes, and what NCCL's log must then report.
 
     Attributes
     ----------
     network
         `IB` for verbs, `Socket` for IP.
     link_layer
-        Of the HCAs' ports, or of the interfaces.
+        Link layer of the HCAs' ports, or of the interfaces.
     gpudirect
-        Whether the NIC must read and write GPU memory; None where NCCL has no choice.
+        Whether the NIC must read and write GPU memory; None if NCCL has no choice.
     environment
-        Variables for NCCL. Those that name HCAs and interfaces come from what a node has.
+        NCCL's environment variables, without those that name a node's HCAs and interfaces.
     """
 
     network: Literal["IB", "Socket"]
@@ -32,12 +32,12 @@ class Nccl(Entry):
 
 
 class Protocol(Entry):
-    """A transport of the collectives between nodes.
+    """Transport of the collectives between nodes.
 
-    `effective_gbps` is the payload rate one NIC sustains in each direction while a collective runs,
-    in Gbit/s; `latency_us` is the one-way time of a small message. `input_claims` are the published
-    claims the rate was computed from: inputs of every experiment, which none can reproduce. `nccl`
-    is for real nodes.
+    `effective_gbps` is the payload rate in Gbit/s that one NIC sustains in each direction during a
+    collective. `latency_us` is the one-way time of a small message. `input_claims` are the
+    published claims that the rate was computed from; no experiment can reproduce them, because all
+    use the rate. `nccl` applies to real nodes.
     """
 
     label: str
@@ -49,7 +49,7 @@ class Protocol(Entry):
 
 
 class Variant(Entry):
-    """A protocol of real nodes only, of which no rate is published."""
+    """Protocol of real nodes only, without a published rate."""
 
     label: str
     nccl: Nccl
@@ -57,23 +57,29 @@ class Variant(Entry):
 
 
 def read_transports() -> dict[str, Protocol | Variant]:
-    """All that real nodes can be told to use, by name, in the order of the file."""
-    found: dict[str, Protocol | Variant] = read_yaml(
+    """Read all protocols that real nodes can use, by name, in the order of the file."""
+    protocols: dict[str, Protocol | Variant] = read_yaml(
         PARAMS / "protocols.yaml", dict[str, Protocol | Variant]
     )
-    return found
+    return protocols
 
 
 def transport(name: str) -> Protocol | Variant:
-    """One of them by name; an unknown name is a `ReproError` that lists the known ones."""
+    """Return one of them by name; an unknown name is a `ReproError` that lists the choices."""
     return choose("protocol", name, read_transports())
 
 
 def read_protocols() -> dict[str, Protocol]:
-    """All protocols with a rate by name, fastest first."""
+    """Read the protocols with a rate by name, fastest first."""
     return {name: entry for name, entry in read_transports().items() if isinstance(entry, Protocol)}
 
 
 def protocol(name: str) -> Protocol:
-    """One protocol by name; an unknown name is a `ReproError` that lists the known ones."""
+    """Return a protocol with a rate by name; an unknown name is a `ReproError` with the choices.
+
+    Examples
+    --------
+    >>> protocol("tcp").label
+    'TCP/IP'
+    """
     return choose("protocol", name, read_protocols())

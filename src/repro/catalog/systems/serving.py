@@ -1,4 +1,4 @@
-"""The software that serves models: what it launches and waits for (`params/serving.yaml`)."""
+"""Serving software: its kernels and its costs (`params/serving.yaml`)."""
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -7,26 +7,29 @@ from repro.paths import PARAMS
 
 
 class ServingCosts(Entry):
-    """What a software costs beside the kernels that were measured alone.
+    """Costs of a serving software in addition to kernels that were measured alone.
 
+    Attributes
+    ----------
     gap_s
-        Between a kernel and the next one, which waits for it.
+        Time between a kernel and the next one, which depends on it.
     arrival_s
-        How far apart the ranks of a collective start it, for each doubling of them.
+        Skew between the ranks that start a collective, per doubling of their number.
     hop_s
-        One message between nodes.
+        Time of one message between nodes.
     step_s
-        Each forward pass: its schedule, its inputs, what the host waits for.
+        Time of each forward pass for scheduling, inputs and host synchronization.
     sequence_s
-        Each sequence that gets a token: choosing it among the vocabulary, and keeping books.
+        Time per sequence that gets a token, for sampling and bookkeeping.
     products
-        Time of products, of what single kernels were measured to take.
+        Factor on the measured time of single matmul kernels.
     reading
-        Part of the memory's rate at which an attention of its own reads caches.
+        Fraction of the memory rate at which a decoding kernel of its own reads caches.
     at_once_s
-        An all-reduce in which each rank reads the others' parts: its start and two barriers.
+        Time to start a one-shot all-reduce, in which each rank reads the others' parts, with its
+        two barriers.
     traffic
-        Element-wise bytes, of what fused kernels move.
+        Factor on the bytes that fused element-wise kernels move.
     """
 
     gap_s: NonNegativeFloat
@@ -41,21 +44,22 @@ class ServingCosts(Entry):
 
 
 class ServingStack(Entry):
-    """One software.
+    """Serving software.
 
-    `sets` are parts of names of published sets that ran on it, of which `models` (layers x hidden
-    size) where it names some. `elementwise` counts its kernels of a layer beside products,
-    attention and collectives, and `casts` those which only cast what its products take in where
-    these are below half precision. With `stores_scores` the prompt's attention writes its scores to
-    memory; with `own_decoding` caches are read by a kernel of its own, else by those that were
-    measured. Where that leaves each sequence's head of keys to one multiprocessor, a head takes
-    `head_s` and is read at `head_gbytes_per_s`, however few there are; with `splits_unshared` only
-    those that queries share. With `reduces_at_once` small all-reduces are one kernel, else NCCL's.
-    A pass has `pass_tokens` tokens at most; with `steady_pipeline` batches follow each other
-    through the stages of a pipeline, else each token of all sequences waits for the one before. A
-    cache is handed out in pages of `page_tokens`, 1 where it is contiguous; a tenth of the memory
-    is spared, with `spares_rest` of what weights leave of it, else of all.
-    `costs` that are missing are calibrated ones (`params/serving_fit.yaml`).
+    `sets` are parts of the names of published sets that ran on it; `models` (layers x hidden size)
+    restricts them if given. `elementwise` counts the kernels of a layer other than matmuls,
+    attention and collectives. `casts` counts those that only cast a matmul's inputs to below half
+    precision. With `stores_scores`, the prompt's attention writes its scores to memory.
+
+    With `own_decoding`, a kernel of its own reads caches; otherwise the measured kernels do. If
+    that leaves each sequence's head of keys to one multiprocessor, a head takes `head_s` and is
+    read at `head_gbytes_per_s`, however few heads there are; with `splits_unshared`, only heads
+    that queries share. With `reduces_at_once`, small all-reduces are one kernel, otherwise NCCL's.
+    A pass has at most `pass_tokens` tokens. With `steady_pipeline`, batches follow each other
+    through the pipeline stages; otherwise each token of all sequences waits for the previous one. A
+    cache is allocated in pages of `page_tokens`, 1 if it is contiguous. A tenth of the memory stays
+    free: of the memory that weights leave with `spares_rest`, otherwise of all memory. Missing
+    `costs` are calibrated (`params/serving_fit.yaml`).
     """
 
     label: str
@@ -78,18 +82,21 @@ class ServingStack(Entry):
 
 
 def read_serving_stacks() -> dict[str, ServingStack]:
-    """All of them by name, in the order of the file."""
+    """Read all serving software by name, in the order of the file."""
     stacks: dict[str, ServingStack] = read_yaml(PARAMS / "serving.yaml", dict[str, ServingStack])
     return stacks
 
 
 def serving_stack_of(set_name: str, model: str = "") -> str:
-    """The name of the software that a published set of a model (layers x hidden size) ran on; the
-    first where none claims it."""
-    known = read_serving_stacks()
-    claiming = (
+    """Return the name of the software that a published set of a model ran on.
+
+    `model` is layers x hidden size. If no software claims the set, it is the first of the file.
+    """
+    stacks = read_serving_stacks()
+    matches = (
         name
-        for name, one in known.items()
-        if any(part in set_name for part in one.sets) and (model in one.models or not one.models)
+        for name, stack in stacks.items()
+        if any(part in set_name for part in stack.sets)
+        and (model in stack.models or not stack.models)
     )
-    return next(claiming, next(iter(known)))
+    return next(matches, next(iter(stacks)))

@@ -1,4 +1,4 @@
-"""The software of a training step: what it fuses, launches and hides (`params/stacks.yaml`)."""
+"""Training software: kernel fusion, launch counts and overlap (`params/stacks.yaml`)."""
 
 from typing import Literal
 
@@ -9,10 +9,10 @@ from repro.paths import PARAMS
 
 
 class Launches(Entry):
-    """Kernels that the host launches for a layer and a micro batch.
+    """Kernels that the host launches per layer and micro batch.
 
-    `quantised` are those that casts to a precision below bf16 add to each pass, `experts` those
-    that routing adds to the forward pass, and `expert` those of each local expert.
+    Casts to a precision below bf16 add `quantised` to each pass. Routing adds `experts` to the
+    forward pass, and `expert` for each local expert.
     """
 
     forward: NonNegativeFloat
@@ -23,13 +23,13 @@ class Launches(Entry):
 
 
 class Stack(Entry):
-    """One software.
+    """Training software and its properties.
 
-    `sets` are parts of names of published sets that ran on it. `attention` is whose fused kernels
-    it takes: `vendor`, those written for each generation (cuDNN, FlashAttention-3), or `flash2`.
-    `hides_tensor` and `hides_experts` say that it can overlap what tensor and expert parallelism
-    send with computing, where it is told to.
-    `gradient_syncs_per_micro_batch` says that sharded gradients are reduced in each backward pass.
+    `sets` are parts of the names of published sets that ran on it. `attention` names its fused
+    attention kernels: `vendor`, written for each generation (cuDNN, FlashAttention-3), or `flash2`.
+    `hides_tensor` and `hides_experts` state whether it can overlap tensor- and expert-parallel
+    communication with compute, if configured to. With `gradient_syncs_per_micro_batch`, sharded
+    gradients are reduced in each backward pass.
     """
 
     label: str
@@ -43,13 +43,18 @@ class Stack(Entry):
 
 
 def read_stacks() -> dict[str, Stack]:
-    """All of them by name, in the order of the file."""
+    """Read all training software by name, in the order of the file."""
     stacks: dict[str, Stack] = read_yaml(PARAMS / "stacks.yaml", dict[str, Stack])
     return stacks
 
 
 def stack_of(set_name: str) -> str:
-    """The name of the software that a published set ran on; the first where none claims it."""
-    known = read_stacks()
-    claiming = (name for name, one in known.items() if any(part in set_name for part in one.sets))
-    return next(claiming, next(iter(known)))
+    """Return the name of the software that a published set ran on.
+
+    If no software claims the set, it is the first of the file.
+    """
+    stacks = read_stacks()
+    matches = (
+        name for name, stack in stacks.items() if any(part in set_name for part in stack.sets)
+    )
+    return next(matches, next(iter(stacks)))

@@ -1,4 +1,4 @@
-"""Steps of silicon, memory and networks (`params/technology.yaml`)."""
+"""Generations of silicon, memory and networks (`params/technology.yaml`)."""
 
 from typing import Literal
 
@@ -8,9 +8,8 @@ from repro.catalog.reading import Entry, read_yaml
 from repro.paths import PARAMS
 
 
-class Node(Entry):
-    """One step of logic, relative to the one before: transistors per area, and energy of an
-    operation at the same speed."""
+class ProcessNode(Entry):
+    """Process node: density and energy per operation (at equal speed) over the previous node's."""
 
     nm: PositiveFloat
     label: str
@@ -20,7 +19,7 @@ class Node(Entry):
 
 
 class Die(Entry):
-    """What a GPU is made of: its node, the area of its dies and its power."""
+    """Silicon of a GPU: its process node, the area of its dies and its power."""
 
     nm: PositiveFloat
     area_mm2: PositiveFloat
@@ -28,15 +27,14 @@ class Die(Entry):
     source: str
 
 
-class Reference(Die):
-    """The GPU of `params/gpus.yaml` that nodes are applied to."""
+class ReferenceDie(Die):
+    """GPU of `params/gpus.yaml` that process nodes are applied to."""
 
     gpu: str
 
 
 class MemoryKind(Entry):
-    """One kind of memory: rate in 1e9 B/s and size in 1e9 B of a stack or chip, and how many a
-    package of today has."""
+    """Kind of memory: rate (1e9 B/s) and size (1e9 B) of a stack or chip, `places` per package."""
 
     name: str
     gbytes_per_s: PositiveFloat
@@ -45,7 +43,7 @@ class MemoryKind(Entry):
     source: str
 
 
-class Moving(Entry):
+class TransferEnergy(Entry):
     """Energy of a bit that moves."""
 
     picojoules_per_bit: PositiveFloat
@@ -53,35 +51,38 @@ class Moving(Entry):
 
 
 class Technology(Entry):
-    """All of them, nodes from the oldest on; `known` are dies of GPUs in `params/gpus.yaml`,
-    `moving` the energy of what carries bits to `memory`, over a `link` and into a `network`,
-    `host_memories` those of a CPU's socket, or behind its ports."""
+    """All generations; process nodes begin with the oldest.
 
-    nodes: tuple[Node, ...]
-    reference: Reference
+    `known` are dies of GPUs in `params/gpus.yaml`. `moving` is the energy per bit of transfers to
+    `memory`, over a `link` and into a `network`. `host_memories` are those of a CPU's socket or its
+    ports.
+    """
+
+    nodes: tuple[ProcessNode, ...]
+    reference: ReferenceDie
     known: dict[str, Die]
     memories: tuple[MemoryKind, ...]
     host_memories: tuple[MemoryKind, ...]
     networks_gbps: tuple[PositiveFloat, ...]
-    moving: dict[Literal["memory", "link", "network"], Moving]
+    moving: dict[Literal["memory", "link", "network"], TransferEnergy]
 
     def density(self, nm: float) -> float:
-        """Transistors per area in units of the reference's."""
-        return self._steps("density", nm)
+        """Return transistors per area, relative to the reference GPU's node."""
+        return self._relative("density", nm)
 
     def energy(self, nm: float) -> float:
-        """Energy of an operation in units of the reference's."""
-        return self._steps("energy", nm)
+        """Return the energy of an operation, relative to the reference GPU's node."""
+        return self._relative("energy", nm)
 
-    def _steps(self, name: str, nm: float) -> float:
-        value, found = 1.0, dict[float, float]()
+    def _relative(self, name: str, nm: float) -> float:
+        value, by_node = 1.0, dict[float, float]()
         for node in self.nodes:
             value *= getattr(node, name)
-            found[node.nm] = value
-        return found[nm] / found[self.reference.nm]
+            by_node[node.nm] = value
+        return by_node[nm] / by_node[self.reference.nm]
 
 
 def read_technology() -> Technology:
-    """The file."""
+    """Read `params/technology.yaml`."""
     value: Technology = read_yaml(PARAMS / "technology.yaml", Technology)
     return value

@@ -1,4 +1,4 @@
-"""A machine room as a tree: levels of links between GPUs, each with its rate."""
+"""Cluster topology as a tree: levels of links between GPUs, each with its rate."""
 
 from collections.abc import Iterable
 
@@ -8,10 +8,10 @@ from repro.catalog.reading import Entry
 
 
 class Level(Entry):
-    """One level of the tree, seen from below.
+    """Level of the tree.
 
-    `members` vertices of the level below hang on one switch of this level, each by a full-duplex
-    link of `link_gbps` (Gbit/s in each direction).
+    `members` vertices of the level below are connected to one switch of this level, each by a
+    full-duplex link of `link_gbps` (Gbit/s in each direction).
     """
 
     name: str
@@ -28,7 +28,7 @@ class Topology(Entry):
     @classmethod
     def _two_or_more(cls, levels: tuple[Level, ...]) -> tuple[Level, ...]:
         if len(levels) < 2:
-            raise ValueError("a topology has at least the levels node and fabric")
+            raise ValueError(f"{len(levels)} levels; fix: give at least the levels node and fabric")
         return levels
 
     @property
@@ -41,16 +41,16 @@ class Topology(Entry):
 
     @property
     def gpus(self) -> int:
-        """All leaves of the tree."""
+        """Number of all GPUs, the leaves of the tree."""
         return self.gpus_per_node * self.nodes
 
     @property
     def nodes(self) -> int:
-        """Vertices that hang on the fabric."""
+        """Nodes connected to the fabric."""
         return self.levels[-1].members
 
-    def first(self, gpus: int) -> "Topology":
-        """The smallest tree of whole nodes that has so many GPUs."""
+    def truncated_to(self, gpus: int) -> "Topology":
+        """Return the smallest tree of whole nodes that has this many GPUs."""
         below, levels = 1, []
         for level in self.levels:
             top = level is self.levels[-1]
@@ -59,8 +59,8 @@ class Topology(Entry):
             below *= level.members
         return Topology(levels=tuple(levels))
 
-    def spanned(self, ranks: Iterable[int]) -> str:
-        """The lowest level below one vertex of which all ranks are."""
+    def lowest_common_level(self, ranks: Iterable[int]) -> str:
+        """Return the name of the lowest level that connects all of these ranks."""
         numbers, below = list(ranks), 1
         for level in self.levels:
             below *= level.members
@@ -69,5 +69,5 @@ class Topology(Entry):
         return self.levels[-1].name
 
     def node_of(self, rank: int) -> int:
-        """The node a rank runs on: ranks fill one node after another."""
+        """Return the node of a rank: ranks fill one node after another."""
         return rank // self.gpus_per_node

@@ -1,4 +1,4 @@
-"""What the claims are about, an observation each, and why some do not come out."""
+"""Observations: claims grouped by what they state, with the known reason where they fail."""
 
 import re
 from dataclasses import dataclass
@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Observation:
-    """What one thing is that was observed, and the claims that state it.
+    """One published observation and the claims that state it.
 
-    `why` is why some of them do not reproduce, as far as is known (docs/limitations.md has the
-    numbers); empty where nothing is known.
+    `why` is the known reason why some of them do not reproduce; empty where none is known.
     """
 
     name: str
@@ -30,73 +29,75 @@ OBSERVATIONS = (
     _about(
         "strong scaling: AllReduce",
         "C003-C005 C048-C052",
-        "shares over RDMA would need slower computing than A100 measurements let expect; two GPUs"
-        " of a node have the bus alone here",
+        "the published shares over RDMA need slower computing than published A100 runs show; here"
+        " two GPUs of a node share a bus with nobody else",
     ),
     _about(
-        "strong scaling: how busy NICs are",
+        "strong scaling: NIC utilisation",
         "C006-C012 C036-C038 C053-C060 C066-C069",
-        "the published ranges are wider than shares of the time allow; whether they are averages"
-        " or bursts is not stated",
+        "the published ranges are wider than communication fractions allow; the paper does not say"
+        " whether they are averages or bursts",
     ),
     _about(
-        "which model uses its NIC most",
+        "NIC utilisation by model",
         "C013 C014 C042 C061-C065 C086 C087",
-        "it follows the share of communication, not the model's size",
+        "utilisation follows the communication fraction, not the size of the model",
     ),
     _about("weak scaling: computing", "C015 C016 C070 C071 C080"),
     _about(
-        "data parallelism: RDMA's gain",
+        "data parallelism: speed-up by RDMA",
         "C017 C018 C030-C033 C072-C075 C116 C117",
         "the published shares of AllReduce imply other speed-ups than the published ones",
     ),
     _about(
         "weak scaling: AllReduce",
         "C019-C021 C039 C040 C076-C079 C081",
-        "shares over RDMA would need slower computing than A100 measurements let expect",
+        "the published shares over RDMA need slower computing than published A100 runs show",
     ),
     _about(
-        "weak scaling: how busy NICs are",
+        "weak scaling: NIC utilisation",
         "C022-C027 C088-C094",
-        "the published ranges are wider than shares of the time allow",
+        "the published ranges are wider than communication fractions allow",
     ),
     _about(
-        "weak scaling: NICs, 8 against 4",
+        "weak scaling: NIC utilisation, 8 vs 4 GPUs",
         "C082-C085",
-        "a ring moves 1.17 times the bytes in a time that grows alike; trees explain a part",
+        "from 4 to 8 GPUs a ring moves 1.17 times the bytes, and its time grows as much; tree"
+        " algorithms explain a part",
     ),
     _about("pipelines: computing", "C095 C096 C103 C115"),
-    _about("pipelines: RDMA's gain", "C034 C035 C102 C118 C119"),
+    _about("pipelines: speed-up by RDMA", "C034 C035 C102 C118 C119"),
     _about(
-        "pipelines: both timers",
+        "pipelines: forward-receive and embedding-sync timers",
         "C041 C097-C101",
-        "mostly fill and drain, which the micro batch decides, and that is not stated",
+        "both timers hold mostly pipeline fill and drain, which depend on the micro batch size; the"
+        " paper does not state it",
     ),
     _about(
-        "data parallelism: share by batch",
+        "data parallelism: communication fraction by batch",
         "C028 C029 C104 C105",
-        "first steps of small batches differ by less than the measurement's spread",
+        "the fractions at small batches differ by less than the spread of the measurement",
     ),
     _about(
-        "pipelines: share by batch",
+        "pipelines: communication fraction by batch",
         "C107-C110",
-        "at a constant micro batch a pipeline waits less as the batch grows; no schedule tried"
-        " gives the opposite",
+        "at a constant micro batch size, a pipeline waits less as the batch grows; no schedule"
+        " tried gives the opposite",
     ),
     _about(
         "largest batch that fits",
         "C106 C111 C112",
-        "what is recomputed, and on which cluster, is not stated",
+        "the paper states neither the recomputation policy nor the cluster",
     ),
     _about(
-        "cluster B: share on 16 GPUs",
+        "cluster B: communication fraction on 16 GPUs",
         "C043 C113 C114 C120",
-        "with one port of 100 Gbit/s a node; the published share needs about a quarter of it",
+        "one port of 100 Gbit/s per node is assumed; the published fraction needs a quarter of it",
     ),
     _about(
         "GPT-350M: inside a node",
         "C123-C125 C139 C140",
-        "the report's own NCCL table has twice the bandwidth of its estimate",
+        "the report's own NCCL table shows twice the bandwidth that the report estimates",
     ),
     _about(
         "GPT-350M: between nodes",
@@ -104,52 +105,52 @@ OBSERVATIONS = (
         "the published 11.29 GB/s lacks the factor 7/8 of the report's own formula",
     ),
     _about(
-        "GPT-350M: share and throughput",
+        "GPT-350M: communication fraction and throughput",
         "C129-C134",
-        "neither batch nor sequence length is stated; a larger micro batch comes near",
+        "the report states neither batch nor sequence length; a larger micro batch comes near",
     ),
     _about(
         "sizes, tables and peaks",
         "C121 C122 C135 C136 C141",
-        "which precision the system's peak is of is not stated",
+        "the report does not state the precision of the system's peak",
     ),
     _about(
         "three levels of ZeRO",
         "C142-C145",
-        "1.71 takes four micro batches or more an iteration and at most half of the nominal rate"
+        "1.71x needs four or more micro batches per iteration and at most half of the nominal rate"
         " between nodes; the abstract states neither",
     ),
     _about(
         "compressed collectives",
         "C146-C151",
-        "V100 encode more slowly than NVLink carries: the published plan gains 9 % at most, and 22"
-        " with a quarter of the rate between nodes, values of 32 bits and coding behind the wire",
+        "a V100 encodes more slowly than NVLink transfers: the published plan gains at most 9 %;"
+        " 22 % needs a quarter of the rate between nodes, fp32 messages, encoding after transfer",
     ),
     _about(
-        "what training communicates",
+        "communication characteristics of training",
         "C152-C154",
-        "what stages send each other in such plans are megabytes, which a link carries at its rate",
+        "stages of such plans exchange megabytes per message, which a link carries at full rate",
     ),
     _about(
         "hardware: from A100 to B200",
         "C155",
-        "neither model, number of GPUs nor precision is stated; four times as many B200 make 35",
+        "the paper states neither model, GPU count nor precision; four times as many B200 give 35x",
     ),
     _about("hardware: 12 nm to 1 nm", "C156 C157"),
     _about(
-        "a summary against its abstract",
+        "a summary compared with its abstract",
         "C158 C159",
-        "the abstract that the summary quotes says otherwise",
+        "the abstract that the summary quotes contradicts it",
     ),
     _about(
         "inference on CPUs",
         "C160 C161",
-        "neither sockets nor precision are stated; four sockets in bf16 and two in int8 come near",
+        "neither sockets nor precision are stated; four sockets in bf16, or two in int8, come near",
     ),
     _about(
-        "other papers' errors",
+        "prediction errors of other papers",
         "C162-C164",
-        "yardsticks of GPUs; here a CPU's operators and iterations (notebooks/operators.ipynb)",
+        "measured on GPUs there, on a CPU here (notebooks/operators.ipynb)",
     ),
 )
 

@@ -1,1 +1,1 @@
-"""Wiki markup to plain paragraphs."""
+"""Conversion of wiki markup to plain paragraphs."""

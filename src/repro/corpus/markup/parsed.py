@@ -1,4 +1,4 @@
-"""Wiki markup to plain text with mwparserfromhell: right about broken markup, and slow."""
+"""Conversion of any markup to plain text with mwparserfromhell: correct, but slow."""
 
 import mwparserfromhell
 from mwparserfromhell.nodes import ExternalLink, Heading, HTMLEntity, Node, Tag, Text, Wikilink
@@ -15,30 +15,30 @@ from repro.corpus.markup.shown import (
 
 
 class UnreadableMarkup(Exception):
-    """Markup that the parser cannot handle, or not in bounded time; the message says why."""
+    """The parser cannot handle the markup, or not in bounded time; the message says why."""
 
 
 def parsed_text(markup: str) -> str:
-    """Turn any markup into plain text; `repro.corpus.markup.plain.plain_text` says how.
+    """Convert any markup to plain text; `repro.corpus.markup.plain.plain_text` has the rules.
 
     Raises
     ------
     UnreadableMarkup
-        The parser's own word for a page that it cannot handle.
+        The parser cannot handle the page.
     """
-    return tidy(parsed(markup))
+    return tidy(visible_text(markup))
 
 
-def parsed(markup: str) -> str:
-    """Give what any markup shows, before it is tidied.
+def visible_text(markup: str) -> str:
+    """Return the visible text of any markup, before `tidy`.
 
     Raises
     ------
     UnreadableMarkup
-        The parser's own word for a page that it cannot handle.
+        The parser cannot handle the page.
     """
     try:
-        # Style tags ('' and ''') are most of the parser's back-tracking, and easier to drop later.
+        # Style tags ('' and ''') cause most of the parser's back-tracking; `tidy` removes them.
         code = mwparserfromhell.parse(markup, skip_style_tags=True)
         return "".join(_without_sections(code))
     except (ParserError, RecursionError) as error:
@@ -68,7 +68,7 @@ def _render_node(node: Node) -> str:
     if isinstance(node, Wikilink):
         if DROPPED_LINK.match(str(node.title)):
             return ""
-        # [[A|]] is the pipe trick: it shows the title.
+        # The pipe trick [[A|]] shows the title.
         return _render(node.text) or _render(node.title).lstrip(":")
     if isinstance(node, ExternalLink):
         return _render(node.title)

@@ -1,57 +1,58 @@
-"""Wiki markup to plain paragraphs: substitutions where they suffice, a parser for the rest."""
+"""Conversion of wiki markup to plain text: by substitutions, else by a parser."""
 
 import re
 
-from repro.corpus.markup.parsed import UnreadableMarkup, parsed
-from repro.corpus.markup.scanned import reduced, scanned_text, unmarked
+from repro.corpus.markup.parsed import UnreadableMarkup, visible_text
+from repro.corpus.markup.scanned import replace_marks, scanned_text, strip_blocks
 from repro.corpus.markup.shown import tidy
 
-# For all that is begun and never closed the parser reads on to the end of the page: two seconds for
-# this product of what is open and characters.
-_MOST_READING = 20_000_000
-# What begins and what ends a construct; a line break has no end.
-_ENDS = [
+# For each unclosed construct the parser reads to the end of the page. This product of unclosed
+# constructs and characters takes it two seconds.
+_MAX_PARSER_WORK = 20_000_000
+# Opening (in a group) and closing delimiters of each construct; a line break has no closing one.
+_DELIMITERS = [
     re.compile(pattern, re.IGNORECASE)
     for pattern in (r"({)|}", r"(\[)|\]", r"(<!--)|-->", r"(<(?!br|hr|p|li)[a-z])|</|/>")
 ]
 
 
 def plain_text(markup: str) -> str:
-    """Turn wiki markup into plain text.
+    """Convert wiki markup to plain text.
 
-    Templates, tables, references, files, categories, formulas and headings are dropped, and so are
-    the sections that list sources; links and style leave their visible text.
+    Templates, tables, references, files, categories, formulas, headings and the sections that list
+    sources are dropped. Links and style tags keep their visible text.
 
     Parameters
     ----------
     markup
-        The source of one page; no XML holds control characters, and this takes some for its own.
+        The source of one page. It has no control characters, as XML forbids them; some are used
+        as marks.
 
     Returns
     -------
     str
-        Paragraphs and list items, one a line; empty if nothing is left.
+        Paragraphs and list items, one per line; may be empty.
 
     Raises
     ------
     UnreadableMarkup
-        Neither the scanner nor the parser takes the page.
+        Neither the scanner nor the parser can convert the page.
     """
     text = scanned_text(markup)
     if text is not None:
         return text
-    # What is well formed is most of a page, and no work for the parser.
-    rest = reduced(markup)
-    if _left_open(rest) * len(rest) > _MOST_READING:
-        raise UnreadableMarkup("too much is begun and not closed")
-    return tidy(unmarked(parsed(rest)))
+    # Most of a page is well formed; the parser gets only the rest.
+    rest = strip_blocks(markup)
+    if _count_unclosed(rest) * len(rest) > _MAX_PARSER_WORK:
+        raise UnreadableMarkup("too many constructs are not closed")
+    return tidy(replace_marks(visible_text(rest)))
 
 
-def _left_open(markup: str) -> int:
+def _count_unclosed(markup: str) -> int:
     total = 0
-    for ends in _ENDS:
+    for delimiter in _DELIMITERS:
         depth = 0
-        for begins in ends.findall(markup):
-            depth = depth + 1 if begins else max(0, depth - 1)
+        for opening in delimiter.findall(markup):
+            depth = depth + 1 if opening else max(0, depth - 1)
         total += depth
     return total

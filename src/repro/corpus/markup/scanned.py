@@ -1,8 +1,8 @@
-"""Wiki markup to plain text by substitution, where all of a page's markup is well formed.
+"""Conversion of well-formed wiki markup to plain text by substitutions.
 
-Innermost constructs go first, each in one pass over the text; passes are few and linear. What then
-still looks like markup was not well formed, and the page is left to the parser, whose text this
-one's is otherwise.
+Innermost constructs are replaced first, each in one linear pass over the text. If anything still
+looks like markup afterwards, it was not well formed, and the page is left to the parser. Otherwise
+the text equals the parser's.
 """
 
 import re
@@ -17,26 +17,27 @@ from repro.corpus.markup.shown import (
     tidy,
 )
 
-_DEEPEST = 40
+_MAX_DEPTH = 40
 
-# What stands for a construct until the end, so that what was apart does not come together: for a
-# comment or template, around what a link or tag shows, for a line break inside a line, and for a
-# tag or link that is dropped. No XML holds these characters.
+# Marks replace constructs until the end, so that the text on both sides is not joined. XML cannot
+# contain these characters. The first four replace a comment or template, the limits of a link's or
+# tag's text, a line break inside a line, and a dropped tag or link.
 _GONE, _SHOWN, _BREAK, _DROPPED = "\x01", "\x02", "\x03", "\x04"
-# For what is text although it looks like markup: brackets of either kind, and all in <nowiki>.
+# Marks of brackets that are text although they look like markup.
 _LEFT, _RIGHT, _LESS = "\x05", "\x06", "\x07"
-# Around what a link to an address shows: there is none inside another.
+# Mark at the limits of an external link's text; such links cannot be nested.
 _ADDRESSED = "\x08"
+# Marks of characters that look like markup but are text inside <nowiki> and <section>.
 _HIDDEN = dict(zip("{}>|=:\n", map(chr, range(0x0E, 0x15)), strict=True))
 _HIDDEN |= {"[": _LEFT, "]": _RIGHT, "<": _LESS}
-_MEANT = {_GONE: "", _SHOWN: "", _BREAK: "\n", _DROPPED: "", _ADDRESSED: ""}
-_MEANT |= {mark: character for character, mark in _HIDDEN.items()}
+_MARK_TEXTS = {_GONE: "", _SHOWN: "", _BREAK: "\n", _DROPPED: "", _ADDRESSED: ""}
+_MARK_TEXTS |= {mark: character for character, mark in _HIDDEN.items()}
 _HIDE = str.maketrans(_HIDDEN)
-_MARK = re.compile(f"[{re.escape(''.join(_MEANT))}]")
+_MARK = re.compile(f"[{re.escape(''.join(_MARK_TEXTS))}]")
 _NOTHING = _GONE + _SHOWN + _DROPPED + _ADDRESSED
 
 _COMMENT = re.compile(r"<!--.*?(-->|\Z)", re.DOTALL)
-# Their contents are no markup; `section` and `nowiki` show theirs.
+# Tags whose contents are not markup; only `section` and `nowiki` show them.
 _RAW_TAGS = frozenset(
     [
         *("categorytree", "ce", "chem", "gallery", "graph", "hiero", "imagemap", "inputbox"),
@@ -44,25 +45,25 @@ _RAW_TAGS = frozenset(
         *("templatedata", "timeline"),
     ]
 )
-# Repeated groups are not possessive: before Python 3.11.5 such a one may lose what it matched.
+# Repeated groups are not possessive: before Python 3.11.5 such a group may lose its match.
 _RAW = re.compile(
     rf"<({'|'.join(sorted(_RAW_TAGS))})(?=[ >])[^<>\n]*+(?<!/)>"
     r"([^<]*+(?:<(?!/?\1[\s/>])[^<]*+)*)</\1>",
     re.IGNORECASE,
 )
-# A name that has a word and no second line, and any parameters.
+# A template: a name with a word and without a second line, and any parameters.
 _TEMPLATE = re.compile(
     r"\{\{(?<!\{\{\{)(?!\{)[\s\x01]*+[^\s{}\[\]<>|\x01-\x08][^{}\[\]<>|\n\x02-\x08]*+[\s\x01]*+"
     r"(?:\|[^{}]*+)?\}\}"
 )
 _TABLE = re.compile(r"\n[^\S\n]*+\{\|[^{}]*\n[^\S\n]*\|\}")
-# Where there are no templates, braces; those of a table, and what stands for others meanwhile.
+# Braces in text without templates: those of a table (in a group), and marks for all others.
 _BRACE = re.compile(r"(\{\||\n[^\S\n]*+\|\})|[{}]")
 _LONE_BRACES = {"{": "\x15", "}": "\x16"}
 _NO_TAG = re.compile(r"<(?=[\s\d.,=<>()-]|https?:)")
 _ATTRIBUTES = r"(?:[ \t]++[\w-]++[ \t]?=[ \t]?(?:\"[^\"<>\n]*+\"|[\w%#.;]++))*"
 _REFERENCE = re.compile(r"<ref(?=[ />])[^<>\n]*+(?:(?<=/)>|>[^<]*+</ref\s*>)")
-# Tags that are begun in one and never closed are its text.
+# A reference with tags that are opened and never closed inside it.
 _UNTIDY_REFERENCE = re.compile(
     rf"<ref(?=[ >])[^<>\n]*+(?<!/)>[^<]*+"
     rf"(?:<(?!/|ref[ />]|(?i:{'|'.join(sorted(_RAW_TAGS))})\b)[^<]*+)*</ref\s*>"
@@ -72,10 +73,10 @@ _EMPTY_TAG = re.compile(rf"<[a-z][a-z0-9]*+{_ATTRIBUTES}[ \t]*+/>", re.IGNORECAS
 _PAIR = re.compile(rf"<([a-z][a-z0-9]*+){_ATTRIBUTES}[ \t]*+>([^<]*+)</\1\s*>", re.IGNORECASE)
 _HEADING = re.compile(r"\n(=++)([^=\n](?:[^\n]*[^=\n])?)(=++)(?=[^=\n]*+(?:\n|\Z))")
 _RULE = re.compile(r"\n-{4,}+")
-# The first colon after ";" ends a term, but not one inside a link or tag.
+# A term: the first colon after ";" ends it, except inside a link or tag.
 _TERM = re.compile(r"\n(?=[*#:]*+;)([*#:;]++)([^\n]*+)")
 _TERM_END = re.compile(r"((?:[^:\[\x02]|\[\[[^\[\]]*+\]\]|\x02[^:\[\x02]*+\x02)*):")
-# An address ends at a space, a bracket, a quote, or a pair of apostrophes.
+# An external link: its address ends at a space, a bracket, a quote, or two apostrophes.
 _EXTERNAL = re.compile(
     r"\[(?:(?:https?|ftp):)?//[^\n\[\]<>\" '\x02-\x08]++(?:'(?!')[^\n\[\]<>\" '\x02-\x08]*+)*"
     r" ?([^\[\]\n\x05\x06\x08]*+)\]"
@@ -86,7 +87,7 @@ _SIMPLE_LINK = re.compile(
 )
 _LINK = re.compile(r"\[\[(?<!\[\[\[)([^\[\]{}<>\n|\x02-\x08]*+)(?:\|([^\[\]]*+))?\]\]")
 _BRACKETS = re.compile(r"\[(?<!\[\[)(?![\[/])([^\[\]\n]*+)\](?!\])")
-# An address in the text, which the parser drops, but for [//; the second kind needs no slashes.
+# An address in the text, which the parser drops, except [//; the second kind needs no slashes.
 _ADDRESS = re.compile(
     r":(?://|(?:(?<=news:)|(?<=bitcoin:)|(?<=geo:)|(?<=magnet:)|(?<=mailto:)|(?<=sip:)|(?<=sips:)"
     r"|(?<=sms:)|(?<=tel:)|(?<=urn:)|(?<=xmpp:))(?=[^\s\[\]]))",
@@ -95,31 +96,31 @@ _ADDRESS = re.compile(
 _ENTITY = re.compile(r"&(#0*+[0-9]{1,7}|#[xX]0*+[0-9a-fA-F]{1,6}|[A-Za-z0-9]{2,8});")
 
 
-class _NotTaken(Exception):
-    """The page is left to the parser."""
+class _NotWellFormed(Exception):
+    """The page has markup that is not well formed."""
 
 
 def scanned_text(markup: str) -> str | None:
-    """Turn well-formed markup into plain text; `repro.corpus.markup.plain.plain_text` says how.
+    """Convert well-formed markup to plain text; `repro.corpus.markup.plain.plain_text` has rules.
 
     Returns
     -------
     str or None
-        None if the page is not taken.
+        The text; None if the page needs the parser.
     """
     try:
         text = _without_sections(
             _RULE.sub("\n" + _BREAK, _without_tags(_without_templates(markup)))
         )
-        text = _links(_TERM.sub(_term, text))
-        return None if _has_address(text) else tidy(_meant(text))
-    except _NotTaken:
+        text = _links(_TERM.sub(_replace_term, text))
+        return None if _has_address(text) else tidy(_decode(text))
+    except _NotWellFormed:
         return None
 
 
 def _inside_out(step: Callable[[str], str], begin: str, text: str) -> str:
-    """Take away what is innermost, again and again, while something begins."""
-    for _ in range(_DEEPEST):
+    """Repeat a step that replaces innermost constructs until it changes nothing."""
+    for _ in range(_MAX_DEPTH):
         before = text
         if begin in text:
             text = step(text)
@@ -129,22 +130,22 @@ def _inside_out(step: Callable[[str], str], begin: str, text: str) -> str:
 
 
 def _without_templates(markup: str) -> str:
-    text = reduced(markup)
+    text = strip_blocks(markup)
     if any(left in text for left in ("{{", "}}", "{|", "\n|}")):
-        raise _NotTaken
+        raise _NotWellFormed
     return text
 
 
-def reduced(markup: str) -> str:
-    """Take away comments, what is no markup, templates and tables, where they are well formed.
+def strip_blocks(markup: str) -> str:
+    """Remove well-formed comments, raw tags, templates and tables.
 
     Returns
     -------
     str
-        The rest after a line's end, with marks for `unmarked`.
+        A line end and the remaining text, with marks for `replace_marks`.
     """
     text = _COMMENT.sub(lambda found: _GONE if found[1] else found[0], "\n" + markup)
-    text = _inside_out(partial(_TEMPLATE.sub, _GONE), "{{", _RAW.sub(_raw, text))
+    text = _inside_out(partial(_TEMPLATE.sub, _GONE), "{{", _RAW.sub(_replace_raw, text))
     if "{{" in text or "}}" in text:
         return text
     text = _without_tables(text)
@@ -160,11 +161,11 @@ def _without_tables(text: str) -> str:
     return _inside_out(partial(_TABLE.sub, "\n" + _GONE), "{|", text)
 
 
-def _raw(found: re.Match[str]) -> str:
+def _replace_raw(found: re.Match[str]) -> str:
     name, contents = found[1].lower(), found[2]
     if name not in ("nowiki", "section"):
         return _DROPPED
-    # A comment in it is text, but is gone.
+    # A comment in it would be text, but has been removed.
     return found[0] if _GONE in contents else _SHOWN + contents.translate(_HIDE) + _SHOWN
 
 
@@ -176,17 +177,17 @@ def _without_tags(text: str) -> str:
     if "<" in text:
         text = _without_pairs(_UNTIDY_REFERENCE.sub(_DROPPED, text))
         if "<" in text:
-            raise _NotTaken
+            raise _NotWellFormed
     return text
 
 
 def _without_pairs(text: str) -> str:
-    return _inside_out(partial(_PAIR.sub, _pair), "<", text)
+    return _inside_out(partial(_PAIR.sub, _replace_pair), "<", text)
 
 
-def _pair(found: re.Match[str]) -> str:
+def _replace_pair(found: re.Match[str]) -> str:
     name, contents = found[1].lower(), found[2]
-    # A heading inside a tag is no section's.
+    # A heading inside a tag does not start a section.
     if name in _RAW_TAGS or "\n=" in contents:
         return found[0]
     if name in DROPPED_TAGS:
@@ -199,52 +200,52 @@ def _without_sections(text: str) -> str:
     texts = [parts[0]]
     dropped_level: int | None = None
     for opening, title, closing, body in zip(*(parts[k::4] for k in range(1, 5)), strict=True):
-        # "=" may have been inside a link.
+        # The "=" may have been inside a link.
         if title.count("[") != title.count("]"):
-            raise _NotTaken
+            raise _NotWellFormed
         level = min(len(opening), len(closing), 6)
         if dropped_level is None or level <= dropped_level:
-            dropped_level = level if is_dropped_section(_meant(_links(title))) else None
+            dropped_level = level if is_dropped_section(_decode(_links(title))) else None
         if dropped_level is None:
             texts.append(body)
     return "\n".join(texts)
 
 
-def _term(found: re.Match[str]) -> str:
+def _replace_term(found: re.Match[str]) -> str:
     markers, line = found.groups()
     if _has_address(line):
-        raise _NotTaken
+        raise _NotWellFormed
     if end := _TERM_END.match(line):
         line = end[1] + line[end.end() :]
     elif ":" in line:
-        raise _NotTaken
+        raise _NotWellFormed
     return f"\n{markers}{line}"
 
 
 def _links(text: str) -> str:
     text = _inside_out(_innermost_links, "[", text)
     if "[[" in text:
-        # Brackets inside a link's text keep it from being innermost.
+        # A link with brackets in its text is not innermost until they are replaced by marks.
         text = _inside_out(_innermost_links, "[", _BRACKETS.sub(rf"{_LEFT}\1{_RIGHT}", text))
     if "[[" in text or "]]" in text:
-        raise _NotTaken
+        raise _NotWellFormed
     return text
 
 
 def _innermost_links(text: str) -> str:
-    # One group each, what is shown: split, text alternates with it.
+    # Each pattern has one group, the link's text: `split` alternates other text and link text.
     text = _ADDRESSED.join(_EXTERNAL.split(text))
     text = _SHOWN.join(_SIMPLE_LINK.split(text))
-    return _LINK.sub(_link, text)
+    return _LINK.sub(_replace_link, text)
 
 
-def _link(found: re.Match[str]) -> str:
+def _replace_link(found: re.Match[str]) -> str:
     title, shown = found[1], found[2] or ""
     if "\n=" in shown or (_GONE in title and ":" in title):
         return found[0]
     if DROPPED_LINK.match(title):
         return _DROPPED
-    # [[A|]] is the pipe trick: it shows the title.
+    # The pipe trick [[A|]] shows the title.
     if not shown.strip(_NOTHING):
         shown = title.lstrip(":")
     return _SHOWN + shown + _SHOWN
@@ -254,21 +255,21 @@ def _has_address(text: str) -> bool:
     return "[//" in text or _ADDRESS.search(text) is not None
 
 
-def _meant(text: str) -> str:
-    return unmarked(_ENTITY.sub(_entity, text))
+def _decode(text: str) -> str:
+    return replace_marks(_ENTITY.sub(_replace_entity, text))
 
 
-def unmarked(text: str) -> str:
-    """Put in the place of marks what they stand for."""
+def replace_marks(text: str) -> str:
+    """Replace the marks by the text that they represent."""
     if not _MARK.search(text):
         return text
-    for mark, meaning in _MEANT.items():
+    for mark, meaning in _MARK_TEXTS.items():
         text = text.replace(mark, meaning)
     return text
 
 
-def _entity(found: re.Match[str]) -> str:
+def _replace_entity(found: re.Match[str]) -> str:
     shown = entity(found[1]) or found[0]
-    if shown in _MEANT:
-        raise _NotTaken
+    if shown in _MARK_TEXTS:
+        raise _NotWellFormed
     return shown

@@ -80,7 +80,7 @@ def measure_gpu_iterations(asked: GpuIterations, corpus: Path, split: str) -> xr
         torch.cuda.empty_cache()
     times = {}
     for operator, precisions, sizes in tqdm(_points(asked, cases), desc="operators"):
-        turns_bytes = asked.turns_bytes(operator)
+        turns_bytes = asked.rotation_bytes(operator)
         work = partial(call_s, operator, precisions, sizes, turns_bytes, asked.repeats)
         name = " ".join((operator, *precisions))
         if found := possible(work, f"{name} {sizes}", reasons):

@@ -17,14 +17,14 @@ from tqdm import tqdm
 from repro.catalog.models.dlrm import PLANS, plan_shards
 from repro.catalog.studies.experiments import Profile
 from repro.catalog.studies.operator_benchmarks import (
-    BAGS,
-    CHANGES,
     COLLECTIVES,
+    EMBEDDING_BAG,
+    INDEX_ADD,
     LAUNCHED_VIEW,
     LAUNCHES,
 )
 from repro.catalog.studies.operators import (
-    FEWER_SAMPLES,
+    SAMPLE_DIVISOR,
     OperatorProfile,
     OperatorStudy,
     read_operator_study,
@@ -54,7 +54,7 @@ _MODEL = "dlrm"
 # Of a collective of one size in a repeat; iterations behind which caches hold what they hold from
 # then on; batches that take turns, as rows that every iteration uses would stay in caches.
 _CALLS, _SETTLING, _BATCHES = 5, 3, 4
-_OF_TABLES = {BAGS, CHANGES, "index_select"}
+_OF_TABLES = {EMBEDDING_BAG, INDEX_ADD, "index_select"}
 # The set of tables that no plan is judged on.
 _OTHER_TABLES = 99
 
@@ -184,7 +184,7 @@ def _loads(study: OperatorStudy, scratch: Path) -> Iterator[tuple[tuple[str, str
     split = read_corpus_config(PARAMS / "corpus.yaml").split
     for name in study.models:
         run = testbed_run(name, alone, ENWIKI, split, micro_batch_size=study.micro_batch_size)
-        fewer = replace(run, micro_batch_size=run.micro_batch_size // FEWER_SAMPLES)
+        fewer = replace(run, micro_batch_size=run.micro_batch_size // SAMPLE_DIVISOR)
         for role, one in ((FEWER, fewer), (JUDGED, run)):
             with device_scope():
                 state = set_up(one, scratch)
@@ -262,7 +262,7 @@ def _dlrms(
     plan is judged."""
     from repro.train.dlrm import Dlrm, laps_s
 
-    fewer = study.dlrm.model_copy(update={"batch": study.dlrm.batch // FEWER_SAMPLES})
+    fewer = study.dlrm.model_copy(update={"batch": study.dlrm.batch // SAMPLE_DIVISOR})
     asked = [(FEWER, _OTHER_TABLES, next(iter(PLANS)), fewer)]
     asked += [(JUDGED, number, plan, study.dlrm) for number in sets for plan in PLANS]
     for role, number, plan, shape in asked:

@@ -7,7 +7,7 @@ import xarray as xr
 
 from repro.figures.panels import (
     MODEL_COLOURS,
-    line,
+    line_of_iterations,
     model_labels,
     model_names,
     not_run_here,
@@ -18,23 +18,25 @@ from repro.figures.panels import (
     protocol_labels,
 )
 from repro.figures.published import batch_statements
-from repro.results.metrics import communication_fraction, timer_fraction
+from repro.results.metrics import communication_fraction, iteration_time_s, timer_fraction
 from repro.results.store import has_pipelines, has_runs
 
 _FULL = "OOM"
 
 
 def batch_heatmap(results: xr.Dataset) -> hv.Overlay:
-    """Share of communication by batch and configuration; a cell without memory says OOM.
+    """Share of communication by batch and configuration; a cell that is out of memory says OOM.
 
     Data parallelism has straggler wait and gradient sync (figure 6a), pipelines what the paper's
     timers show: forward receive with the fill and embedding sync with the drain (figure 6b).
+    Pointing at a cell shows the seconds of its iteration.
     """
     if not has_runs(results):
         return not_run_here(results)
     pipeline = has_pipelines(results)
     share = timer_fraction(results) if pipeline else communication_fraction(results)
-    table = _table(100 * share, results["out_of_memory"], by_gpus=pipeline)
+    seconds = iteration_time_s(results)
+    table = _table(100 * share, seconds, results["out_of_memory"], by_gpus=pipeline)
     batches = sorted(table["batch"].unique())
     rows = [*dict.fromkeys(table["configuration"])][::-1]
     # A batch that was not measured lies between its neighbours.
@@ -47,10 +49,10 @@ def batch_heatmap(results: xr.Dataset) -> hv.Overlay:
     table["y"] = [rows.index(name) for name in table["configuration"]]
     cells = hv.Rectangles(
         [
-            (x - 0.5, y - 0.5, x + 0.5, y + 0.5, share)
-            for x, y, share in zip(table["x"], table["y"], table["share"], strict=True)
+            (x - 0.5, y - 0.5, x + 0.5, y + 0.5, share, iteration_s)
+            for x, y, share, iteration_s in table[["x", "y", "share", "iteration_s"]].values
         ],
-        vdims="share",
+        vdims=["share", "iteration_s"],
     ).opts(
         color="share",
         cmap="YlOrRd",
@@ -80,9 +82,12 @@ def batch_heatmap(results: xr.Dataset) -> hv.Overlay:
     return overlay.opts(width=680, height=146 + 36 * len(rows), backend="bokeh")
 
 
-def _table(share: xr.DataArray, full: xr.DataArray, *, by_gpus: bool) -> pd.DataFrame:
+def _table(
+    share: xr.DataArray, seconds: xr.DataArray, full: xr.DataArray, *, by_gpus: bool
+) -> pd.DataFrame:
     squeezed = [dim for dim in ("source", "protocol") if dim in share.dims]
-    frame = xr.Dataset({"share": share, "full": full}).squeeze(squeezed, drop=True).to_dataframe()
+    cells = xr.Dataset({"share": share, "iteration_s": seconds, "full": full})
+    frame = cells.squeeze(squeezed, drop=True).to_dataframe()
     frame = frame.reset_index().dropna(subset="full")
     labels = model_labels()
     frame["configuration"] = [
@@ -91,23 +96,27 @@ def _table(share: xr.DataArray, full: xr.DataArray, *, by_gpus: bool) -> pd.Data
     ]
     frame["batch"] = frame["global_batch_size"]
     frame["label"] = np.where(frame["full"] > 0, _FULL, frame["share"].map("{:.0f}".format))
-    return frame[["batch", "configuration", "share", "label"]].reset_index(drop=True)
+    shown = ["batch", "configuration", "share", "iteration_s", "label"]
+    return frame[shown].reset_index(drop=True)
 
 
 def share_by_micro_batch(results: xr.Dataset) -> hv.Layout:
     """Share of forward receive and embedding sync, as the paper's timers have them, by micro batch,
-    a line per model; most GPUs, first protocol."""
+    a line per model; most GPUs, first protocol. Small points are single iterations; pointing at a
+    large one shows the seconds of an iteration."""
     if not has_runs(results):
         return not_run_here(results)
-    share = 100 * timer_fraction(results).isel(gpus=-1, protocol=0).squeeze("source", drop=True)
+    most = results.isel(gpus=-1, protocol=0)
     drawn: list[hv.Element] = []
     for name, colour in zip(model_names(results), MODEL_COLOURS, strict=False):
-        frame = share.sel(model=name).rename("share").to_series().dropna().reset_index()
-        drawn += line(frame, "micro_batch_size", "share", model_labels()[name], colour)
+        own, label = most.sel(model=name), model_labels()[name]
+        drawn += line_of_iterations(
+            own, lambda one: 100 * timer_fraction(one), "micro_batch_size", label, colour
+        )
     protocol = next(iter(protocol_labels(results).values()))
     sizes = results["micro_batch_size"].values.tolist()
     overlay = hv.Overlay(drawn).opts(
-        title=f"{share['gpus'].item()} GPUs, {protocol}",
+        title=f"{most['gpus'].item()} GPUs, {protocol}",
         xticks=[(size, str(size)) for size in sizes],
         xlim=(0.8 * sizes[0], 1.25 * sizes[-1]),
         xlabel="micro batch, sequences",

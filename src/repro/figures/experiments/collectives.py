@@ -8,7 +8,9 @@ import pandas as pd
 import xarray as xr
 
 from repro.figures.experiments.scaling import protocol_colour
+from repro.figures.palette import BLACK
 from repro.figures.panels import (
+    bounds,
     not_run_here,
     option,
     options,
@@ -19,6 +21,7 @@ from repro.figures.panels import (
     shows_legend,
 )
 from repro.figures.published import published_busbw
+from repro.predict.network.expected import expected_busbw
 from repro.results.collectives import OUT_OF_PLACE, bandwidths
 
 _BUSBW = "full_scale_busbw_GBps"
@@ -42,8 +45,9 @@ def bandwidth_curves(
     gpus: int | None = None,
     layout: str = "world",
 ) -> hv.Layout:
-    """A panel per collective, a colour per protocol: points with their intervals, and what is
-    predicted as broken lines with a band.
+    """Bus bandwidth by size, a panel per collective, a colour per protocol: points with their
+    intervals, and predictions as broken lines with a band. Dash-dotted lines are what the slowest
+    link on the way allows.
 
     Parameters
     ----------
@@ -70,11 +74,29 @@ def bandwidth_curves(
         if expected is not None and layout == "world":
             own = expected.isel(source=0).sel(collective=name, gpus=count, layout=layout)
             elements = _bands(own.isel(in_place=0), scale) + elements
+        if layout == "world" and elements:
+            elements += _bounds(results, name, count)
         if any(stated.values()) and elements:
             elements.append(published_marks(stated[name]))
         legend = shows_legend(number, len(names))
         drawn.append(_panel(elements, f"{name}, {count} GPUs", legend=legend))
     return panels(drawn)
+
+
+def _bounds(results: xr.Dataset, collective: str, gpus: int) -> list[hv.Element]:
+    """The bus bandwidth of a ring at the rate of the slowest link that it crosses.
+
+    Emulated links have a rate for each protocol; links of a known cluster have a nominal one.
+    """
+    if "link_set_gbps" in results:
+        rates = results["link_set_gbps"].sel(gpus=gpus).squeeze("source").min("level")
+        scale = 8 * float(results.attrs["rate_scale"])
+        named = zip(protocol_labels(results).values(), (rates / scale).values, strict=True)
+        return bounds({protocol_colour(label): float(rate) for label, rate in named}, "link rate")
+    if "cluster" not in results.attrs:
+        return []
+    expected = expected_busbw(results.attrs["cluster"], collective, [1.0], gpus)
+    return bounds({BLACK: float(expected.ceiling_GBps.iloc[0])}, "link rate")
 
 
 def _panel(elements: list[hv.Element], title: str, *, legend: bool) -> hv.Overlay:

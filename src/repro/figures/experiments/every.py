@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -45,6 +46,25 @@ _REPRODUCED = {
     "gpt350m_share": "gpt350m-figures-2-3",
     "gpt350m_throughput": "gpt350m-figure-4",
 }
+# Titles by the end of a figure's name; another name is its own title.
+_TITLES = {
+    "breakdown": "iteration by phase",
+    "busbw": "bus bandwidth by size",
+    "claims": "claims as published, predicted and measured",
+    "collectives": "reduce-scatter and all-gather times",
+    "headlines": "headline claims as published, predicted and measured",
+    "links": "use of a node's NICs",
+    "memory": "peak memory by part",
+    "nodes": "rate received by each node's NIC",
+    "received": "rate received by one NIC over time",
+    "share": "share of communication",
+    "split": "waiting and messages of all stages",
+    "throughput": "tokens per second and GPU",
+    "time": "iteration by phase",
+    "timeline": "timeline of pipeline stages",
+    "timers": "iteration by the paper's timers",
+}
+_ABBREVIATIONS = {"gpt350m": "GPT-350M", "cluster b": "cluster B"}
 INDEX = "index.json"
 # Each holds all that drawing loads, some 400 MB.
 _MOST_PROCESSES = 8
@@ -52,19 +72,35 @@ _MOST_PROCESSES = 8
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure: its name, the experiment that it shows, what it shows, and how it is drawn."""
+    """One figure: its name and title, the experiment it shows, a caption, and how it is drawn."""
 
     name: str
+    title: str
     experiment: str
     caption: str
     draw: Draw
 
 
 def figure(name: str, experiment: str, draw: Draw, *arguments: object) -> Figure:
-    """A figure under its stable name, with what its function says of itself."""
+    """Return a figure under its stable name; its caption is the docstring of `draw`."""
     stable = _REPRODUCED.get(name, name.replace("_", "-"))
-    caption = " ".join((inspect.getdoc(draw) or "").split("\n\nParameters")[0].split())
-    return Figure(stable, experiment, caption, partial(draw, *arguments))
+    prose = " ".join((inspect.getdoc(draw) or "").split("\n\nParameters")[0].split())
+    caption = prose.removeprefix("Draw ")
+    caption = caption[:1].upper() + caption[1:]
+    return Figure(stable, _title(name), experiment, caption, partial(draw, *arguments))
+
+
+def _title(name: str) -> str:
+    """Return a figure's title: `strong_scaling_share` is "Strong scaling: share of communication".
+
+    Figures of the papers name the number there: "... (figure 3a-d)".
+    """
+    subject, _, end = name.rpartition("_")
+    words = subject.replace("_", " ").replace("collectives-", "Collectives on ")
+    words = _ABBREVIATIONS.get(words, words)
+    title = ": ".join(filter(None, [words, _TITLES.get(end, end)]))
+    number = re.search("figures?-.*", _REPRODUCED.get(name, ""))
+    return title[0].upper() + title[1:] + (f" ({number[0].replace('-', ' ', 1)})" if number else "")
 
 
 def every_figure(results: Mapping[str, xr.Dataset]) -> list[Figure]:
@@ -85,9 +121,8 @@ def save_figures(figures: Iterable[Figure], folder: Path) -> list[Path]:
     with process_pool(min(cores, _MOST_PROCESSES)) as pool:
         saved = pool.map(_save, drawn, repeat(folder))
         written = list(chain.from_iterable(tqdm(saved, "figures", len(drawn), unit="figure")))
-    index = [
-        {"name": one.name, "experiment": one.experiment, "caption": one.caption} for one in drawn
-    ]
+    fields = ("name", "title", "experiment", "caption")
+    index = [{field: getattr(one, field) for field in fields} for one in drawn]
     replace_text(folder / INDEX, json.dumps(index, indent=1) + "\n")
     return written
 

@@ -7,7 +7,7 @@ import holoviews as hv
 import pandas as pd
 import xarray as xr
 
-from repro.figures.experiments.scaling import protocol_colour
+from repro.figures.experiments.scaling import link_rates_gbps, protocol_colour
 from repro.figures.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY_BLUE, VERMILION, YELLOW
 from repro.figures.panels import (
     HEIGHT,
@@ -64,8 +64,9 @@ _LANE = 0.35
 
 
 def timer_breakdown(results: xr.Dataset) -> hv.Layout:
-    """As the paper's timers have it, on the last stage: forward receive contains the fill, the
-    embedding sync the drain (figure 5a-d)."""
+    """Iterations by the paper's timers on the last stage: forward receive contains the fill, the
+    embedding sync the drain (figure 5a-d). Points are single iterations; a line is the 95 %
+    interval of their mean."""
     if not has_runs(results):
         return not_run_here(results)
     shown = {
@@ -76,35 +77,47 @@ def timer_breakdown(results: xr.Dataset) -> hv.Layout:
     }
     rest = iteration_time_s(results) - sum(shown.values())
     parts = xr.concat([*shown.values(), rest], dim="part")
-    return stacked_panels(parts.assign_coords(part=list(_TIMER_COLOURS)), _TIMER_COLOURS)
+    named = parts.assign_coords(part=list(_TIMER_COLOURS))
+    return stacked_panels(named, _TIMER_COLOURS, results)
 
 
 def split_breakdown(results: xr.Dataset) -> hv.Layout:
     """The same iterations, mean over all stages: messages under way apart from waiting."""
     if not has_runs(results):
         return not_run_here(results)
-    return stacked_panels(pipeline_split_s(results), _SPLIT_COLOURS)
+    return stacked_panels(pipeline_split_s(results), _SPLIT_COLOURS, results)
 
 
 def node_utilisation(results: xr.Dataset) -> hv.Layout:
-    """Mean rate received by each node's NIC over an iteration, a panel per model, most GPUs."""
+    """Rate received by each node's NIC, a panel per model, most GPUs: bytes of all iterations over
+    their time. Points are single iterations; the legend has the links' rates."""
     if not has_runs(results):
         return not_run_here(results)
-    rates = results["rx_iteration_full_scale_gbps"].isel(gpus=-1, source=0).mean("iteration")
-    labels = protocol_labels(results)
+    most = results.isel(gpus=-1, source=0)
+    each = most["rx_iteration_full_scale_gbps"]
+    # A mean of rates has to be weighted with the time that each of them lasted.
+    rates = each.weighted(most["iteration_time_s"].mean("rank").fillna(0)).mean("iteration")
+    labels, limits = protocol_labels(results), link_rates_gbps(results)
+    named = [
+        f"{label}, link {limits[label]:.3g} Gbit/s" if label in limits else label
+        for label in labels.values()
+    ]
     drawn, names = [], model_names(results)
     for number, studied in enumerate(names):
         table = rates.sel(model=studied).to_series().unstack("protocol", sort=False).dropna()
-        table = table.rename(columns=labels)
+        table = table[list(labels)].set_axis(named, axis=1)
+        own = each.sel(model=studied, node=table.index)
+        iterations = own.transpose("protocol", "node", "iteration").values
         table.index = [f"node {int(node)}" for node in table.index]
         drawn.append(
             bars(
                 table,
-                {label: protocol_colour(label) for label in table.columns},
+                dict(zip(table.columns, map(protocol_colour, labels.values()), strict=True)),
                 title=model_labels()[studied],
                 ylabel="received, Gbit/s at full scale",
                 legend=shows_legend(number, len(names)),
                 stacked=False,
+                iterations=list(iterations) if results.sizes["iteration"] > 1 else [],
             )
         )
     return panels(drawn)

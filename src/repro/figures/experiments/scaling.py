@@ -21,6 +21,8 @@ from repro.figures.palette import (
     YELLOW,
 )
 from repro.figures.panels import (
+    bounds,
+    iteration_points,
     model_labels,
     model_names,
     not_run_here,
@@ -66,7 +68,8 @@ def protocol_colour(label: str) -> str:
 def breakdown(results: xr.Dataset) -> hv.Layout:
     """Stacked phases of the mean iteration by GPUs and protocol, a panel per model (3a-d, 4a-d).
 
-    Phases that take no time in any of them are left out.
+    Phases that take no time in any iteration are left out. Points are single iterations, from left
+    to right in the order recorded; a line is the 95 % interval of their mean.
     """
     if not has_runs(results):
         return not_run_here(results)
@@ -74,25 +77,26 @@ def breakdown(results: xr.Dataset) -> hv.Layout:
     times = times.rename(phase="part")
     shown = times["part"].values[(times != 0).any([dim for dim in times.dims if dim != "part"])]
     colours = {part: colour for part, colour in PHASE_COLOURS.items() if part in shown}
-    ends = interval(results, iteration_time_s) if results.sizes["iteration"] > 1 else None
-    return stacked_panels(times, colours, ends)
+    return stacked_panels(times, colours, results)
 
 
 def share_by_protocol(results: xr.Dataset) -> hv.Layout:
-    """Communication's share of an iteration by number of GPUs, a line per protocol: the mean of the
-    models, in weak scaling the largest, as the documents state them."""
+    """Communication's share of an iteration by number of GPUs, a line per protocol.
+
+    The line is the mean of the models' shares, in weak scaling the largest, because the documents
+    state these; small points are the models, which have the seconds of an iteration.
+    """
     if not has_runs(results):
         return not_run_here(results)
     name = results.attrs.get("experiment", "")
     how = "largest" if name == "weak_scaling" else "mean"
 
-    def statistic(chosen: xr.Dataset) -> xr.DataArray:
-        share = 100 * communication_fraction(chosen).squeeze("source", drop=True)
+    def over_models(share: xr.DataArray) -> xr.DataArray:
         return share.max("model") if how == "largest" else share.mean("model")
 
     gpus = results["gpus"].values.tolist()
     published = shares_percent(name)
-    drawn = protocol_lines(results, statistic, "gpus")
+    drawn = protocol_lines(results, "gpus", over_models)
     if marks := [
         (gpus[-1], published[name]) for name in protocol_labels(results) if name in published
     ]:
@@ -112,13 +116,26 @@ def share_by_protocol(results: xr.Dataset) -> hv.Layout:
 
 
 def protocol_lines(
-    results: xr.Dataset, statistic: Callable[[xr.Dataset], xr.DataArray], by: str
+    results: xr.Dataset, by: str, over_models: Callable[[xr.DataArray], xr.DataArray]
 ) -> list[hv.Element]:
-    """A statistic of results with its interval, a line per protocol along one dimension."""
+    """Draw communication's share with its interval, a line per protocol along one dimension, and
+    each model's share as a point that has its iteration time."""
+
+    def share(chosen: xr.Dataset) -> xr.DataArray:
+        return 100 * communication_fraction(chosen).squeeze("source", drop=True)
+
+    def statistic(chosen: xr.Dataset) -> xr.DataArray:
+        return over_models(share(chosen))
+
     middle = statistic(results)
     ends = interval(results, statistic) if results.sizes["iteration"] > 1 else (middle, middle)
-    drawn = []
+    seconds = iteration_time_s(results).squeeze("source", drop=True)
+    every = xr.Dataset({"share": share(results), "iteration_s": seconds})
+    drawn: list[hv.Element] = []
     for protocol, label in protocol_labels(results).items():
+        models = every.sel(protocol=protocol, drop=True).to_dataframe().dropna().reset_index()
+        columns = ["share", "model", "iteration_s"]
+        drawn.append(iteration_points(models, by, columns, protocol_colour(label)))
         value, low, high = (one.sel(protocol=protocol).values for one in (middle, *ends))
         frame = pd.DataFrame(
             {by: middle[by].values, "share": value, "below": value - low, "above": high - value}
@@ -152,7 +169,8 @@ def received_over_time(results: xr.Dataset) -> hv.Layout:
     """Rate received by the first node's NIC at the most GPUs, a panel per model (3e-h, 4e-h).
 
     Below the axis, a lane per protocol marks that run's checkpoints and validations. Published are
-    the lowest and the highest mean rate of the four models, over whole iterations.
+    the lowest and the highest mean rate of the four models, over whole iterations. Dash-dotted
+    lines are the links' rates.
     """
     if not has_runs(results):
         return not_run_here(results)
@@ -195,6 +213,8 @@ def _received_of(results: xr.Dataset, *, legend: bool) -> hv.Overlay:
     # A lane's marks are too short to be seen on the time axis of the slowest run: all runs are
     # shown over the time of the middle one.
     last = sorted(ends)[len(ends) // 2]
+    rates = link_rates_gbps(results)
+    limits = bounds({protocol_colour(name): rate for name, rate in rates.items()}, "link rate")
     marks = [
         hv.Rectangles(boxes, label=name).opts(color=_SPAN_COLOURS[name])
         for name, boxes in lanes.items()
@@ -209,13 +229,25 @@ def _received_of(results: xr.Dataset, *, legend: bool) -> hv.Overlay:
         for protocol, (low, high) in nic_ranges_gbps(results.attrs.get("experiment", "")).items()
         if protocol in labels
     ]
-    return hv.Overlay([*ranges, *curves, *marks]).opts(
+    return hv.Overlay([*ranges, *curves, *marks, *limits]).opts(
         title=model_labels()[results["model"].item()],
         xlabel="time, s at full scale",
         ylabel="received, Gbit/s at full scale",
         show_legend=legend,
         legend_position="right",
         xlim=(0, last),
-        ylim=(-_LANE * (len(labels) + 0.5) * top if marks else 0.0, 1.15 * top),
+        ylim=(
+            -_LANE * (len(labels) + 0.5) * top if marks else 0.0,
+            max([1.15 * top, *(1.05 * rate for rate in rates.values())]),
+        ),
         **panel_size(),
     )
+
+
+def link_rates_gbps(results: xr.Dataset) -> dict[str, float]:
+    """Rate of a node's link by a protocol's label, at the most GPUs; none where it was not set."""
+    if "link_set_gbps" not in results:
+        return {}
+    rates = (results["link_set_gbps"] / results["rate_scale"]).isel(level=-1)
+    most = rates.max([dim for dim in rates.dims if dim != "protocol"]).dropna("protocol")
+    return dict(zip(protocol_labels(most).values(), most.values.tolist(), strict=True))

@@ -3,7 +3,7 @@
 Times are full-scale equivalents: testbed seconds divided by the configuration's time scale.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import holoviews as hv
 import xarray as xr
@@ -11,12 +11,13 @@ import xarray as xr
 from repro.figures.palette import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILION
 from repro.figures.panels import (
     bars,
-    line,
+    line_of_iterations,
     model_labels,
     model_names,
     not_run_here,
     panel_size,
     panels,
+    per_iteration,
     published_marks,
     shows_legend,
 )
@@ -36,14 +37,21 @@ _FIRST = {"source": 0, "protocol": 0}
 def collective_times(results: xr.Dataset) -> hv.Layout:
     """Reduce-scatter and all-gather by number of GPUs, a panel per model (the report's figure 1).
 
-    They do not depend on the batch: the smallest is shown.
+    They do not depend on the batch: the smallest is shown. Points are single iterations.
     """
     if not has_runs(results):
         return not_run_here(results)
-    times = 1e3 * collective_times_s(results).isel(_FIRST | {"micro_batch_size": 0}, drop=True)
+
+    def times_ms(chosen: xr.Dataset) -> xr.DataArray:
+        smallest = chosen.isel(micro_batch_size=0)
+        return 1e3 * collective_times_s(smallest).isel(_FIRST, drop=True)
+
+    times, every = times_ms(results), per_iteration(results, times_ms)
     drawn, names = [], model_names(results)
     for number, name in enumerate(names):
         table = times.sel(model=name, drop=True).transpose("gpus", ...).to_series().unstack()
+        rows = every.sel(model=name, gpus=table.index, collective=table.columns)
+        iterations = rows.transpose("collective", "gpus", "iteration").values
         stated = collectives_ms() if name == _PUBLISHED else []
         drawn.append(
             bars(
@@ -54,6 +62,7 @@ def collective_times(results: xr.Dataset) -> hv.Layout:
                 legend=shows_legend(number, len(names)),
                 stacked=False,
                 published=[(gpus, value) for gpus, value in stated if gpus in table.index],
+                iterations=list(iterations) if every.sizes["iteration"] > 1 else [],
             )
         )
     return panels(drawn)
@@ -61,30 +70,40 @@ def collective_times(results: xr.Dataset) -> hv.Layout:
 
 def share_by_gpus(results: xr.Dataset) -> hv.Layout:
     """Communication's share of an iteration, a line per micro batch, a panel per model (figures 2
-    and 3)."""
+    and 3). Small points are single iterations; pointing at a large one shows the seconds of an
+    iteration."""
     if not has_runs(results):
         return not_run_here(results)
-    share = 100 * communication_fraction(results)
-    return _lines(share, "communication, % of iteration", gpt350m_shares_percent())
+    return _lines(
+        results,
+        lambda one: 100 * communication_fraction(one),
+        "communication, % of iteration",
+        gpt350m_shares_percent(),
+    )
 
 
 def throughput_by_gpus(results: xr.Dataset) -> hv.Layout:
-    """Tokens a second and GPU, a line per micro batch, a panel per model (figure 4)."""
+    """Tokens per second and GPU, a line per micro batch, a panel per model (figure 4): the tokens
+    of an iteration over its mean time. Small points are single iterations."""
     if not has_runs(results):
         return not_run_here(results)
-    return _lines(tokens_per_s_per_gpu(results), "tokens/s per GPU at full scale", [])
+    return _lines(results, tokens_per_s_per_gpu, "tokens/s per GPU at full scale", [])
 
 
-def _lines(values: xr.DataArray, label: str, published: Sequence[tuple[int, float]]) -> hv.Layout:
-    """`published` is of one model, by GPUs."""
-    shown = values.isel(_FIRST, drop=True)
-    drawn, names = [], model_names(values)
+def _lines(
+    results: xr.Dataset,
+    statistic: Callable[[xr.Dataset], xr.DataArray],
+    label: str,
+    published: Sequence[tuple[int, float]],
+) -> hv.Layout:
+    """Draw a statistic by GPUs; `published` belongs to one model."""
+    first = results.isel(_FIRST, drop=True)
+    drawn, names = [], model_names(results)
     for number, name in enumerate(names):
         curves: list[hv.Element] = []
-        for size, colour in zip(shown["micro_batch_size"].values, _BATCH_COLOURS, strict=False):
-            own = shown.sel(model=name, micro_batch_size=size, drop=True).rename("value")
-            frame = own.to_dataframe().dropna().reset_index()
-            curves += line(frame, "gpus", "value", f"micro batch {size}", colour)
+        for size, colour in zip(first["micro_batch_size"].values, _BATCH_COLOURS, strict=False):
+            own = first.sel(model=[name], micro_batch_size=size)
+            curves += line_of_iterations(own, statistic, "gpus", f"micro batch {size}", colour)
         if published:
             curves.append(published_marks(published if name == _PUBLISHED else []))
         drawn.append(
@@ -92,9 +111,9 @@ def _lines(values: xr.DataArray, label: str, published: Sequence[tuple[int, floa
                 title=model_labels()[name],
                 xlabel="GPUs",
                 ylabel=label,
-                xticks=shown["gpus"].values.tolist(),
-                xlim=(0.5, float(shown["gpus"].max()) + 0.5),
-                ylim=(0, 1.08 * float(shown.max())),
+                xticks=first["gpus"].values.tolist(),
+                xlim=(0.5, float(first["gpus"].max()) + 0.5),
+                ylim=(0, 1.08 * float(per_iteration(first, statistic).max())),
                 show_legend=shows_legend(number, len(names)),
                 legend_position="right",
                 **panel_size(),

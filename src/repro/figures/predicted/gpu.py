@@ -82,8 +82,8 @@ def _ratio_panel(points: pd.DataFrame, colours: Mapping[str, str], label: str) -
 
 
 def clocks(iterations: pd.DataFrame) -> hv.Layout:
-    """What the host launches and what the GPU works by itself, and what both make of an iteration,
-    over what it was measured to take, of each row of `gpu_iterations`, a panel a GPU."""
+    """Draw the host's time, the GPU's time and the predicted iteration over the measured one, of
+    each row of `gpu_iterations`, a panel per GPU; an iteration's name has its milliseconds."""
     drawn = [_clocks(found, str(gpu)) for gpu, found in iterations.groupby("gpu")]
     # Names below a panel are long.
     return panels(drawn).cols(1).opts(**options(matplotlib={"vspace": 0.75}, bokeh={}))
@@ -93,6 +93,7 @@ def _clocks(iterations: pd.DataFrame, gpu: str) -> hv.Overlay:
     names = iterations.model + ", " + iterations.samples.astype(str)
     of_tables = iterations.model.eq("dlrm")
     names = names.where(~of_tables, names + ", tables " + iterations.tables.astype(str))
+    names += [f" ({ms:.3g} ms)" for ms in iterations.measured_ms]
     drawn: list[hv.Element] = [
         hv.HLine(level).opts(color=colour)
         for level, colour in ((0.95, _GREY), (1.0, BLACK), (1.05, _GREY))
@@ -109,9 +110,9 @@ def _clocks(iterations: pd.DataFrame, gpu: str) -> hv.Overlay:
     return hv.Overlay(drawn).opts(
         xrotation=60,
         ylim=(0, None),
-        xlabel="model and micro batch",
+        xlabel="model and micro batch (measured iteration)",
         ylabel="predicted / measured",
-        title=f"Iterations of a GPU timed again from its operators, {gpu}",
+        title=f"Iterations of a GPU replayed from its operators, {gpu}",
         legend_position="right",
         **options(
             matplotlib={"fig_inches": (10, 5), "aspect": 1.8}, bokeh={"width": 860, "height": 480}
@@ -120,10 +121,11 @@ def _clocks(iterations: pd.DataFrame, gpu: str) -> hv.Overlay:
 
 
 def by_attention(measured: xr.Dataset) -> hv.Layout:
-    """Iteration time and peak memory by sequence length and attention, all measured; what is
-    missing had no memory."""
+    """Draw the median iteration time and the peak memory by sequence length and attention, all
+    measured; lengths that are missing were out of memory."""
     values = {
-        "ms an iteration (measured)": 1e3 * measured["iteration_time_s"].median("iteration"),
+        "ms per iteration (measured, median)": 1e3
+        * measured["iteration_time_s"].median("iteration"),
         "peak memory in GB (measured)": measured["peak_memory_bytes"] / 1e9,
     }
     drawn = []
@@ -132,7 +134,7 @@ def by_attention(measured: xr.Dataset) -> hv.Layout:
         for name, colour in zip(measured["attention"].values, _SERIES, strict=False):
             table = value.sel(attention=name).to_series().dropna().reset_index()
             elements += [_line(table, str(name), colour), _points(table, str(name), colour)]
-        drawn.append(_panel(elements, "tokens a sequence, 8192 a micro batch", label))
+        drawn.append(_panel(elements, "tokens per sequence, 8192 per micro batch", label))
     return panels(drawn)
 
 

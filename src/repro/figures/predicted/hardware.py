@@ -23,9 +23,10 @@ _RATE_LABELS = {
 }
 
 
-def parts_of_speed_up(parts: pd.DataFrame, title: str) -> hv.Overlay:
-    """From one GPU to another part by part, each bar beginning where the one above ends: by how
-    much a part shortens an iteration, with the range over all orders, of `speed_up_by_part`."""
+def parts_of_speed_up(parts: pd.DataFrame, title: str, base_s: float | None = None) -> hv.Overlay:
+    """Draw how much each part of a GPU shortens an iteration, with the range over all orders, of
+    `speed_up_by_part`: each bar begins where the one above ends. The title has the seconds on the
+    first GPU, `base_s`, if they are given."""
     after = parts.factor.cumprod().to_numpy()
     before = after / parts.factor.to_numpy()
     whole = after[-1]
@@ -50,25 +51,29 @@ def parts_of_speed_up(parts: pd.DataFrame, title: str) -> hv.Overlay:
             xlabel="times as fast (predicted; line: over all orders of the parts)",
             ylabel="",
             yticks=[*zip(rows, names, strict=True), (0, "in all")],
-            title=f"{title}: {whole:.1f} times in all",
+            title=f"{title}: {whole:.1f} times in all"
+            + (f", {base_s:.3g} to {base_s / whole:.3g} s per iteration" if base_s else ""),
             **_size(),
         )
     )
 
 
 def waits_by_node(waited_s: xr.DataArray) -> hv.Bars:
-    """What an iteration waits for beside computing, in percent of it, a bar per node, of
-    `explore_designs` at one memory and network (bound, nm)."""
+    """Draw the parts of an iteration that are no computing, in percent, a bar per silicon process,
+    which has its seconds; of `explore_designs` at one memory and network (bound, nm)."""
+    whole_s = waited_s.sum("bound", skipna=False).to_series()
     shares = 100 * waited_s / waited_s.sum("bound", skipna=False)
     table = shares.to_series().unstack("bound")[list(_BOUND_COLOURS)]
     table = table.sort_index(ascending=False)
-    table.index = pd.Index([f"{nm:g} nm" for nm in table.index], name="node")
+    names = [f"{nm:g} nm, {whole_s[nm]:.3g} s" for nm in table.index]
+    table.index = pd.Index(names, name="process")
     return table.hvplot.bar(
         stacked=True,
         color=list(_BOUND_COLOURS.values()),
-        xlabel="",
+        xlabel="silicon process, and seconds per iteration",
         ylabel="% of the iteration",
-        title="What an iteration waits for beside computing (predicted)",
+        rot=30,
+        title="Time lost to memory, network and schedule (predicted)",
         legend="right",
         width=860,
         height=360,
@@ -76,14 +81,18 @@ def waits_by_node(waited_s: xr.DataArray) -> hv.Bars:
 
 
 def speed_by_memory(waited_s: xr.DataArray) -> hv.NdOverlay:
-    """Iterations per minute against the node, a line per memory, at one network."""
+    """Draw iterations per minute by silicon process, points of one colour per memory, at one
+    network; between two processes there is none, so no line joins them."""
     per_minute = (60 / waited_s.sum("bound", skipna=False)).to_series().unstack("memory")
     per_minute = per_minute[list(waited_s.memory.values)].sort_index(ascending=False)
-    per_minute.index = pd.Index([f"{nm:g} nm" for nm in per_minute.index], name="node")
-    return per_minute.hvplot.line(
+    per_minute.index = pd.Index([f"{nm:g} nm" for nm in per_minute.index], name="silicon process")
+    return per_minute.hvplot.scatter(
         color=_COLOURS[: per_minute.shape[1]],
+        s=300,
+        alpha=0.8,
+        xlabel="silicon process",
         ylabel="iterations per minute",
-        title="Memory's part, by node (predicted)",
+        title="Iterations per minute by silicon process and memory (predicted)",
         legend="right",
         width=860,
         height=360,
@@ -91,7 +100,8 @@ def speed_by_memory(waited_s: xr.DataArray) -> hv.NdOverlay:
 
 
 def generations_compared(by_model: dict[str, pd.DataFrame], first: str) -> hv.Layout:
-    """How many times as fast as on one GPU a model is trained, with 90 % intervals; a panel each.
+    """Draw how many times as fast as on one GPU a model is trained, with 90 % intervals; a panel
+    each, whose title has the seconds on that GPU. Points have their own.
 
     Parameters
     ----------
@@ -106,12 +116,14 @@ def generations_compared(by_model: dict[str, pd.DataFrame], first: str) -> hv.La
         value, low, high = (one / table[name] for name in ("iteration_time_s", "high_s", "low_s"))
         names = list(table.index)
         spread = (names, value, value - low, high - value)
-        points = hv.Scatter((names, value), "GPU", "times") * hv.ErrorBars(
-            spread, "GPU", ["times", "below", "above"]
+        shown = (names, value, table.iteration_time_s)
+        points = hv.Scatter(shown, "GPU", ["times", "iteration_s"]).opts(
+            **options(matplotlib={"s": 45}, bokeh={"size": 9, "tools": ["hover"]})
         )
+        points = points * hv.ErrorBars(spread, "GPU", ["times", "below", "above"])
         drawn.append(
             points.opts(
-                title=label,
+                title=f"{label}; {first}: {one:.3g} s per iteration",
                 xlabel="",
                 ylabel=f"times as fast as {first} (predicted)",
                 xrotation=60,
@@ -122,21 +134,22 @@ def generations_compared(by_model: dict[str, pd.DataFrame], first: str) -> hv.La
 
 
 def bound_regions(cube: xr.Dataset, along: str) -> hv.QuadMesh:
-    """The rate that would shorten an iteration most, by computing and another rate, of
-    `design_cube` at one value of all else (peak_tflops, along)."""
+    """Draw the rate that limits an iteration most, by computing and another rate, of `design_cube`
+    at one value of all else (peak_tflops, along)."""
     bound = cube.bound.transpose(along, "peak_tflops")
     names = bound.attrs["meanings"]
     grid = (bound.peak_tflops.values, bound[along].values, bound.values)
     return hv.QuadMesh(grid, ["TFLOP/s of a GPU", _RATE_LABELS[along]], "bound").opts(
         cmap=[_BOUNDS[name] for name in names],
         clim=(-0.5, len(names) - 0.5),
-        title="Helps most: computing (blue), memory (green), network (orange)",
+        title="Limited most by computing (blue), memory (green), network (orange)",
         **panel_size(logx=True, logy=True),
     )
 
 
 def fronts(by_node: dict[str, pd.DataFrame]) -> hv.Overlay:
-    """Iterations per minute against the power of a GPU: the designs that no other is better than.
+    """Draw iterations per minute of the Pareto-optimal designs against the power of a GPU: steps,
+    because between two of them the one of less power is the fastest.
 
     Parameters
     ----------
@@ -149,11 +162,11 @@ def fronts(by_node: dict[str, pd.DataFrame]) -> hv.Overlay:
             "W of a GPU",
             "iterations per minute",
             label=label,
-        ).opts(color=colour)
+        ).opts(color=colour, interpolation="steps-post")
         for (label, table), colour in zip(by_node.items(), _COLOURS[: len(by_node)], strict=True)
     ]
     return hv.Overlay(drawn).opts(
-        title="The fastest design for each power, by node (predicted)",
+        title="Pareto-optimal designs by silicon process (predicted)",
         logx=True,
         logy=True,
         legend_position="right",

@@ -1,46 +1,50 @@
 """Weak scaling beyond the papers' clusters, predicted."""
 
 import holoviews as hv
-import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import xarray as xr
 
 from repro.figures.palette import BLACK, BLUE, ORANGE, PURPLE, SKY_BLUE, VERMILION
-from repro.figures.panels import HEIGHT, WIDTH, panels
+from repro.figures.panels import line, panel_size, panels, shows_legend
 
 _COLOURS = (BLACK, SKY_BLUE, BLUE, ORANGE, VERMILION, PURPLE)
 _SHOWN = {
-    "communication_fraction": "waiting and sending, % of iteration",
+    "communication_fraction": "communication, % of iteration",
     "weak_scaling_efficiency": "weak-scaling efficiency, %",
 }
 
 
 def larger_scale(results: xr.Dataset) -> hv.Layout:
-    """Share of communication and weak-scaling efficiency by number of GPUs, a line per model.
+    """Draw communication's share and weak-scaling efficiency by number of GPUs, a line per model.
+
+    The legend has the seconds on the fewest GPUs, which an efficiency is relative to; pointing at a
+    point shows its own.
 
     Parameters
     ----------
     results : Dataset
         Of `repro.predict.explore.jobs.larger.predict_larger`.
     """
-    labels = results["label"].values.tolist()
+    gpus = results["gpus"].values.tolist()
     drawn = []
     for number, (name, title) in enumerate(_SHOWN.items()):
-        frame = (100 * results[name]).to_series().unstack("model", sort=False)
-        frame.columns = labels
+        lines: list[hv.Element] = []
+        for row, colour in zip(range(results.sizes["model"]), _COLOURS, strict=False):
+            one = results.isel(model=row)
+            values = {"percent": 100 * one[name], "iteration_s": one["iteration_time_s"]}
+            frame = xr.Dataset(values).to_dataframe()[list(values)].dropna().reset_index()
+            fewest = frame.iloc[0]
+            label = f"{one['label'].item()}, {fewest.iteration_s:.2g} s on {fewest.gpus:.0f} GPUs"
+            lines += line(frame, "gpus", "percent", label, colour)
         drawn.append(
-            frame.hvplot.line(
-                color=list(_COLOURS[: len(labels)]),
-                logx=True,
-                xticks=[(int(gpus), str(gpus)) for gpus in frame.index],
-                rot=60,
+            hv.Overlay(lines).opts(
+                xticks=[(count, str(count)) for count in gpus],
+                xrotation=60,
                 xlabel="GPUs",
                 ylabel=title,
                 ylim=(0, 105),
-                group_label="model",
-                value_label=name,
-                legend="bottom_right" if number else False,
-                width=WIDTH,
-                height=HEIGHT,
+                show_legend=shows_legend(number, len(_SHOWN)),
+                legend_position="right",
+                **panel_size(logx=True),
             )
         )
     return panels(drawn)

@@ -64,8 +64,8 @@ def plan_phases(best: pd.DataFrame) -> hv.Overlay:
 
 
 def slower_by_imbalance(plans: pd.DataFrame) -> hv.Overlay:
-    """Iteration time of the best plan by how uneven experts are (`by_imbalance`), with its 90 %
-    interval."""
+    """Draw the iteration time of the best plan by how uneven experts are (`by_imbalance`), with its
+    90 % interval."""
     band = hv.Area((plans.expert_imbalance, plans.low_s, plans.high_s), vdims=["low", "high"])
     line = plans.hvplot.line(
         "expert_imbalance",
@@ -73,7 +73,7 @@ def slower_by_imbalance(plans: pd.DataFrame) -> hv.Overlay:
         color=_COLOURS["expert parallel"],
         xlabel="tokens of the busiest rank of experts, over the mean",
         ylabel="iteration time in s",
-        title="What uneven experts cost (predicted; band: 90 % interval)",
+        title="Iteration time by load of the busiest experts (predicted; band: 90 % interval)",
         width=860,
         height=360,
     )
@@ -101,20 +101,20 @@ def published_runs() -> pd.DataFrame:
 
 
 def published_errors(runs: pd.DataFrame) -> hv.Overlay:
-    """How much longer than published the iterations of `published_runs` are predicted to take, one
-    mark each, by GPU."""
+    """Draw the error of each predicted iteration time of `published_runs`, a mark per run, by GPU.
+    Pointing at a mark shows both throughputs."""
     marks = runs.assign(of=np.where(runs.experts, "experts", "dense")).hvplot.scatter(
         "published",
         "error_pct",
         by="gpu",
-        hover_cols=["set", "model", "dtype", "gpus", "of"],
+        hover_cols=["set", "model", "dtype", "gpus", "of", "predicted"],
         s=300,
         alpha=0.6,
         logx=True,
         color=_GPU_COLOURS[: runs.gpu.nunique()],
         xlabel="published tokens per second and GPU",
-        ylabel="error of the iteration time in %",
-        title="What the model misses published runs by",
+        ylabel="error of the iteration time, %",
+        title="Error of the predicted iteration times of published runs",
         legend="top_right",
         width=860,
         height=420,

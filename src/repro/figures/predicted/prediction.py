@@ -11,9 +11,9 @@ from repro.predict.explore.experiments.cpu_ranks import error_pct
 
 
 def prediction_errors(rows: pd.DataFrame) -> hv.Overlay:
-    """Error of each prediction in percent, by ranks and protocol, a colour per model.
+    """Draw the error of each prediction in percent, by ranks and protocol, a colour per model.
 
-    Configurations that were calibrated on are left out.
+    Configurations that were calibrated on are left out. Pointing at a mark shows both times.
 
     Parameters
     ----------
@@ -30,6 +30,8 @@ def prediction_errors(rows: pd.DataFrame) -> hv.Overlay:
                 for gpus, name in zip(shown.gpus, shown.protocol, strict=True)
             ],
             "error": error_pct(shown),
+            "measured_s": shown.measured_s,
+            "predicted_s": shown.predicted_s,
             "model": shown.model.map(models),
         }
     )
@@ -37,10 +39,11 @@ def prediction_errors(rows: pd.DataFrame) -> hv.Overlay:
         x="ranks and protocol",
         y="error",
         by="model",
+        hover_cols=["measured_s", "predicted_s"],
         color=list(MODEL_COLOURS),
         size=80,
         xlabel="",
-        ylabel="predicted over measured, % off",
+        ylabel="error of the iteration time, %",
         legend="top_right",
         width=560,
         height=380,

@@ -56,8 +56,11 @@ def roofline(operators: pd.DataFrame, device: Gpu, precision: str) -> hv.Overlay
 
 
 def operator_shares(operators: pd.DataFrame) -> hv.Bars:
-    """Each operator's part of its phase, coloured by what binds it."""
-    table = operators.assign(name=operators.phase + ": " + operators.operator)
+    """Draw each operator's part of its phase, coloured by the resource that limits it; the name of
+    a phase has its seconds."""
+    phase_s = operators.groupby("phase").time_s.sum()
+    phases = operators.phase.map(lambda phase: f"{phase} ({phase_s[phase]:.3g} s): ")
+    table = operators.assign(name=phases + operators.operator)
     wide = table.pivot_table(index="name", columns="bound", values="share_pct", sort=False)
     wide = wide.reindex(table.name.iloc[::-1])
     shown = [name for name in _BOUND_COLOURS if name in wide.columns]
@@ -66,7 +69,7 @@ def operator_shares(operators: pd.DataFrame) -> hv.Bars:
         color=[_BOUND_COLOURS[name] for name in shown],
         xlabel="",
         ylabel="% of its phase (predicted)",
-        title="What binds each operator",
+        title="Operators by the resource that limits them",
         legend="right",
         width=860,
         height=80 + 22 * len(wide),
@@ -74,38 +77,32 @@ def operator_shares(operators: pd.DataFrame) -> hv.Bars:
 
 
 def latency_throughput(plans: pd.DataFrame, title: str) -> hv.Overlay:
-    """Tokens per second and GPU against the time of a token: all plans, and the front by
-    precision."""
+    """Draw tokens per second and GPU against the time of a token: all plans in grey, the
+    Pareto-optimal ones by precision. Plans are points: none lies between two."""
     shown = plans.assign(output_token_ms=1e3 * plans.output_token_s)
     every = shown.hvplot.scatter(
         "output_token_ms",
         "tokens_per_s_per_gpu",
         color="#BBBBBB",
-        s=14,
+        s=60,
         width=860,
         height=440,
         hover_cols=["precision", "tp", "pp", "ep", "batch"],
     )
     front = shown[shown.best].sort_values("output_token_ms")
-    lines = front.hvplot.line(
-        "output_token_ms",
-        "tokens_per_s_per_gpu",
-        by="precision",
-        color=_COLOURS[: front.precision.nunique()],
-    )
     marks = front.hvplot.scatter(
         "output_token_ms",
         "tokens_per_s_per_gpu",
         by="precision",
         color=_COLOURS[: front.precision.nunique()],
         hover_cols=["tp", "pp", "ep", "batch"],
-        s=40,
+        s=300,
     )
-    return (every * lines * marks).opts(
+    return (every * marks).opts(
         logx=True,
         xlabel="time per output token in ms (predicted)",
         ylabel="tokens/s/GPU",
-        title=title,
+        title=f"{title}; coloured: Pareto-optimal",
     )
 
 

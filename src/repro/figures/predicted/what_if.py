@@ -15,6 +15,7 @@ from pandas.io.formats.style import Styler
 from repro.figures.experiments.every import Figure, figure
 from repro.figures.experiments.scaling import PHASE_COLOURS
 from repro.figures.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY_BLUE, VERMILION, YELLOW
+from repro.figures.panels import limit_marks
 from repro.predict.explore.jobs.plans import Job, best_plans, choose_job, describe
 from repro.predict.step.quantities import MEMORY, PHASES
 
@@ -89,9 +90,10 @@ def plan_breakdown(plans: pd.DataFrame) -> hv.Overlay:
 
 
 def plan_memory(plans: pd.DataFrame) -> hv.Overlay:
-    """Memory of the fullest GPU by part, a bar per plan; the mark is what the GPU has."""
+    """Peak memory by part of the GPU that needs most, a bar per plan; the mark is the memory that a
+    GPU has."""
     parts = plans[[*MEMORY, "framework"]] / 1e9
-    title = "Memory of the fullest GPU, GB (predicted; mark: what it has)"
+    title = "Peak memory of a GPU, GB (predicted; mark: the memory that it has)"
     limit = plans.gpu_memory_bytes / 1e9
     return _bars(plans, parts, "memory", title) * _marks(plans, limit, "memory")
 
@@ -211,5 +213,4 @@ def _bars(plans: pd.DataFrame, values: pd.DataFrame, quantity: str, title: str) 
 
 def _marks(plans: pd.DataFrame, values: pd.Series, quantity: str) -> hv.Scatter:
     """A black mark at a value of each bar, in the order of `_bars`."""
-    marks = hv.Scatter((_labels(plans)[::-1], values[::-1]), "plan", quantity)
-    return marks.opts(color="black", marker="d")
+    return limit_marks(_labels(plans)[::-1], values[::-1].to_list(), ("plan", quantity))

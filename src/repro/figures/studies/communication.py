@@ -95,7 +95,7 @@ def growth(study: pd.DataFrame) -> hv.Layout:
                 table.hvplot.line(
                     color=list(_LINE_COLOURS),
                     logy=True,
-                    xlabel="GPUs" if along == "gpus" else "sequence length",
+                    xlabel="GPUs" if along == "gpus" else "sequence length, tokens",
                     ylabel=label,
                     group_label="model",
                     # Panels with one name for their values would share an axis.

@@ -10,6 +10,8 @@ from repro.catalog.studies.compression import read_compression_study
 from repro.figures.palette import BLACK, BLUE, GREEN, GREY, PURPLE, SKY_BLUE, VERMILION
 from repro.figures.panels import (
     bars,
+    iteration_points,
+    line,
     not_run_here,
     options,
     panel_size,
@@ -40,11 +42,13 @@ _PHASE_COLOURS = dict(
 
 
 def measured_times(results: xr.Dataset) -> hv.Layout:
-    """Iterations of the testbed by phase, a bar per scheme with its 95 % interval, a panel per
-    protocol."""
+    """Draw iterations of the testbed by phase, a bar per scheme with its 95 % interval and every
+    iteration, a panel per protocol."""
     if not has_runs(results):
         return not_run_here(results)
     table, labels = time_table(results), protocol_labels(results)
+    times_s = results["iteration_time_s"].mean("rank").squeeze(["source", "model", "gpus"])
+    every = times_s.transpose("protocol", "scheme", "iteration")
     return panels(
         [
             bars(
@@ -59,6 +63,7 @@ def measured_times(results: xr.Dataset) -> hv.Layout:
                 ylabel="iteration, s on the testbed",
                 legend=True,
                 interval=[rows.low, rows.high],
+                iterations=[every.sel(protocol=protocol, scheme=rows.index).values],
             )
             for protocol, rows in _by_protocol(table)
         ]
@@ -80,11 +85,11 @@ def loss_curves(results: xr.Dataset) -> hv.Layout:
         at, colour = own["validated_step"].values, _colours()[name]
         band = hv.Area((at, mean - half, mean + half), vdims=["above", "high"])
         drawn.append(band.opts(**_pale(colour)))
-        drawn.append(_curve(at, mean, ("step", "above"), _labels()[name], colour))
+        drawn += _curve(at, mean, ("step", "above"), _labels()[name], colour)
     by_step = hv.Overlay(drawn).opts(
         title="validation loss above no compression (measured)",
         xlabel="step",
-        ylabel="nats a token",
+        ylabel="nats per token",
         show_legend=True,
         legend_position="right",
         **panel_size(),
@@ -94,7 +99,7 @@ def loss_curves(results: xr.Dataset) -> hv.Layout:
         table.rename(index=_labels())[["above_none"]],
         {"above_none": BLUE},
         title=f"at the end; seeds without compression spread by {spread:.3f}",
-        ylabel="nats a token above no compression",
+        ylabel="nats per token above no compression",
         legend=False,
         interval=[table.low, table.high],
     ).opts(ylim=(None, None))
@@ -102,31 +107,30 @@ def loss_curves(results: xr.Dataset) -> hv.Layout:
 
 
 def loss_over_time(results: xr.Dataset) -> hv.Layout:
-    """Validation loss, the mean over seeds, against the time that its steps take on the testbed, a
-    panel per protocol."""
+    """Draw validation loss, the mean over seeds, against the time that its steps take on the
+    testbed, a panel per protocol; small points are single seeds."""
     if not (has_runs(results) and has_losses(results)):
         return not_run_here(results)
     # Some schemes are timed and not trained for their loss.
-    losses = results["validation_loss"].mean("seed").dropna("scheme", how="all")
+    every = results["validation_loss"].dropna("scheme", how="all")
+    losses = every.mean("seed")
     labels = protocol_labels(results)
     drawn = []
     for protocol, rows in _by_protocol(time_table(results)):
-        curves = [
-            _curve(
-                losses["validated_step"].values * iteration_s,
-                losses.sel(scheme=name).values,
-                ("time", "loss"),
-                _labels()[str(name)],
-                _colours()[str(name)],
-            )
-            for name, iteration_s in rows.iteration_s.items()
-            if name in losses.scheme
-        ]
+        curves: list[hv.Element] = []
+        for name, iteration_s in rows.iteration_s.items():
+            if name not in losses.scheme:
+                continue
+            at, colour = losses["validated_step"].values * iteration_s, _colours()[str(name)]
+            mean = losses.sel(scheme=name).values
+            curves += _curve(at, mean, ("time", "loss"), _labels()[str(name)], colour)
+            for seed in every.sel(scheme=name).transpose("seed", "validated_step").values:
+                curves.append(iteration_points((at, seed), "time", "loss", colour))
         drawn.append(
             hv.Overlay(curves).opts(
                 title=f"{labels[str(protocol)]} (measured)",
                 xlabel="s on the testbed",
-                ylabel="validation loss, nats a token",
+                ylabel="validation loss, nats per token",
                 show_legend=True,
                 legend_position="right",
                 axiswise=True,
@@ -153,7 +157,7 @@ def spectra_by_step(results: xr.Dataset) -> hv.Layout:
             at, over = own["observed_step"].values, own.transpose("observed_step", "matrix").values
             band = hv.Area((at, over.min(1), over.max(1)), vdims=[name, "high"])
             marks.append(band.opts(**_pale(colour)))
-            marks.append(_curve(at, over.mean(1), ("step", name), str(kind), colour))
+            marks += _curve(at, over.mean(1), ("step", name), str(kind), colour)
         drawn.append(
             hv.Overlay(marks).opts(
                 title=f"{label} (measured)",
@@ -175,9 +179,9 @@ def _by_protocol(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 def _curve(
     at: np.ndarray, values: np.ndarray, axes: tuple[str, str], label: str, colour: str
-) -> hv.Curve:
-    """A line; panels whose axes have the same names share them."""
-    return hv.Curve((at, values), *axes, label=label).opts(color=colour)
+) -> list[hv.Element]:
+    """Draw a line and its points; panels whose axes have the same names share them."""
+    return line(pd.DataFrame(dict(zip(axes, (at, values), strict=True))), *axes, label, colour)
 
 
 def _pale(colour: str) -> dict[str, object]:

@@ -7,14 +7,22 @@ import pandas as pd
 from repro.catalog.studies.compressed_training import read_compressed_training
 from repro.catalog.systems.gpus import gpu
 from repro.figures.palette import BLACK, BLUE, GREEN, GREY, SKY_BLUE, VERMILION
-from repro.figures.panels import bars, dashed, options, panel_size, panels, published_marks
+from repro.figures.panels import (
+    bars,
+    cumulative,
+    dashed,
+    options,
+    panel_size,
+    panels,
+    published_marks,
+)
 from repro.figures.published import compression_gains_percent
 from repro.predict.explore.studies.break_even import (
     coding_rate_bytes_per_s,
     ring_rates_gbytes_per_s,
     speed_up_map,
 )
-from repro.predict.explore.studies.compressed_training import HYBRID, NAIVE, encoding
+from repro.predict.explore.studies.compressed_training import HYBRID, NAIVE, NONE, encoding
 
 _SCHEMES = {NAIVE: VERMILION, HYBRID: BLUE}
 _PARTS = {
@@ -31,8 +39,9 @@ _APART = 0.15
 
 
 def gain_by_link(predicted: pd.DataFrame) -> hv.Overlay:
-    """Percent that training gains, by network between nodes, with 90 % intervals; diamonds are what
-    is published of the first."""
+    """Draw the throughput that compression gains in percent, by network between nodes, with 90 %
+    intervals; diamonds are published for the first. A network's name has the seconds of its
+    iteration without compression."""
     links = list(predicted.link.unique())
     places, drawn = np.arange(len(links)), []
     for (scheme, colour), aside in zip(_SCHEMES.items(), (-_APART, _APART), strict=True):
@@ -49,11 +58,13 @@ def gain_by_link(predicted: pd.DataFrame) -> hv.Overlay:
         for scheme, aside in zip(_SCHEMES, (-_APART, _APART), strict=True)
         for value in stated[scheme]
     ]
+    base_s = predicted[predicted.scheme == NONE].set_index("link")[list(_PARTS)].sum(axis=1)
+    named = [f"{link}\n{base_s[link]:.1f} s" for link in links]
     return hv.Overlay([*drawn, hv.HLine(0).opts(color=GREY), published_marks(marks)]).opts(
         title="compression's gain (predicted)",
-        xlabel="",
-        ylabel="% of throughput",
-        xticks=list(enumerate(links)),
+        xlabel="network, and an iteration without compression",
+        ylabel="throughput gained, %",
+        xticks=list(enumerate(named)),
         xlim=(-0.6, len(links) - 0.4),
         show_legend=True,
         legend_position="right",
@@ -70,7 +81,7 @@ def parts_by_scheme(predicted: pd.DataFrame) -> hv.Layout:
                 rows.set_index("scheme")[list(_PARTS)],
                 _PARTS,
                 title=str(link),
-                ylabel="s of an iteration (predicted)",
+                ylabel="seconds per iteration (predicted)",
                 legend=True,
             )
             for link, rows in predicted.groupby("link", sort=False)
@@ -79,21 +90,19 @@ def parts_by_scheme(predicted: pd.DataFrame) -> hv.Layout:
 
 
 def gain_by_setting(sweep: pd.DataFrame, along: str) -> hv.Layout:
-    """How often each gain comes out over everything that the abstract leaves open: a panel for
-    naive and for hybrid, a curve for each value of one field; vertical lines are published."""
+    """Draw how often each gain comes out over everything that the abstract leaves open: a panel for
+    naive and for hybrid, steps for each value of one field; vertical lines are published."""
     stated, drawn = compression_gains_percent(), []
     for scheme in _SCHEMES:
         marks: list[hv.Element] = []
         for (value, rows), colour in zip(sweep.groupby(along), _CURVES, strict=False):
-            share = np.linspace(0, 100, 101)
-            gains = np.percentile(rows[scheme], share)
             label = f"{along.replace('_', ' ')} {value:g}"
-            marks.append(hv.Curve((gains, share), "gain", "share", label=label).opts(color=colour))
+            marks.append(cumulative(rows[scheme], label, colour))
         marks += [hv.VLine(value).opts(color="black", **dashed()) for value in stated[scheme]]
         drawn.append(
             hv.Overlay(marks).opts(
                 title=f"{scheme}: gain (predicted)",
-                xlabel="% of throughput",
+                xlabel="throughput gained, %",
                 ylabel="% of the settings with at most this",
                 show_legend=True,
                 legend_position="right",

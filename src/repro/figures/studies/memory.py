@@ -5,7 +5,7 @@ import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import pandas as pd
 
 from repro.figures.palette import BLUE, GREEN, GREY, SKY_BLUE, VERMILION, YELLOW
-from repro.figures.panels import HEIGHT, LEGEND_WIDTH, WIDTH, panels
+from repro.figures.panels import HEIGHT, LEGEND_WIDTH, WIDTH, limit_marks, options, panels
 
 _COLOURS = {
     "weights": BLUE,
@@ -37,13 +37,13 @@ def published_and_predicted(memory: pd.DataFrame, savings: pd.DataFrame) -> hv.L
 
 
 def parts(memory: pd.DataFrame, title: str, limit_gb: float | None = None) -> hv.Overlay:
-    """Memory by part, a bar for each row, the first on top; marks at what a GPU has."""
+    """Draw memory by part, a bar for each row, the first on top; marks at the memory of a GPU."""
     shown = memory[list(_COLOURS)][::-1]
     shown = shown.rename(columns=lambda name: name.replace("_", " ")).rename_axis("case")
     bars = shown.hvplot.barh(
         stacked=True,
         color=list(_COLOURS.values()),
-        title=f"{title}, GB (predicted; mark: what the GPU has)",
+        title=f"{title}, GB (predicted; mark: the memory that the GPU has)",
         # Bars lie on their side, and their axes' labels do not.
         xlabel="",
         ylabel="",
@@ -55,8 +55,7 @@ def parts(memory: pd.DataFrame, title: str, limit_gb: float | None = None) -> hv
     )
     if limit_gb is None:
         return hv.Overlay([bars])
-    marks = hv.Scatter((list(shown.index), [limit_gb] * len(shown)), "case", "GB")
-    return bars * marks.opts(color="black", marker="d")
+    return bars * limit_marks(list(shown.index), [limit_gb] * len(shown), ("case", "GB"))
 
 
 def _compared(rows: pd.DataFrame, label: str) -> hv.Overlay:
@@ -75,4 +74,5 @@ def _compared(rows: pd.DataFrame, label: str) -> hv.Overlay:
         height=HEIGHT,
     )
     marks = hv.Scatter((names, table.published.to_list()), "model and mode", label)
-    return bars * marks.opts(color="black", marker="d")
+    large = options(matplotlib={"marker": "D", "s": 40}, bokeh={"marker": "diamond", "size": 12})
+    return bars * marks.opts(color="black", **large)

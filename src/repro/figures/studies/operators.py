@@ -50,8 +50,8 @@ def product_rates(results: xr.Dataset) -> hv.core.Dimensioned:
 
 
 def element_times(results: xr.Dataset) -> hv.core.Dimensioned:
-    """Time of element-wise work by elements, measured on one thread; bars from the fastest to the
-    slowest repeat."""
+    """Draw the mean time of element-wise work by elements, measured on one thread; bars reach from
+    the fastest to the slowest repeat."""
     if not has_runs(results):
         return not_run_here(results)
     names = results["operator_name"].values
@@ -72,13 +72,14 @@ def element_times(results: xr.Dataset) -> hv.core.Dimensioned:
     lines = table.hvplot.line(
         "elements", "time_us", by="operator", color=colours, width=860, height=400
     )
+    points = table.hvplot.scatter("elements", "time_us", by="operator", color=colours, s=400)
     bars = table.hvplot.errorbars("elements", "time_us", yerr1="below", yerr2="above")
-    return (lines * bars).opts(
+    return (lines * points * bars).opts(
         hv.opts.Overlay(
             logx=True,
             logy=True,
             xlabel="elements",
-            ylabel="microseconds a call (measured)",
+            ylabel="microseconds per call (measured)",
             title="Element-wise work and copies on one thread",
             legend_position="top_left",
         )

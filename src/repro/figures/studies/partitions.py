@@ -2,11 +2,11 @@
 
 import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
-import numpy as np
 import pandas as pd
 import xarray as xr
 
 from repro.catalog.studies.partitions import read_partition_study
+from repro.catalog.systems.clusters import cluster
 from repro.figures.palette import (
     BLACK,
     BLUE,
@@ -22,6 +22,8 @@ from repro.figures.panels import (
     HEIGHT,
     WIDTH,
     bars,
+    bounds,
+    cumulative,
     dashed,
     not_run_here,
     options,
@@ -55,8 +57,10 @@ _AHEAD = 1.01
 
 
 def throughput_by_gpus(predicted: pd.DataFrame) -> hv.Overlay:
-    """Model TFLOP/s of a GPU against the number of GPUs, a line per scheme, predicted, with the
-    90 % interval of three levels; a line begins where memory is enough."""
+    """Draw model TFLOP/s of a GPU by number of GPUs, a line per scheme, predicted, with the 90 %
+    interval of three levels; a line begins where memory is enough. The dash-dotted line is the peak
+    of the data sheet."""
+    peak_tflops = 1e-12 * cluster(read_partition_study().predicted.cluster).device.peak_flops
     labels = _labels()
     table = predicted.pivot_table(index="gpus", columns="scheme", values="tflops_per_gpu")
     order = [name for name in labels if name in table]
@@ -67,7 +71,8 @@ def throughput_by_gpus(predicted: pd.DataFrame) -> hv.Overlay:
             color=[_colours()[name] for name in order],
             logx=True,
             xlabel="GCDs",
-            ylabel="TFLOP/s per GPU (predicted)",
+            ylabel="TFLOP/s per GPU (predicted; dash-dotted: peak)",
+            ylim=(0, 1.05 * peak_tflops),
             group_label="scheme",
             legend="right",
             width=2 * WIDTH,
@@ -76,7 +81,8 @@ def throughput_by_gpus(predicted: pd.DataFrame) -> hv.Overlay:
     )
     own = predicted[predicted.scheme == order[-1]]
     band = hv.Area((own.gpus, own.low, own.high), vdims=["low", "high"])
-    return lines * band.opts(color=_colours()[order[-1]], alpha=0.15)
+    band = band.opts(color=_colours()[order[-1]], alpha=0.15)
+    return lines * band * bounds({BLACK: peak_tflops}, "peak")[0]
 
 
 def bytes_by_level_bars(moved: pd.DataFrame, title: str) -> hv.Layout:
@@ -116,9 +122,10 @@ def memory_bars(held: pd.DataFrame, limit_bytes: float) -> hv.Overlay:
 
 
 def scheme_map(found: pd.DataFrame) -> hv.Layout:
-    """Which scheme is the fastest that fits memory, by GPUs and rate between nodes, a panel for
-    each domain, model and number of micro batches; numbers are how many times the next one's
-    throughput, and where that is less than 1 % more, boxes are grey."""
+    """Draw the fastest scheme that fits memory, by GPUs and rate between nodes, a panel for each
+    domain, model and number of micro batches; numbers are how many times the next one's
+    throughput, and where that is less than 1 % more, boxes are grey. Pointing at a box shows its
+    TFLOP/s."""
     labels, colours = _labels(), _colours()
     drawn = []
     for names, rows in found.groupby(["cluster", "model", "micro_batches"], sort=False):
@@ -131,13 +138,13 @@ def scheme_map(found: pd.DataFrame) -> hv.Layout:
             own = placed[winner == name]
             if own.empty:
                 continue
-            boxes = own[["left", "bottom", "right", "top"]].to_numpy()
+            boxes = own[["left", "bottom", "right", "top", "tflops_per_gpu"]].to_numpy()
             colour = {**colours, **_OTHERS}[name]
             marks.append(
-                hv.Rectangles(boxes, label=labels.get(name, name)).opts(
+                hv.Rectangles(boxes, vdims="TFLOP/s per GPU", label=labels.get(name, name)).opts(
                     **options(
                         matplotlib={"facecolor": colour, "edgecolor": "white"},
-                        bokeh={"fill_color": colour, "line_color": "white"},
+                        bokeh={"fill_color": colour, "line_color": "white", "tools": ["hover"]},
                     )
                 )
             )
@@ -159,18 +166,15 @@ def scheme_map(found: pd.DataFrame) -> hv.Layout:
     return panels(drawn)
 
 
-def gain_by_choice(sweep: pd.DataFrame) -> hv.Overlay:
-    """How often each gain comes out over everything that the abstract leaves open, a step for each
-    rate between nodes; the vertical line is the published gain."""
-    curves = []
-    for (ratio, rows), colour in zip(sweep.groupby("link_ratio"), _COLOURS, strict=False):
-        gains = np.sort(rows.gain.dropna())
-        share = 100 * np.arange(1, len(gains) + 1) / len(gains)
-        label = f"{ratio:g} times the rate"
-        curve = hv.Curve((gains, share), "gain", "share", label=label)
-        curves.append(curve.opts(color=colour))
+def gain_by_choice(sweep: pd.DataFrame) -> hv.Layout:
+    """Draw how often each gain comes out over everything that the abstract leaves open, in steps,
+    for each rate between nodes; the vertical line is the published gain."""
+    curves = [
+        cumulative(rows.gain, f"{ratio:g} times the rate", colour)
+        for (ratio, rows), colour in zip(sweep.groupby("link_ratio"), _COLOURS, strict=False)
+    ]
     stated = hv.VLine(partition_gain()).opts(color="black", **dashed())
-    return hv.Overlay([*curves, stated]).opts(
+    steps = hv.Overlay([*curves, stated]).opts(
         title="gain of three levels over ZeRO++ (predicted)",
         xlabel="times the throughput",
         ylabel="% of the settings with at most this",
@@ -178,14 +182,20 @@ def gain_by_choice(sweep: pd.DataFrame) -> hv.Overlay:
         legend_position="right",
         **panel_size(),
     )
+    return panels([steps])
 
 
 def measured_schemes(results: xr.Dataset) -> hv.Layout:
-    """Measured: throughput with its 95 % interval, parts of an iteration that communicate, and
-    what a rank holds, a bar per scheme."""
+    """Draw measured throughput with its 95 % interval and every iteration, the parts of an
+    iteration that communicate, and what a rank holds, a bar per scheme."""
     if not has_runs(results):
         return not_run_here(results)
-    table = scheme_table(results).rename(index=_labels())
+    table = scheme_table(results)
+    times_s = results["iteration_time_s"].mean("rank") / results["time_scale"]
+    every = 60 / times_s.squeeze([dim for dim in ("source", "model", "protocol", "gpus")])
+    rows = every.sel(scheme=table.index).transpose("scheme", "iteration").values
+    table = table.rename(index=_labels())
+    named = [f"{name}, {seconds:.2g} s" for name, seconds in table.iteration_s.items()]
     speed = table[["iterations_per_min"]]
     states = table[["weight_mb", "gradient_mb", "adam_state_mb"]]
     states.columns = pd.Index(["weights", "gradients", "Adam's moments"])
@@ -195,12 +205,13 @@ def measured_schemes(results: xr.Dataset) -> hv.Layout:
                 speed,
                 {"iterations_per_min": BLUE},
                 title="throughput (measured)",
-                ylabel="iterations a minute at full scale",
+                ylabel="iterations per minute at full scale",
                 legend=False,
                 interval=[table.low, table.high],
+                iterations=[rows],
             ).opts(axiswise=True),
             bars(
-                table[list(_PHASES)],
+                table[list(_PHASES)].set_axis(named),
                 _PHASES,
                 title="waiting and communicating (measured)",
                 ylabel="% of the iteration",
@@ -209,7 +220,7 @@ def measured_schemes(results: xr.Dataset) -> hv.Layout:
             bars(
                 states,
                 dict(zip(states.columns, _STATES, strict=False)),
-                title="states of the fullest rank (measured)",
+                title="states of the rank with most (measured)",
                 ylabel="MB",
                 legend=True,
             ).opts(axiswise=True),

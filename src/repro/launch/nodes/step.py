@@ -39,7 +39,7 @@ from repro.launch.nodes.needed import needed_bytes
 from repro.launch.nodes.transports import prove_bytes, prove_routes
 from repro.observe.clock_offsets import on_rank0_clock
 from repro.observe.nccl_log import read_nccl_log
-from repro.observe.nic import NicSeries, Way
+from repro.observe.nic import NicSeries, TrafficDirection
 from repro.results.outcome import NodeAdapters, Outcome, OutOfMemory
 from repro.results.schema import iteration_spans
 from repro.testbed.kernel import die_with_parent
@@ -322,8 +322,8 @@ def _of_protocol(nodes: Sequence[NodeAdapters], used: dict[str, tuple[str, ...]]
     if not nodes:
         return NicSeries()
     times = nodes[0].series.time_s
-    carried: dict[Way, list[tuple[float, ...]]] = {}
-    for way in get_args(Way):
+    carried: dict[TrafficDirection, list[tuple[float, ...]]] = {}
+    for way in get_args(TrafficDirection):
         columns = []
         for node in nodes:
             chosen = [node.names.index(name) for name in _counting(node, used[node.host])]

@@ -22,7 +22,7 @@ from repro.launch.messages import (
     StayBusy,
     groups_of,
 )
-from repro.observe.interleaving import Turns
+from repro.observe.interleaving import InterleavedRuns
 from repro.observe.nic import own_interface_bytes
 from repro.results.outcome import OutOfMemory
 from repro.testbed.kernel import die_with_parent, enter_network
@@ -97,7 +97,7 @@ def _obey(place: Place, supervisor: Connection) -> None:
     import torch
 
     from repro.collectives.sweep import sweep
-    from repro.observe.memory import give_back
+    from repro.observe.memory import trim_heap
     from repro.train.megatron.groups import join_groups, leave_groups
     from repro.train.run import device_scope, train
 
@@ -130,10 +130,10 @@ def _obey(place: Place, supervisor: Connection) -> None:
                 if place.rank == 0
                 else (lambda *_: None)
             )
-            turns = Turns(message.turns, partial(_begin_turn, place.rank, supervisor))
+            turns = InterleavedRuns(message.turns, partial(_begin_turn, place.rank, supervisor))
             # The last run's memory would count as this one's.
             gc.collect()
-            give_back()
+            trim_heap()
             if isinstance(message.run, CollectiveSweep):
                 # A namespace's uplink is this rank's alone; the loopback is everybody's.
                 own = partial(own_interface_bytes, UPLINK) if place.namespace else None

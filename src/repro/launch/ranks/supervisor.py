@@ -33,7 +33,7 @@ from repro.launch.messages import (
     groups_of,
 )
 from repro.launch.ranks.processes import RankOutOfMemory, RankProcesses, UserGone
-from repro.observe.interleaving import OwnClock, own_clocks
+from repro.observe.interleaving import ActiveClock, active_clocks
 from repro.observe.nic import sample_counters
 from repro.results.outcome import Outcome
 from repro.testbed.links import (
@@ -185,7 +185,7 @@ def _carry_out(
             )
         with ranks.others_busy(count):
             answers = ranks.collect(count, user, set_links)
-    clocks = own_clocks(begun, nics.time_s[-1])
+    clocks = active_clocks(begun, nics.time_s[-1])
     by_turn: list[tuple[Any, ...]] = list(zip(*answers, strict=True))
     return [
         Outcome(
@@ -201,7 +201,7 @@ def _carry_out(
     ]
 
 
-def _spent_s(clock: OwnClock, found: Sequence[Any], *, first: bool) -> dict[str, float]:
+def _spent_s(clock: ActiveClock, found: Sequence[Any], *, first: bool) -> dict[str, float]:
     """Where the time of one turn's measurement went, as rank 0 has it; the first turn warms up."""
     whole_s = sum(end - start for start, end in clock.windows_s)
     known_s: dict[str, float] = {}

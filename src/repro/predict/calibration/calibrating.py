@@ -11,7 +11,7 @@ from scipy.optimize import least_squares
 from scipy.special import stdtrit
 
 from repro.atomic import replacing
-from repro.catalog.systems.gpus import gpu_called
+from repro.catalog.systems.gpus import find_gpu_name
 from repro.errors import ReproError
 from repro.predict.calibration.fitting import PRIORS, cross_validate, fit, model_sizes
 from repro.predict.calibration.interval import (
@@ -107,7 +107,7 @@ def calibrate(training: pd.DataFrame, collectives: pd.DataFrame, source: str) ->
 
 def _gpu(training: pd.DataFrame) -> str:
     """The catalog's name of the one GPU that was measured."""
-    found = {gpu_called(str(label)) for label in training.gpu.unique()}
+    found = {find_gpu_name(str(label)) for label in training.gpu.unique()}
     if len(found) > 1:
         raise ReproError(f"training runs on {', '.join(sorted(found))}; calibrate one at a time")
     return found.pop()

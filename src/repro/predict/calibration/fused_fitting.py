@@ -11,7 +11,7 @@ import yaml
 from tqdm import tqdm
 
 from repro.atomic import replace_text
-from repro.catalog.systems.gpus import gpu_called
+from repro.catalog.systems.gpus import find_gpu_name
 from repro.predict.calibration.calibrating import residuals_of
 from repro.predict.calibration.link_fitting import rounded
 from repro.predict.calibration.robust import most_probable
@@ -112,7 +112,7 @@ def calibrate_fused(table: pd.DataFrame, source: str) -> FusedCalibration:
     return FusedCalibration(
         source=source,
         date=date.today().isoformat(),
-        gpus=tuple(sorted({gpu_called(str(label)) for label in table.gpu})),
+        gpus=tuple(sorted({find_gpu_name(str(label)) for label in table.gpu})),
         parameters=fit(run, table.iteration_time_s.to_numpy(dtype=float), model_weights(table)),
         residuals={
             name: residuals_of(errors[of_kind == number]) for number, name in enumerate(KINDS)

@@ -9,7 +9,7 @@ import xarray as xr
 
 from repro.catalog.models.papers import model
 from repro.catalog.systems.clusters import Cluster
-from repro.catalog.systems.gpus import Gpu, gpu_called, read_gpus
+from repro.catalog.systems.gpus import Gpu, find_gpu_name, read_gpus
 from repro.errors import ReproError
 from repro.predict.calibration.rows import TrainingRows, training_rows
 from repro.predict.workload import Array
@@ -50,7 +50,7 @@ def check_device(measured: xr.Dataset, gpu: Gpu) -> None:
         What the ranks ran on is another one, or none of the catalog's.
     """
     for entry in json.loads(measured.attrs.get("ran_on", "[]")):
-        if read_gpus()[gpu_called(str(entry["device"]))] != gpu:
+        if read_gpus()[find_gpu_name(str(entry["device"]))] != gpu:
             raise ReproError(
                 f"measured on {entry['device']}, which is no {gpu.label}; name a cluster with "
                 "that GPU as the experiment's (params/one_gpu.yaml)"

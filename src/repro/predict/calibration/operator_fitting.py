@@ -9,7 +9,7 @@ from scipy.optimize import least_squares
 from tqdm import tqdm
 
 from repro.atomic import replace_text
-from repro.catalog.systems.gpus import Gpu, gpu_called, read_gpus
+from repro.catalog.systems.gpus import Gpu, find_gpu_name, read_gpus
 from repro.predict.calibration.interval import LEVEL
 from repro.predict.calibration.link_fitting import rounded
 from repro.predict.operators.measured import (
@@ -85,7 +85,7 @@ def _starting(kind: str, rows: pd.DataFrame) -> dict[str, float]:
 
 
 def _device(rows: pd.DataFrame) -> Gpu:
-    return read_gpus()[gpu_called(str(rows.gpu.iloc[0]))]
+    return read_gpus()[find_gpu_name(str(rows.gpu.iloc[0]))]
 
 
 def _time_s(kind: str, rows: pd.DataFrame, costs: dict[str, float]) -> Array:
@@ -128,7 +128,7 @@ def fit_operators() -> list[MeasuredOperator]:
             found.append(
                 MeasuredOperator(
                     kind=kind,
-                    gpu=gpu_called(str(rows.gpu.iloc[0])),
+                    gpu=find_gpu_name(str(rows.gpu.iloc[0])),
                     variant=variant,
                     rows=len(rows),
                     mape_pct=float(100 * np.abs(alone - 1).mean()),

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from repro.catalog.models.papers import Family
 from repro.catalog.reading import choose
 from repro.catalog.systems.clusters import Cluster, read_clusters
-from repro.catalog.systems.gpus import gpu, gpu_called
+from repro.catalog.systems.gpus import find_gpu_name, gpu
 from repro.catalog.systems.topology import Level, Topology
 from repro.errors import ReproError
 from repro.logs.measurements import RanksMissing
@@ -116,7 +116,7 @@ def software(rows: pd.DataFrame) -> pd.Series:
     found = stack_names(rows)
     if _FUSED_ONLY & set(rows.columns):
         return found
-    generations = rows.gpu.map(lambda label: gpu(gpu_called(str(label))).generation)
+    generations = rows.gpu.map(lambda label: gpu(find_gpu_name(str(label))).generation)
     unsaid = rows["stack"].isna() if "stack" in rows.columns else True
     return found.mask(generations.isin(_UNFUSED_GENERATIONS) & unsaid, UNFUSED)
 
@@ -311,7 +311,7 @@ def cluster_like(gpu: str, gpus_per_node: int, fabric_gbps: float) -> Cluster:
     ReproError
         No cluster of the catalog has that GPU.
     """
-    name = gpu_called(gpu)
+    name = find_gpu_name(gpu)
     having = [entry for entry in read_clusters().values() if entry.gpu == name]
     if not having:
         raise ReproError(f"no cluster in params/clusters.yaml has the GPU {gpu!r}; add one")

@@ -10,7 +10,7 @@ import pandas as pd
 
 from repro.catalog.models.open_models import DecoderShape, read_open_models
 from repro.catalog.reading import choose
-from repro.catalog.systems.gpus import Gpu, gpu, gpu_called
+from repro.catalog.systems.gpus import Gpu, find_gpu_name, gpu
 from repro.catalog.systems.software_stacks import read_stacks, stack_of
 from repro.errors import ReproError
 from repro.predict.fused.run import GENERATIONS, OPERAND_BYTES, PRECISIONS, Run, peak_flops
@@ -88,7 +88,7 @@ class _Columns:
 
     def of_gpu(self, value: Callable[[Gpu], Any]) -> Array:
         """A value of every row's GPU."""
-        return self.each(self.table.gpu, lambda label: value(gpu(gpu_called(label))))
+        return self.each(self.table.gpu, lambda label: value(gpu(find_gpu_name(label))))
 
     def hides(self, name: str) -> Array:
         """1 where a row says that it hides `name`, or says nothing: software does by default, but

@@ -91,7 +91,7 @@ def limits(cluster: Cluster, group: Group, protocol: Protocol | None) -> list[Li
         spare = _sent(group, inside) / _least_sent(group, inside)
         found.append(
             Limit(
-                link=f"{level.name}: {level.link_gbps:g} Gbit/s a {below}",
+                link=f"{level.name}: {level.link_gbps:g} Gbit/s per {below}",
                 crossed=group.nodes > 1 if level is top else lower,
                 typical_GBps=typical / crowding,
                 ceiling_GBps=nominal / crowding,

@@ -74,6 +74,12 @@ def expected_busbw(
     ------
     ReproError
         A name is unknown, or the cluster has no room for the ranks.
+
+    Examples
+    --------
+    >>> expected = expected_busbw("pinnacles", "all_reduce", [2**20, 2**30], 8, "rdma")
+    >>> expected.limit.tolist()
+    ['fabric: 100 Gbit/s per node', 'fabric: 100 Gbit/s per node']
     """
     entry = cluster(cluster_name)
     transport = _transport(entry, protocol)
@@ -149,7 +155,7 @@ class _Setting:
         if network is None:
             parts = _by_links(rows, limit, self.protocol)
             half_width: Array | float = read_links().residuals[NEW_NETWORK].half_width
-            basis = "rates of links"
+            basis = "link rates"
         else:
             named = rows.assign(gpu=network.model.gpu, network=network.model.network)
             parts = network.model.parts_s(as_cases(rows))

@@ -65,6 +65,15 @@ def machine(cluster: Cluster, parameters: Parameters, protocol: Protocol | None 
     ------
     ReproError
         The network that the cluster names was not calibrated.
+
+    Examples
+    --------
+    >>> from repro.catalog.systems.clusters import cluster
+    >>> from repro.catalog.systems.protocols import protocol
+    >>> from repro.predict.parameters import calibration
+    >>> entry = cluster("pinnacles")
+    >>> machine(entry, calibration(entry.calibration).parameters, protocol("ipoib")).gpus_per_node
+    2
     """
     network = measured_network(cluster) if protocol is None else None
     measured = network.fabric_bytes_per_s if network else None

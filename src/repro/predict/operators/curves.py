@@ -8,7 +8,7 @@ import pandas as pd
 import xarray as xr
 from scipy.interpolate import RegularGridInterpolator
 
-from repro.catalog.studies.operator_benchmarks import COLLECTIVES, axes_in_caches, in_lines
+from repro.catalog.studies.operator_benchmarks import COLLECTIVES, cached_axes, in_cache_lines
 from repro.predict.workload import Array
 
 # Columns of an operator's or a call's sizes.
@@ -51,7 +51,7 @@ class Curve:
 
 def curves(results: xr.Dataset, ranks: int = 1) -> dict[str, Curve]:
     """What was measured of each operator among so many ranks, or else among the fewest that it was
-    measured among, collectives left out: means over repeats, by sizes `in_lines`."""
+    measured among, collectives left out: means over repeats, by sizes `in_cache_lines`."""
     table = sizes_of(results, "operator").assign(
         operator=results["operator_name"].values,
         ranks=results["operator_ranks"].values,
@@ -64,7 +64,7 @@ def curves(results: xr.Dataset, ranks: int = 1) -> dict[str, Curve]:
             continue
         rows = measured[measured.ranks == among]
         columns = [name for name in SIZES if rows[name].notna().all()]
-        sizes = pd.DataFrame(in_lines(str(operator), rows[columns]), columns=columns)
+        sizes = pd.DataFrame(in_cache_lines(str(operator), rows[columns]), columns=columns)
         found[str(operator)] = curve_of(str(operator), sizes, rows.seconds.to_numpy())
     return found
 
@@ -74,7 +74,7 @@ def curve_of(operator: str, sizes: pd.DataFrame, seconds: Array) -> Curve:
     means = sizes.assign(seconds=seconds).groupby(list(sizes.columns)).seconds.mean()
     axes = tuple(np.unique(sizes[name].to_numpy()) for name in sizes)
     times_s = means.to_numpy().reshape([len(axis) for axis in axes])
-    return Curve(axes, times_s, axes_in_caches(operator))
+    return Curve(axes, times_s, cached_axes(operator))
 
 
 def calls_with_curves(

@@ -10,7 +10,7 @@ import pandas as pd
 from scipy.interpolate import RBFInterpolator
 
 from repro.catalog.reading import Entry, read_yaml
-from repro.catalog.systems.gpus import Gpu, gpu, gpu_called, read_gpus
+from repro.catalog.systems.gpus import Gpu, find_gpu_name, gpu, read_gpus
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
 from repro.paths import PARAMS, PUBLISHED
@@ -279,7 +279,7 @@ def operator_s(kind: str, rows: pd.DataFrame) -> Array:
     """
     seconds = np.empty(len(rows))
     for label, of_gpu in rows.groupby("gpu").indices.items():
-        device = gpu(gpu_called(str(label)))
+        device = gpu(find_gpu_name(str(label)))
         for variant, within in variants(kind, rows.iloc[of_gpu]):
             at = np.asarray(of_gpu)[within]
             seconds[at] = on_device_s(kind, rows.take(at), variant, device)
@@ -319,7 +319,7 @@ def half_width(kind: str, rows: pd.DataFrame) -> Array:
     that were not measured."""
     width = np.empty(len(rows))
     for label, of_gpu in rows.groupby("gpu").indices.items():
-        device = gpu(gpu_called(str(label)))
+        device = gpu(find_gpu_name(str(label)))
         for variant, within in variants(kind, rows.iloc[of_gpu]):
             found = operator_costs(kind, device, *variant)
             own = read_gpus()[found.gpu] == device

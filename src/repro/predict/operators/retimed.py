@@ -21,14 +21,14 @@ import xarray as xr
 from scipy.optimize import isotonic_regression
 
 from repro.catalog.studies.operator_benchmarks import (
-    BAGS,
-    CHANGES,
     COLLECTIVES,
+    EMBEDDING_BAG,
+    INDEX_ADD,
     LAUNCHED_VIEW,
     LAUNCHES,
     LOOKUPS,
-    gone_through_bytes,
-    in_lines,
+    in_cache_lines,
+    last_used_bytes,
     moved_bytes,
 )
 from repro.logs.operator_trace import HOST, HOST_OF_VIEW, HOSTS, TracedOperator
@@ -73,7 +73,7 @@ def with_seconds(table: pd.DataFrame, measured: Mapping[str, Curve]) -> pd.DataF
     launches = np.where(autograd & (table.operator == HOST), calls, 0.0)
     launched = [_launch(measured[name]) for name in LAUNCHES]
     for operator, at, sizes in calls_with_curves(table, measured):
-        seconds[at] = measured[operator].seconds(in_lines(operator, sizes)) * calls[at]
+        seconds[at] = measured[operator].seconds(in_cache_lines(operator, sizes)) * calls[at]
         if operator not in COLLECTIVES.values():
             moved = moved_bytes(operator, sizes)
             in_module_s, in_loop_s = (_longer_s(launch, moved) for launch in launched)
@@ -90,13 +90,15 @@ def _behind(table: pd.DataFrame, measured: Mapping[str, Curve]) -> pd.DataFrame:
     through = pd.Series(0.0, table.index)
     for operator, at, sizes in calls_with_curves(table, measured):
         if operator not in COLLECTIVES.values():
-            through.iloc[at] = gone_through_bytes(operator, sizes)
+            through.iloc[at] = last_used_bytes(operator, sizes)
     through *= table.calls
     until = through.groupby([table.case, table["rank"]]).cumsum()
     own, of = ["case", "rank"], ["width", "rows"]
-    bags = table[table.operator == BAGS].rename(columns=dict(zip(SIZES[2:], of, strict=True)))
+    bags = table[table.operator == EMBEDDING_BAG].rename(
+        columns=dict(zip(SIZES[2:], of, strict=True))
+    )
     looked_up = bags.assign(until=until).groupby([*own, *of]).until.last()
-    changed = table.operator == CHANGES
+    changed = table.operator == INDEX_ADD
     changes = table[changed].rename(columns=dict(zip(SIZES[1:3], of, strict=True)))
     tables = pd.MultiIndex.from_frame(changes[[*own, *of]])
     since = looked_up.reindex(tables, fill_value=0.0).to_numpy()
@@ -161,7 +163,7 @@ def _host(own: pd.DataFrame, passes_s: pd.Series) -> _Host:
     autograd has a part in every pass, to begin is in what a launch takes.
     """
     computing = own[~own.operator.isin(COLLECTIVES.values())]
-    looking = computing.operator.isin([*LOOKUPS, BAGS])
+    looking = computing.operator.isin([*LOOKUPS, EMBEDDING_BAG])
     others = computing[~computing.segment.isin(computing.segment[looking])]
     chosen = others if len(others) else computing
     passes = chosen.groupby(["rank", "segment"])[["seconds", "host_s", "launches"]].sum()

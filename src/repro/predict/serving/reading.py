@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from repro.catalog.models.open_models import OpenModel, read_open_models
-from repro.catalog.systems.gpus import gpu, gpu_called
+from repro.catalog.systems.gpus import find_gpu_name, gpu
 from repro.catalog.systems.serving import read_serving_stacks, serving_stack_of
 from repro.errors import ReproError
 from repro.predict.serving.memory import largest_batch
@@ -108,7 +108,7 @@ def serving_rows(table: pd.DataFrame) -> Iterator[ServingRows]:
     for _, own in keys.drop_duplicates().iterrows():
         part = called[(keys == own).all(axis=1)]
         label, weights, cache, stack = own
-        served_by = engine(gpu(gpu_called(label)), weights, cache, stack)
+        served_by = engine(gpu(find_gpu_name(label)), weights, cache, stack)
         rows = _served(part, served_by)
         yield ServingRows(part.index, rows, served_by, _total_s(part, rows))
 

@@ -14,7 +14,7 @@ from repro.catalog.models.stages import (
     encoder_stages,
     layers_per_stage,
     position_embedding_stages,
-    tokens_handed_on,
+    tokens_to_next_stage,
     word_embedding_stages,
 )
 from repro.catalog.models.volumes import layer_parameters
@@ -76,7 +76,7 @@ def embedding_stages(w: Workload) -> list[int]:
 def message_bytes(w: Workload) -> Array:
     """What one micro batch hands over each boundary, forward and as gradients back (boundary,)."""
     stages = int(w.pipeline_parallel)
-    tokens = [tokens_handed_on(w.family, w, stages, stage) for stage in range(stages - 1)]
+    tokens = [tokens_to_next_stage(w.family, w, stages, stage) for stage in range(stages - 1)]
     size: Array = _MESSAGE_BYTES * w.micro_batch_size * np.array(tokens) * w.hidden_size
     return size
 

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from repro.catalog.parallel.codecs import Codec
-from repro.catalog.parallel.encoded_volumes import encoded_bytes, is_fixed
+from repro.catalog.parallel.encoded_volumes import encoded_bytes, has_fixed_size
 from repro.train.compression.coder import Coder
 
 
@@ -67,7 +67,7 @@ def _hop(
 ) -> torch.Tensor:
     """Send to the next rank, and return what the one before has encoded of so many elements."""
     size = encoded_bytes(codec, elements)
-    if not is_fixed(codec):
+    if not has_fixed_size(codec):
         own = torch.tensor([len(encoded)], device=encoded.device)
         size = int(_exchange(own, torch.empty_like(own), group))
     return _exchange(encoded, encoded.new_empty(size), group)

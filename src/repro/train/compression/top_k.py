@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from repro.catalog.parallel.encoded_volumes import kept
+from repro.catalog.parallel.encoded_volumes import top_k_count
 from repro.train.compression.interface import Coding
 
 
@@ -16,11 +16,11 @@ class TopK(Coding):
 
     def error_bound(self, values: torch.Tensor) -> torch.Tensor:
         magnitudes = values.abs()
-        least = magnitudes.topk(kept(self.share, len(values))).values[-1]
+        least = magnitudes.topk(top_k_count(self.share, len(values))).values[-1]
         return torch.minimum(magnitudes, least)
 
     def _encode(self, flat: torch.Tensor) -> torch.Tensor:
-        places = flat.abs().topk(kept(self.share, len(flat)), sorted=False).indices
+        places = flat.abs().topk(top_k_count(self.share, len(flat)), sorted=False).indices
         return torch.cat([places.int().view(torch.uint8), flat[places].view(torch.uint8)])
 
     def _decode(self, encoded: torch.Tensor, elements: int) -> torch.Tensor:

@@ -14,7 +14,7 @@ from megatron.core.transformer.transformer_block import TransformerBlock
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from repro.catalog.models.papers import Shape
-from repro.catalog.models.stages import encoder_stages, layers_per_stage, tokens_handed_on
+from repro.catalog.models.stages import encoder_stages, layers_per_stage, tokens_to_next_stage
 from repro.train.megatron.attention import LayerSpecs
 
 
@@ -155,7 +155,7 @@ def t5_shapes(shape: Shape, micro_batch_size: int, stages: int, stage: int) -> C
     """The schedule's `adjust_tensor_shapes_fn`: what this stage receives and what it hands on."""
 
     def handed_on(by: int) -> list[tuple[int, int, int]]:
-        tokens = tokens_handed_on("t5", shape, stages, by)
+        tokens = tokens_to_next_stage("t5", shape, stages, by)
         return [(tokens, micro_batch_size, shape.hidden_size)]
 
     return lambda received, sent: (handed_on(stage - 1), handed_on(stage))

@@ -13,7 +13,7 @@ from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
-from repro.catalog.parallel.partitions import Partition, Unit, pieces
+from repro.catalog.parallel.partitions import Partition, Unit, shard_sizes
 from repro.errors import ReproError
 from repro.train.compression.coder import Coder
 from repro.train.partition.collectives import Collectives, FsdpAllGather, FsdpReduceScatter
@@ -78,5 +78,5 @@ def partitioned(
         parameters = [one for one in part.parameters() if id(one) not in seen]
         seen.update(map(id, parameters))
         unit = Unit(tuple((one.shape[0], one.numel()) for one in parameters))
-        units.append((sharded, parameters, pieces(partition, unit)))
+        units.append((sharded, parameters, shard_sizes(partition, unit)))
     return PartitionedOptimizer(units, collectives, learning_rate, gradient_clip)

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
-from repro.catalog.parallel.partitions import Pieces
+from repro.catalog.parallel.partitions import ShardSizes
 from repro.train.partition.collectives import Collectives
 
 _WEIGHT_DECAY = 0.01
@@ -31,7 +31,7 @@ class ShardedUnit:
 
     module: FSDPModule
     parameters: Sequence[torch.nn.Parameter]
-    sizes: Pieces
+    sizes: ShardSizes
     summed: torch.Tensor
     master: torch.nn.Parameter
     incoming: torch.Tensor | None = None
@@ -63,7 +63,7 @@ class PartitionedOptimizer:
 
     def __init__(
         self,
-        units: Sequence[tuple[FSDPModule, Sequence[torch.nn.Parameter], Pieces]],
+        units: Sequence[tuple[FSDPModule, Sequence[torch.nn.Parameter], ShardSizes]],
         collectives: Collectives,
         learning_rate: float,
         gradient_clip: float,
@@ -85,14 +85,14 @@ class PartitionedOptimizer:
         )
 
     def _unit(
-        self, module: FSDPModule, parameters: Sequence[torch.nn.Parameter], sizes: Pieces
+        self, module: FSDPModule, parameters: Sequence[torch.nn.Parameter], sizes: ShardSizes
     ) -> ShardedUnit:
         summed = torch.zeros(sizes.gradients, device=parameters[0].device)
         unit = ShardedUnit(module, parameters, sizes, summed, torch.nn.Parameter(summed[:0]))
         unit.master = torch.nn.Parameter(self._own(_flat(unit), sizes).float())
         return unit
 
-    def _own(self, flat: torch.Tensor, sizes: Pieces) -> torch.Tensor:
+    def _own(self, flat: torch.Tensor, sizes: ShardSizes) -> torch.Tensor:
         """What this rank steps of a unit's weights on it."""
         one, rank = self._partition, dist.get_rank()
         for parts, number, size in (

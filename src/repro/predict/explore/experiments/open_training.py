@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from repro.catalog.models.expert_volumes import exchanged_bytes, held_parameters
+from repro.catalog.models.expert_volumes import all_to_all_bytes, held_parameters
 from repro.catalog.models.open_models import OpenModel
 from repro.catalog.models.trainable import expert_ranks
 from repro.catalog.models.volumes import FULL_ELEMENT_BYTES, ring_all_reduce_bytes
@@ -94,7 +94,7 @@ def _predicted(
         # Every `experts`-th rank has the same ones.
         rings.append((own, ranks.reshape(-1, experts)))
     # What one rank sends to one other in an exchange of one layer and micro batch.
-    sent = exchanged_bytes(shape, sequences, experts, FULL_ELEMENT_BYTES)
+    sent = all_to_all_bytes(shape, sequences, experts, FULL_ELEMENT_BYTES)
     often = micro_batches * shape.layers * _EXCHANGES
     pair = sent / (2 * shape.layers * _EXCHANGES) / max(experts - 1, 1)
     pairs = _all_pairs(ranks.reshape(-1, experts))

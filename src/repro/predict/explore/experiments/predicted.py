@@ -48,6 +48,14 @@ def predict_experiment(selection: Selection) -> xr.Dataset:
     ------
     ReproError
         A name is unknown.
+
+    Examples
+    --------
+    >>> from repro.catalog.studies.selection import select
+    >>> one = select("weak_scaling", source="predicted", models="gpt2-medium", gpus=8)
+    >>> times = predict_experiment(one).iteration_time_s.mean(["iteration", "rank"]).squeeze()
+    >>> bool(times.sel(protocol="rdma") < times.sel(protocol="tcp"))
+    True
     """
     entry = cluster(selection.experiment.cluster)
     return _predict(selection, calibration(entry.calibration).parameters)

@@ -202,10 +202,10 @@ def _quantities(
 
 def _assumptions(study: LargerModels) -> str:
     return (
-        "one NIC of 100 Gbit/s a node, which the paper does not state; the cluster has four nodes, "
-        "more of them are taken to hang on the same fabric; the slowdown of rings over many nodes "
-        "and of stragglers is calibrated up to 64 nodes of 8 GPUs and carried on beyond; "
-        "distributed optimizer, selective recomputation, nothing overlapped, gradients of 2 bytes; "
-        f"GPT-2-Large with one micro batch of {_papers_split().micro_batch_size} a GPU, the others "
-        f"with {study.micro_batches} micro batches a replica"
+        "one NIC of 100 Gbit/s per node, which the paper does not state; more than its four nodes "
+        "are assumed on the same fabric; slowdowns of large rings and of stragglers are calibrated "
+        "up to 64 nodes of 8 GPUs and extrapolated; "
+        "distributed optimizer, selective recomputation, no overlap, gradients of 2 bytes; "
+        f"GPT-2-Large with one micro batch of {_papers_split().micro_batch_size} per GPU, others "
+        f"with {study.micro_batches} micro batches per replica"
     )

@@ -125,6 +125,11 @@ def choose_job(
     ------
     ReproError
         A name is unknown, or a number is not allowed; the message says what is.
+
+    Examples
+    --------
+    >>> choose_job("gpt2-large", "dgx-a100", "fabric", gpus=16, global_batch_size=64).gpus
+    16
     """
     trained = choose("model", model, read_models())
     where = choose("cluster", cluster, read_clusters())
@@ -213,6 +218,12 @@ def best_plans(job: Job, count: int) -> pd.DataFrame:
     ------
     ReproError
         The GPUs cannot be split, or no plan fits into a GPU's memory.
+
+    Examples
+    --------
+    >>> job = choose_job("gpt2-large", "dgx-a100", "fabric", gpus=16, global_batch_size=64)
+    >>> len(best_plans(job, count=3))
+    3
     """
     plans = enumerate_plans(job)
     predicted = quantities(job.workload(plans), job.machine, job.calibration.parameters)

@@ -275,14 +275,14 @@ def estimate_text(of: Service, plans: pd.DataFrame, plan: pd.Series) -> str:
     shown = front.iloc[np.unique(np.linspace(0, len(front) - 1, _SHOWN).astype(int))]
     lines = [
         f"{of.model.label} on {of.gpus} x {of.device.label}, prompts of {of.input_tokens} tokens, "
-        f"{of.output_tokens} written (predicted)",
+        f"{of.output_tokens} output tokens (predicted)",
         f"{split}, copies={plan.copies}: first token {1e3 * plan.first_token_s:.3g} ms, then "
-        f"{1e3 * plan.output_token_s:.3g} ms a token [{1e3 * plan.low_s:.3g}, "
+        f"{1e3 * plan.output_token_s:.3g} ms per token [{1e3 * plan.low_s:.3g}, "
         f"{1e3 * plan.high_s:.3g}], {plan.tokens_per_s_per_gpu:.0f} tokens/s/GPU",
         "",
         _operators_text(found),
         "",
-        "no plan has both shorter tokens and more of them:",
+        "Pareto-optimal plans by time per token and throughput:",
         _front_text(shown),
     ]
     return "\n".join(lines)

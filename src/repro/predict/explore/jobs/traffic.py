@@ -78,7 +78,7 @@ def traffic(
             own = numbers[(stage, *place)]
             for one in sending:
                 members = _members(one.role, numbers, (stage, *place), layout)
-                level = topology.spanned(members)
+                level = topology.lowest_common_level(members)
                 rows.append((int(own), level, *_volume(one)))
     frame = pd.DataFrame(rows, columns=["rank", "level", *_BY_CALL])
     by_rank = frame.groupby([*_BY, "rank"], sort=False).agg(
@@ -151,7 +151,7 @@ def traffic_table(found: pd.DataFrame) -> str:
     ]
     shown = found[[*_BY, "calls"]].assign(
         size=size,
-        sent_by_a_rank=found.sent_bytes.map(_written),
+        sent_per_rank=found.sent_bytes.map(_written),
         sent_by_all=found.total_bytes.map(_written),
     )
     return shown.to_string(index=False)

@@ -18,7 +18,7 @@ from repro.catalog.parallel.partitions import (
     UnitTraffic,
     gpt_units,
     held_bytes,
-    pieces,
+    shard_sizes,
     unit_traffic,
 )
 from repro.catalog.studies.partitions import Setting
@@ -122,7 +122,7 @@ def predict_step(
     wire = [count * getattr(times, name) + getattr(first_times, name) for name in _PARTS]
     forward, again, reduce, synchronise, update = wire
     busy = m * (own.forward + own.backward + own.host)
-    stepped = sum(unit.count * pieces(partition, unit).optimizer for unit in (layer, around))
+    stepped = sum(unit.count * shard_sizes(partition, unit).optimizer for unit in (layer, around))
     kernels = Kernels(machine.gpu, parameters)
     one = np.ones(1)
     return Step(
@@ -229,7 +229,9 @@ def memory_bytes(shape: Shape, partition: Partition, own: Computing) -> dict[str
     states = held_bytes(partition, (layer, around), FULL_ELEMENT_BYTES)
     gathered = 0.0
     if partition.weights > 1:
-        gathered = FULL_ELEMENT_BYTES * (2.0 * pieces(partition, layer).gathered + around.elements)
+        gathered = FULL_ELEMENT_BYTES * (
+            2.0 * shard_sizes(partition, layer).gathered + around.elements
+        )
     gradients = FULL_ELEMENT_BYTES * layer.elements
     return {
         **{name: float(size) for name, size in states.items()},
