@@ -109,9 +109,7 @@ def _ranges(claims: tuple[str, ...]) -> str:
 def _reasons() -> str:
     """Observations with claims that do not reproduce, and the known reason."""
     missed = {
-        one.id
-        for one in _judgements()
-        if "not reproduced" in (one.predicted_verdict, one.verdict)
+        one.id for one in _judgements() if "not reproduced" in (one.predicted_verdict, one.verdict)
     }
     rows = [
         (one.name, str(len(missed.intersection(one.claims))), one.why or "not known")
