@@ -34,6 +34,6 @@ test-measured: .venv/installed
 .venv/installed: pyproject.toml constraints.txt
 	@echo "installing into .venv: 2 GB of disk, or 6 GB if torch includes the CUDA libraries"
 	$(LOCK) sh -c "$(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet \
-	  --constraint constraints.txt --editable '.[test,compression]'"
+	  --constraint constraints.txt --editable '.[test]'"
 	test -e .git || $(BIN)/dvc config --local core.no_scm true
 	touch $@

@@ -22,6 +22,7 @@ from difflib import unified_diff
 from functools import cache
 from pathlib import Path
 
+from repro.claims.experiments.quantities import TESTS
 from repro.claims.reference import judge_reference
 from repro.claims.shown.observations import OBSERVATIONS
 from repro.claims.verdicts import Judgement, documented_claims
@@ -80,7 +81,7 @@ def _markdown(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def _observations() -> str:
-    """Verdict counts by observation, with the claims' ids."""
+    """Verdict counts by observation, with the claims' ids and the experiments that answer them."""
     judged = {one.id: one for one in _judgements()}
     rows = []
     for one in OBSERVATIONS:
@@ -89,8 +90,9 @@ def _observations() -> str:
             " / ".join(str(sum(_verdict(j, source) == v for j in own)) for v in _VERDICTS)
             for source in ("predicted", "testbed")
         ]
-        rows.append((one.name, _ranges(one.claims), *counts))
-    return _markdown(("observation", "claims", "predicted", "testbed"), rows)
+        experiments = {TESTS[claim].experiment: None for claim in one.claims if claim in TESTS}
+        rows.append((one.name, _ranges(one.claims), *counts, ", ".join(experiments)))
+    return _markdown(("observation", "claims", "predicted", "testbed", "experiments"), rows)
 
 
 def _ranges(claims: tuple[str, ...]) -> str:

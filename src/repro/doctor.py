@@ -3,15 +3,17 @@
 import os
 import shutil
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 from repro.catalog.systems.nodes import read_nodes
 from repro.catalog.systems.protocols import read_transports
 from repro.errors import ProtocolMissing
+from repro.extras import missing_part
 from repro.launch.nodes.transports import choose_adapters
 from repro.observe.adapters import read_interfaces, read_ports
 from repro.observe.environment import usable_cores
-from repro.paths import ROOT
+from repro.paths import HOME
 from repro.testbed.ability import testbed_ability
 from repro.testbed.speed import cores_per_rank
 
@@ -74,7 +76,7 @@ def _memory() -> str:
 
 
 def _disk() -> str:
-    gib = shutil.disk_usage(ROOT).free / 2**30
+    gib = shutil.disk_usage(HOME).free / 2**30
     return _line(gib >= _NEEDED_DISK_GIB, "disk", f"{gib:.1f} GiB free", "free disk space")
 
 
@@ -127,6 +129,8 @@ def _protocols() -> list[str]:
 
 
 def _nccl() -> str:
+    if find_spec("torch") is None:
+        return _line(False, "NCCL", str(missing_part("torch")))
     import torch
 
     if not torch.cuda.is_available():

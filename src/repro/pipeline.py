@@ -23,12 +23,12 @@ from repro.catalog.studies.experiments import EXPERIMENTS, experiment
 from repro.errors import ReproError
 from repro.launch.following import follows
 from repro.observe.environment import has_cpu_quota
-from repro.paths import PARAMS, RESULTS, ROOT
+from repro.paths import HOME, RESULTS, ROOT, require_clone
 from repro.results.reference import REFERENCE
 
 # Seconds by profile and stage.
 _TIMES, _KEPT_TIMES = (folder / "stage_times.json" for folder in (RESULTS, REFERENCE))
-_PROFILE = PARAMS / "pipeline.yaml"
+_PROFILE = ROOT / "params" / "pipeline.yaml"
 _DVC = ("dvc", "--wait-for-lock", "repro")
 _PREMEASURE = (sys.executable, "-m", "repro.experiments.ahead")
 _SINGLE_ITEM = "--single-item"  # Without the stages that it depends on.
@@ -70,6 +70,8 @@ def run_pipeline(profile: str | None) -> int:
     ReproError
         The profile is unknown, or `dvc` is not on the PATH.
     """
+    if require_clone("repro pipeline") != HOME:
+        raise ReproError(f"REPRO_HOME is {HOME}; the pipeline writes to its clone; fix: unset it")
     if profile is not None:
         choose("profile", profile, experiment(EXPERIMENTS[0]).profiles)
         text = _PROFILE.read_text(encoding="utf-8")

@@ -6,14 +6,12 @@ import pytest
 import xarray as xr
 from rich.console import Console, RenderableType
 
-from repro.claims.experiments.quantities import TESTS
 from repro.claims.published import read_claims
 from repro.claims.shown.observations import OBSERVATIONS, observation_of
 from repro.claims.shown.selection import asked_claims, check_verdict, with_verdict
 from repro.claims.shown.terminal import card, overview, rows
 from repro.claims.verdicts import DOCUMENTS, Judgement, judge_claims
 from repro.errors import ReproError
-from repro.paths import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +37,7 @@ def test_an_overview_is_a_screenful_that_counts_and_says_why(judged: list[Judgem
     text = _shown(overview(judged))
     assert len(text.splitlines()) <= 50
     assert max(map(len, text.splitlines())) <= 80
-    row = next(line for line in text.splitlines() if "8 against 4" in line)
+    row = next(line for line in text.splitlines() if "8 vs 4" in line)
     mine = [j for j in judged if j.id in ("C082", "C083", "C084", "C085")]
     # Claims, the prediction's three counts, the testbed's: zeros are left out.
     wanted = [len(mine)]
@@ -87,18 +85,3 @@ def test_filters_and_unknown_words(judged: list[Judgement]) -> None:
     ):
         with pytest.raises(ReproError, match="unknown"):
             refused()
-
-
-def test_the_documented_table_has_the_observations_with_their_claims_and_experiments() -> None:
-    text = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
-    documented = {}
-    for row in re.findall(r"^\|.*\| C\d.*\|$", text, re.M):
-        name, _, claims, experiments = (cell.strip() for cell in row.strip("|").split("|"))
-        listed: list[str] = []
-        for first, last in re.findall(r"C(\d+)(?:-C(\d+))?", claims):
-            listed += [f"C{number:03d}" for number in range(int(first), int(last or first) + 1)]
-        documented[name] = (tuple(listed), {one for one in experiments.split(", ") if one})
-    assert documented == {
-        one.name: (one.claims, {TESTS[claim].experiment for claim in one.claims if claim in TESTS})
-        for one in OBSERVATIONS
-    }

@@ -8,6 +8,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from repro.errors import ReproError, one_line
+from repro.paths import find
 
 T = TypeVar("T")
 
@@ -20,6 +21,11 @@ class Entry(BaseModel):
     """Base of everything read from `params/`: immutable, and unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def read_params(name: str, schema: Any) -> Any:
+    """Read a file of `params/`, the user's or else the package's, as `read_yaml` does."""
+    return read_yaml(find(f"params/{name}"), schema)
 
 
 def read_yaml(path: Path, schema: Any) -> Any:

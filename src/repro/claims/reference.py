@@ -14,14 +14,21 @@ from repro.claims.published import Claim
 from repro.claims.verdicts import Judgement, documented_claims, judge
 from repro.errors import ReproError
 from repro.results.cells import cell_table, cells
-from repro.results.reference import NONE_KEPT, REFERENCE, SOURCE, keep_reference, read_reference
+from repro.results.reference import (
+    NONE_KEPT,
+    OWN_REFERENCE,
+    REFERENCE,
+    SOURCE,
+    keep_reference,
+    read_reference,
+)
 from repro.results.store import has_runs, why_not_run
 
 _VERDICTS = "claims.csv"
 _COLUMNS = ["id", "testbed", "low", "high", "verdict", "reason"]
 
 
-def keep_run(results: Mapping[str, xr.Dataset], folder: Path = REFERENCE) -> list[Path]:
+def keep_run(results: Mapping[str, xr.Dataset], folder: Path = OWN_REFERENCE) -> list[Path]:
     """Write a run's means, intervals and verdicts into small files for git.
 
     Raises

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from repro.cli import corpus, measuring, predicting, showing
 from repro.errors import ReproError
+from repro.extras import DISTRIBUTION, missing_part
 
 # Python has left the callback after this delay.
 _RESEND_DELAY_S = 0.01
@@ -33,7 +34,7 @@ app = typer.Typer(cls=_Interruptible, pretty_exceptions_enable=False)
 
 def _print_version(requested: bool) -> None:
     if requested:
-        typer.echo(f"repro {version('repro')}")
+        typer.echo(f"repro {version(DISTRIBUTION)}")
         raise typer.Exit
 
 
@@ -91,3 +92,7 @@ def main() -> None:
         app(standalone_mode=True)
     except ReproError as error:
         sys.exit(f"repro: {error}")
+    except ModuleNotFoundError as error:
+        if part := missing_part(error.name or ""):
+            sys.exit(f"repro: {part}")
+        raise

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from repro.paths import ENWIKI, PARAMS
+from repro.paths import ENWIKI, find
 
 app = typer.Typer(help="Make Megatron's datasets from an English Wikipedia dump.")
 
@@ -25,7 +25,7 @@ def corpus_dump() -> None:
     from repro.corpus.config import read_corpus_config
     from repro.corpus.dump import fetch_dump
 
-    typer.echo(fetch_dump(read_corpus_config(PARAMS / "corpus.yaml"), _DUMP))
+    typer.echo(fetch_dump(read_corpus_config(find("params/corpus.yaml")), _DUMP))
 
 
 @app.command("extract", epilog="Example: repro corpus extract --share 0/16")
@@ -35,7 +35,7 @@ def corpus_extract(share: _ShareOption = "0/1") -> None:
     from repro.corpus.config import read_corpus_config
     from repro.corpus.shards import Share
 
-    config = read_corpus_config(PARAMS / "corpus.yaml")
+    config = read_corpus_config(find("params/corpus.yaml"))
     done = extract_articles(
         _DUMP,
         _ARTICLES,
@@ -58,7 +58,7 @@ def corpus_tokenizer(family: _FamilyArgument) -> None:
     from repro.corpus.vocabulary import train_tokenizer
 
     name = check_family(family)
-    config = read_corpus_config(PARAMS / "corpus.yaml")
+    config = read_corpus_config(find("params/corpus.yaml"))
     target = ENWIKI / "tokenizers" / f"{name}.json"
     if name in config.tokenizer_files:
         made = import_tokenizer(name, Path(config.tokenizer_files[name]).expanduser(), target)
@@ -83,7 +83,7 @@ def corpus_dataset(family: _FamilyArgument, share: _ShareOption = "0/1") -> None
         ENWIKI / "tokenizers" / f"{name}.json",
         prefix,
         _MANIFESTS / f"{name}.json",
-        workers=read_corpus_config(PARAMS / "corpus.yaml").workers,
+        workers=read_corpus_config(find("params/corpus.yaml")).workers,
         share=Share.parse(share),
     )
     typer.echo(f"{prefix}.bin, {prefix}.idx" if done else _UNJOINED)

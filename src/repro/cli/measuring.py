@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from repro.paths import ENWIKI, PARAMS, RESULTS, ROOT
+from repro.extras import require
+from repro.paths import ENWIKI, RESULTS, find
 
 app = typer.Typer()
 PANEL = "Measure"
@@ -24,11 +25,12 @@ def machine() -> None:
 @app.command(rich_help_panel=PANEL)
 def compute(profile: _Profile = "default") -> None:
     """Write the computing times of one emulated GPU to results/compute.nc."""
+    require("torch")
     from repro.corpus.config import read_corpus_config
     from repro.experiments.computing import compute_path, listed_models, measure_compute
     from repro.results.store import write_dataset
 
-    split = read_corpus_config(PARAMS / "corpus.yaml").split
+    split = read_corpus_config(find("params/corpus.yaml")).split
     measured = measure_compute(listed_models(profile), ENWIKI, split)
     write_dataset(measured, compute_path())
 
@@ -36,6 +38,7 @@ def compute(profile: _Profile = "default") -> None:
 @app.command(rich_help_panel=PANEL)
 def decoding(profile: _Profile = "default") -> None:
     """Write a decoder's time per output token on this machine's CPU to results/decoding.nc."""
+    require("torch")
     from repro.experiments.machine.decoding import decoding_table, measure_decoding
     from repro.results.store import write_dataset
 
@@ -50,6 +53,7 @@ def operators(profile: _Profile = "default") -> None:
 
     The printed table compares each iteration with its trace replayed at the operators' times.
     """
+    require("torch")
     from repro.experiments.machine.operators import measure_operators
     from repro.predict.operators.retimed import iterations
     from repro.results.store import write_dataset
@@ -65,6 +69,7 @@ def losses(profile: _Profile = "default") -> None:
 
     Losses are not timing-sensitive.
     """
+    require("torch")
     from repro.experiments.losses import OF_PIPELINE, train_losses
     from repro.results.compression import loss_table
 
@@ -74,15 +79,16 @@ def losses(profile: _Profile = "default") -> None:
 @app.command(rich_help_panel=PANEL)
 def gpu() -> None:
     """Write measurements of this machine's GPU (params/gpu.yaml) to data/measured/."""
+    require("torch")
     from repro.corpus.config import read_corpus_config
     from repro.experiments.machine.gpu import measure_gpu
     from repro.results.measured import MEASURED, measured_on
     from repro.results.store import write_dataset
 
-    for name, measured in measure_gpu(read_corpus_config(PARAMS / "corpus.yaml").split):
+    for name, measured in measure_gpu(read_corpus_config(find("params/corpus.yaml")).split):
         path = MEASURED / measured_on(measured) / f"{name}.nc"
         write_dataset(measured, path)
-        typer.echo(path.relative_to(ROOT))
+        typer.echo(path)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -97,6 +103,7 @@ def resolve(profile: _Profile = "default") -> None:
 @app.command("first-look", rich_help_panel=PANEL)
 def first_look(profile: _Profile = "default") -> None:
     """Measure one model over three protocols, and write a figure to results/first_look/."""
+    require("torch")
     from repro.catalog.studies.selection import select
     from repro.experiments.obtain import obtain
     from repro.figures.disk import save_figure

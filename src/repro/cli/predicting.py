@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from repro.errors import ReproError
-from repro.paths import PARAMS, PUBLISHED
+from repro.paths import HOME, PUBLISHED
 
 app = typer.Typer()
 _command = partial(app.command, rich_help_panel="Predict")
@@ -238,21 +238,24 @@ def calibrate(
     from repro.predict.fused.parameters import FUSED
     from repro.predict.network.links import LINKS
     from repro.predict.operators.measured import OPERATORS
+    from repro.predict.parameters import CALIBRATIONS
+    from repro.predict.serving.parameters import FITTED
+
+    def params_path(name: str) -> Path:
+        path = HOME / "params" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        typer.echo(path)
+        return path
 
     runs = read_training(training)
     collectives, sources = read_collectives(log or [], gpu, network, ranks, nodes)
-    write_links(calibrate_links(collectives, sources), LINKS)
-    typer.echo("params/links.yaml")
+    write_links(calibrate_links(collectives, sources), params_path(LINKS))
     if log:
         return
     value = calibrate(runs, collectives, f"{training.name}, {sources}")
-    write_calibration(value, PARAMS / "calibration" / f"{name}.yaml")
-    typer.echo(f"params/calibration/{name}.yaml")
-    write_operators(fit_operators(), OPERATORS)
-    typer.echo("params/operators.yaml")
+    write_calibration(value, params_path(f"{CALIBRATIONS.name}/{name}.yaml"))
+    write_operators(fit_operators(), params_path(OPERATORS))
     modern = PUBLISHED / "training_modern.csv"
-    write_fused(calibrate_fused(read_rows(modern), modern.name), FUSED)
-    typer.echo("params/fused.yaml")
+    write_fused(calibrate_fused(read_rows(modern), modern.name), params_path(FUSED))
     served = PUBLISHED / "inference_a100_fastertransformer.csv"
-    write_serving(calibrate_serving(read_rows(served), served.name))
-    typer.echo("params/serving_fit.yaml")
+    write_serving(calibrate_serving(read_rows(served), served.name), params_path(FITTED))

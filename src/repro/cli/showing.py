@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from repro.paths import RESULTS
+from repro.paths import RESULTS, require_clone
 
 app = typer.Typer()
 _PANEL = "See"
@@ -89,6 +89,7 @@ def site(
     show: Annotated[bool, typer.Option("--open", help="Open the site in a browser.")] = False,
 ) -> None:
     """Write the web site of documents, notebooks, claims and figures to results/site/."""
+    require_clone("repro site")
     from repro.site.build import build_site
 
     page = build_site(typer.Context(context.find_root().command, info_name="repro"))

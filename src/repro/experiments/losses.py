@@ -23,7 +23,7 @@ from repro.experiments.runs import testbed_run
 from repro.launch.cases import Case
 from repro.launch.journal import Journal
 from repro.launch.messages import Order, Site
-from repro.paths import ENWIKI, PARAMS, RESULTS
+from repro.paths import ENWIKI, RESULTS, find
 from repro.results.compression import loss_dataset, spectra_dataset
 from repro.results.store import read_dataset
 from repro.train.records import Spectrum, TrainingRun
@@ -111,7 +111,7 @@ def loss_run(study: CompressionStudy, profile: str) -> TrainingRun:
         losses.model,
         asked,
         ENWIKI,
-        read_corpus_config(PARAMS / "corpus.yaml").split,
+        read_corpus_config(find("params/corpus.yaml")).split,
         micro_batch_size=trained.micro_batch_size,
         microbatches=trained.micro_batches,
         stages=layout.pipeline_parallel,

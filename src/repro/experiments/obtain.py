@@ -20,7 +20,7 @@ from repro.launch.carry_out import carry_out
 from repro.launch.cases import in_dimension
 from repro.launch.following import wait_until_measured
 from repro.launch.journal import Journal
-from repro.paths import ENWIKI, PARAMS, RESULTS
+from repro.paths import ENWIKI, RESULTS, find
 from repro.predict.explore.experiments.compute import compute_time
 from repro.results.merging import merge
 from repro.results.store import write_dataset
@@ -87,7 +87,7 @@ def resolve(selection: Selection | SweepSelection) -> Resolved:
 
 
 def _split() -> str:
-    return read_corpus_config(PARAMS / "corpus.yaml").split
+    return read_corpus_config(find("params/corpus.yaml")).split
 
 
 def obtain_sensitivity(selection: Selection, output: str = "") -> xr.Dataset:

@@ -25,7 +25,7 @@ from repro.experiments.this_machine import emulated_gpu
 from repro.launch.cases import Case, training_case
 from repro.launch.journal import Journal
 from repro.launch.messages import Order, Site
-from repro.paths import ENWIKI, PARAMS, RESULTS
+from repro.paths import ENWIKI, RESULTS, find
 from repro.predict.explore.studies.partitions import trained
 from repro.results.outcome import Outcome, OutOfMemory
 from repro.results.schema import Cell
@@ -121,7 +121,7 @@ def _run(study: PartitionStudy, iterations: int) -> TrainingRun:
     profile = Profile(
         models=(), gpus=(emulated.gpus,), warmup=emulated.warmup, iterations=iterations
     )
-    split = read_corpus_config(PARAMS / "corpus.yaml").split
+    split = read_corpus_config(find("params/corpus.yaml")).split
     size = emulated.micro_batch_size
     run = testbed_run(emulated.model, profile, ENWIKI, split, micro_batch_size=size)
     return replace(run, log_communication=True)

@@ -12,7 +12,7 @@ from repro.catalog.systems.nodes import Nodes
 from repro.launch.cases import Case
 from repro.launch.messages import Site
 from repro.observe.environment import provenance
-from repro.paths import ROOT
+from repro.paths import HOME
 
 
 @dataclass(frozen=True)
@@ -68,5 +68,5 @@ class Resolved:
 def _plain(value: object) -> object:
     """What JSON lacks: paths, those of the project without where it lies, and topologies."""
     if isinstance(value, Path):
-        return str(value.relative_to(ROOT) if value.is_relative_to(ROOT) else value)
+        return str(value.relative_to(HOME) if value.is_relative_to(HOME) else value)
     return value.model_dump() if hasattr(value, "model_dump") else str(value)

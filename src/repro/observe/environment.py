@@ -11,9 +11,10 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from repro.extras import DISTRIBUTION
 from repro.paths import ROOT
 
-_PACKAGES = ("repro", "torch", "megatron-core", "numpy", "xarray", "tokenizers", "pyroute2")
+_PACKAGES = (DISTRIBUTION, "torch", "megatron-core", "numpy", "xarray", "tokenizers", "pyroute2")
 
 
 def provenance(parameters: Mapping[str, object]) -> str:
@@ -106,6 +107,9 @@ def source_commit() -> str:
 
     `-dirty` is appended if code, parameters or notebooks differ from the commit.
     """
+    # An installed package may lie in somebody else's repository.
+    if not (ROOT / ".git").exists():
+        return "unknown"
     try:
         commit = _git("rev-parse", "HEAD")
         changed = _git("status", "--porcelain", "--", "src", "params", "notebooks")

@@ -1,12 +1,13 @@
 """The performance model's calibrated parameters, and the files they are kept in."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from repro.catalog.reading import Entry, choose, read_yaml
-from repro.paths import PARAMS
+from repro.paths import HOME, ROOT
 
 # What a GPU other than the calibrated one, or another generation of the software, adds to the half
 # width of intervals: two published runs of one configuration (530B on 280 GPUs a replica, full
@@ -15,6 +16,9 @@ from repro.paths import PARAMS
 TRANSFER = 0.15
 
 Fraction = Annotated[float, Field(gt=0, le=1.2)]
+
+# Folder of calibrations, in the repository and below `HOME`.
+CALIBRATIONS = Path("params/calibration")
 
 
 class Parameters(Entry):
@@ -157,7 +161,8 @@ def calibration(name: str) -> Calibration:
     >>> calibration("a100-megatron").parameters is not None
     True
     """
-    folder = PARAMS / "calibration"
-    path = choose("calibration", name, {file.stem: file for file in sorted(folder.glob("*.yaml"))})
+    folders = ROOT / CALIBRATIONS, HOME / CALIBRATIONS
+    files = {file.stem: file for folder in folders for file in sorted(folder.glob("*.yaml"))}
+    path = choose("calibration", name, files)
     value: Calibration = read_yaml(path, Calibration)
     return value

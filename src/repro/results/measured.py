@@ -12,11 +12,13 @@ import xarray as xr
 
 from repro.catalog.systems.gpus import find_gpu_name, read_gpus
 from repro.errors import ReproError
-from repro.paths import ROOT
+from repro.paths import HOME, find
 from repro.results.merging import merge
 from repro.results.store import has_runs, not_run, read_dataset, why_not_run, write_dataset
 
-MEASURED = ROOT / "data" / "measured"
+_FOLDER = "data/measured"
+# New measurements go here.
+MEASURED = HOME / _FOLDER
 # What a GPU by itself is measured for; series of counters are large, and say nothing of it.
 _KEPT = (
     "iteration_time_s",
@@ -95,22 +97,27 @@ def measured_on(results: xr.Dataset) -> str:
     return find_gpu_name(device)
 
 
-def read_kept(name: str, gpu: str, folder: Path = MEASURED) -> xr.Dataset:
-    """What was kept of one GPU; without variables, and with the reason, if nothing ever was."""
-    path = folder / gpu / f"{name}.nc"
+def read_kept(name: str, gpu: str, folder: Path | None = None) -> xr.Dataset:
+    """Read what was kept of one GPU: no variables, and the reason, if nothing was."""
+    path = _kept_path(name, gpu, folder)
     if path.exists():
         return read_dataset(path)
     missing = f"data/measured/{gpu}/{path.name}"
     return not_run({name: f"nothing is measured of this GPU yet, there is no {missing}"})
 
 
-def read_all_kept(name: str, folder: Path = MEASURED) -> dict[str, xr.Dataset]:
-    """What was kept of each GPU that something was kept of, in the order of `params/gpus.yaml`."""
+def read_all_kept(name: str, folder: Path | None = None) -> dict[str, xr.Dataset]:
+    """Read what was kept of each GPU, in the order of `params/gpus.yaml`."""
     return {
         gpu: read_dataset(path)
         for gpu in read_gpus()
-        if (path := folder / gpu / f"{name}.nc").exists()
+        if (path := _kept_path(name, gpu, folder)).exists()
     }
+
+
+def _kept_path(name: str, gpu: str, folder: Path | None) -> Path:
+    """Return a file of `folder`, by default the user's own or else the package's."""
+    return folder / gpu / f"{name}.nc" if folder else find(f"{_FOLDER}/{gpu}/{name}.nc")
 
 
 def by_gpu(

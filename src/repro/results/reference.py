@@ -6,11 +6,14 @@ from pathlib import Path
 import xarray as xr
 
 from repro.atomic import replacing
-from repro.paths import ROOT
+from repro.paths import HOME, find
 from repro.results.cells import cells
 from repro.results.store import not_run, read_dataset
 
-REFERENCE = ROOT / "data" / "reference"
+_FOLDER = "data/reference"
+REFERENCE = find(_FOLDER)
+# A new reference run goes here.
+OWN_REFERENCE = HOME / _FOLDER
 SOURCE = "testbed"
 # What figures and quantities need; series in time, messages and samples are left out.
 _KEPT = (
@@ -27,7 +30,7 @@ _KEPT = (
 _DESCRIBED = ("title", "published_in", "experiment", "profile", "provenance", "not_run")
 
 
-def keep_reference(name: str, results: xr.Dataset, folder: Path = REFERENCE) -> Path:
+def keep_reference(name: str, results: xr.Dataset, folder: Path = OWN_REFERENCE) -> Path:
     """Write an experiment's means over iterations, and its cells with intervals, for git.
 
     Parameters

@@ -5,8 +5,10 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
+from repro.extras import missing_part
 from repro.testbed.enter import REFUSED
 
 ENTER = (sys.executable, "-m", "repro.testbed.enter")
@@ -27,6 +29,8 @@ def testbed_ability() -> Ability:
     """Build a small network in a process of its own: entering namespaces cannot be undone."""
     if sys.platform != "linux":
         return Ability(False, NOT_LINUX)
+    if find_spec("pyroute2") is None:
+        return Ability(False, str(missing_part("pyroute2")))
     result = subprocess.run(
         [*ENTER, "-m", "repro.testbed.probe"], capture_output=True, text=True, check=False
     )

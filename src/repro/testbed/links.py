@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from pyroute2.netlink.exceptions import NetlinkError
-
 from repro.catalog.systems.topology import Topology
 from repro.errors import NotRunHere
 from repro.observe.nic import interface_bytes
@@ -80,6 +78,8 @@ def build_network(topology: Topology) -> Iterator[Network]:
     NotRunHere
         The kernel lacks veth, bridge or tbf, or the caller may not create them.
     """
+    from pyroute2.netlink.exceptions import NetlinkError
+
     created: list[Namespace] = []
     try:
         try:
@@ -211,6 +211,8 @@ def set_fabric_latency(network: Network, latency_s: float) -> float:
 
 def _has_netem(namespace: Namespace) -> bool:
     """Whether the kernel can emulate latency; tried on a loopback nobody uses."""
+    from pyroute2.netlink.exceptions import NetlinkError
+
     index = namespace.netlink.link_lookup(ifname="lo")[0]
     try:
         namespace.netlink.tc("add", "netem", index=index, delay=1000)

@@ -4,10 +4,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-
-from pyroute2 import IPRoute
+from typing import TYPE_CHECKING
 
 from repro.testbed.kernel import CLONE_NEWNET, enter_network, unshare
+
+if TYPE_CHECKING:
+    from pyroute2 import IPRoute
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Namespace:
     """
 
     fd: int
-    netlink: IPRoute
+    netlink: "IPRoute"
     counters_fd: int
 
     def close(self) -> None:
@@ -32,6 +34,9 @@ class Namespace:
 
 def create_namespace() -> Namespace:
     """Create a network namespace with its loopback up; the caller stays where it is."""
+    # The package's base installation reads what ranks recorded, and has no pyroute2.
+    from pyroute2 import IPRoute
+
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
         unshare(CLONE_NEWNET)

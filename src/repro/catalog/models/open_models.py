@@ -4,8 +4,7 @@ from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from repro.catalog.reading import Entry, choose, read_yaml
-from repro.paths import PARAMS
+from repro.catalog.reading import Entry, choose, read_params
 
 
 class DecoderShape(Entry):
@@ -119,7 +118,7 @@ class OpenModel(Entry):
 
 def read_open_models() -> dict[str, OpenModel]:
     """Read all open-weight models by name, in the order of the file."""
-    models: dict[str, OpenModel] = read_yaml(PARAMS / "open_models.yaml", dict[str, OpenModel])
+    models: dict[str, OpenModel] = read_params("open_models.yaml", dict[str, OpenModel])
     return models
 
 

@@ -4,8 +4,7 @@ from typing import Any, Literal
 
 from pydantic import PositiveInt, model_validator
 
-from repro.catalog.reading import Entry, choose, read_yaml
-from repro.paths import PARAMS
+from repro.catalog.reading import Entry, choose, read_params
 
 Family = Literal["gpt", "bert", "t5"]
 
@@ -81,7 +80,7 @@ class Model(Entry):
 
 def read_models() -> dict[str, Model]:
     """Read all models by name, in the order of the file."""
-    models: dict[str, Model] = read_yaml(PARAMS / "models.yaml", dict[str, Model])
+    models: dict[str, Model] = read_params("models.yaml", dict[str, Model])
     return models
 
 

@@ -6,11 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from repro.catalog.reading import Entry, choose, read_yaml
+from repro.catalog.reading import Entry, choose, read_params
 from repro.catalog.studies.selection import SOURCES, choose_several
 from repro.catalog.systems.clusters import Cluster, cluster, read_clusters
 from repro.catalog.systems.protocols import read_protocols, read_transports
-from repro.paths import PARAMS
 
 # Process groups: one of all ranks; one per node; one per GPU index, with that GPU of every node.
 Layout = Literal["world", "node", "rail"]
@@ -86,7 +85,7 @@ class Collectives(Entry):
 
 def read_collectives_sweep() -> Collectives:
     """Read the sweeps of collectives."""
-    value: Collectives = read_yaml(PARAMS / "collectives.yaml", Collectives)
+    value: Collectives = read_params("collectives.yaml", Collectives)
     return value
 
 

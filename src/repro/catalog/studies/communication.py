@@ -3,9 +3,8 @@
 from pydantic import PositiveInt
 
 from repro.catalog.models.papers import Shape
-from repro.catalog.reading import Entry, read_yaml
+from repro.catalog.reading import Entry, read_params
 from repro.catalog.studies.experiments import ExperimentName
-from repro.paths import PARAMS
 
 
 class GptModel(Entry):
@@ -51,5 +50,5 @@ class CommunicationStudy(Entry):
 
 def read_communication_study() -> CommunicationStudy:
     """Read the parameters of the study."""
-    value: CommunicationStudy = read_yaml(PARAMS / "communication.yaml", CommunicationStudy)
+    value: CommunicationStudy = read_params("communication.yaml", CommunicationStudy)
     return value

@@ -4,9 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from repro.catalog.reading import Entry, choose, read_yaml
+from repro.catalog.reading import Entry, choose, read_params
 from repro.catalog.systems.gpus import Gpu, gpu
-from repro.paths import PARAMS
 
 
 class Throughput(Entry):
@@ -114,5 +113,5 @@ class CompressedTraining(Entry):
 
 def read_compressed_training() -> CompressedTraining:
     """Read the parameters of the study."""
-    value: CompressedTraining = read_yaml(PARAMS / "compressed_training.yaml", CompressedTraining)
+    value: CompressedTraining = read_params("compressed_training.yaml", CompressedTraining)
     return value

@@ -3,9 +3,8 @@
 from pydantic import PositiveFloat, PositiveInt
 
 from repro.catalog.parallel.codecs import Compression
-from repro.catalog.reading import Entry, read_yaml
+from repro.catalog.reading import Entry, read_params
 from repro.catalog.studies.experiments import ExperimentName
-from repro.paths import PARAMS
 
 
 class TrainingSetup(Entry):
@@ -69,5 +68,5 @@ class CompressionStudy(Entry):
 
 def read_compression_study() -> CompressionStudy:
     """Read the parameters of the study."""
-    value: CompressionStudy = read_yaml(PARAMS / "compression.yaml", CompressionStudy)
+    value: CompressionStudy = read_params("compression.yaml", CompressionStudy)
     return value

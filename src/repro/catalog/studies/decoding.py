@@ -5,8 +5,7 @@ from typing import Literal
 from pydantic import PositiveInt
 
 from repro.catalog.models.open_models import DecoderShape
-from repro.catalog.reading import Entry, choose, read_yaml
-from repro.paths import PARAMS
+from repro.catalog.reading import Entry, choose, read_params
 
 Weights = Literal["bf16", "int8"]
 
@@ -52,5 +51,5 @@ class Decoding(Entry):
 
 def read_decoding() -> Decoding:
     """Read `params/decoding.yaml`."""
-    value: Decoding = read_yaml(PARAMS / "decoding.yaml", Decoding)
+    value: Decoding = read_params("decoding.yaml", Decoding)
     return value

@@ -7,10 +7,9 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from repro.catalog.models.papers import read_models
 from repro.catalog.models.trainable import Trainable, trainable_models
-from repro.catalog.reading import Entry, choose, read_yaml
+from repro.catalog.reading import Entry, choose, read_params
 from repro.catalog.systems.clusters import cluster, read_clusters
 from repro.errors import ReproError
-from repro.paths import PARAMS
 
 ExperimentName = Literal[
     "strong_scaling",
@@ -182,7 +181,7 @@ class Experiment(Entry):
 
 def experiment(name: str) -> Experiment:
     """Read an experiment by its name."""
-    value: Experiment = read_yaml(PARAMS / f"{name}.yaml", Experiment)
+    value: Experiment = read_params(f"{name}.yaml", Experiment)
     return value
 
 

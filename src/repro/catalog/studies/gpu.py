@@ -6,11 +6,10 @@ from typing import Literal
 from pydantic import PositiveFloat, PositiveInt
 
 from repro.catalog.models.dlrm import DlrmShape
-from repro.catalog.reading import Entry, read_yaml
+from repro.catalog.reading import Entry, read_params
 from repro.catalog.studies.operator_benchmarks import Sizes
 from repro.catalog.studies.operators import TOUCHED_ONCE, Grids, TableSets
 from repro.catalog.systems.nodes import Attention, Precision
-from repro.paths import PARAMS
 
 GpuWeights = Literal["bf16", "fp8"]
 
@@ -128,5 +127,5 @@ class GpuStudy(Entry):
 
 def read_gpu_study() -> GpuStudy:
     """Read `params/gpu.yaml`."""
-    value: GpuStudy = read_yaml(PARAMS / "gpu.yaml", GpuStudy)
+    value: GpuStudy = read_params("gpu.yaml", GpuStudy)
     return value

@@ -5,7 +5,7 @@ from typing import Self
 from pydantic import PositiveFloat, PositiveInt, model_validator
 
 from repro.catalog.models.dlrm import DlrmShape, Table, random_tables
-from repro.catalog.reading import Entry, choose, read_yaml
+from repro.catalog.reading import Entry, choose, read_params
 from repro.catalog.studies.operator_benchmarks import (
     BATCHED_MATMUL_LAYOUTS,
     BY_ELEMENTS,
@@ -17,7 +17,6 @@ from repro.catalog.studies.operator_benchmarks import (
     STRIDED,
     Sizes,
 )
-from repro.paths import PARAMS
 
 # Operators whose operands an iteration uses once.
 TOUCHED_ONCE = ("embedding", "_fused_adamw_/1", "linalg_vector_norm/1", "zero_/1")
@@ -168,5 +167,5 @@ class OperatorStudy(Entry):
 
 def read_operator_study() -> OperatorStudy:
     """Read `params/operator_study.yaml`."""
-    value: OperatorStudy = read_yaml(PARAMS / "operator_study.yaml", OperatorStudy)
+    value: OperatorStudy = read_params("operator_study.yaml", OperatorStudy)
     return value

@@ -5,11 +5,10 @@ from typing import Literal
 from pydantic import PositiveFloat, PositiveInt
 
 from repro.catalog.parallel.partitions import Scheme
-from repro.catalog.reading import Entry, choose, read_yaml
+from repro.catalog.reading import Entry, choose, read_params
 from repro.catalog.studies.communication import GptModel
 from repro.catalog.studies.experiments import ExperimentName
 from repro.catalog.systems.topology import Topology
-from repro.paths import PARAMS
 
 Overlap = Literal["none", "passes", "all"]
 Recompute = Literal["none", "selective", "full"]
@@ -88,5 +87,5 @@ class PartitionStudy(Entry):
 
 def read_partition_study() -> PartitionStudy:
     """Read the parameters of the study."""
-    value: PartitionStudy = read_yaml(PARAMS / "hierarchical_zero.yaml", PartitionStudy)
+    value: PartitionStudy = read_params("hierarchical_zero.yaml", PartitionStudy)
     return value

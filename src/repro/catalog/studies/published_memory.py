@@ -3,8 +3,7 @@
 from typing import Literal
 
 from repro.catalog.models.papers import Shape
-from repro.catalog.reading import Entry, read_yaml
-from repro.paths import PARAMS
+from repro.catalog.reading import Entry, read_params
 
 
 class PublishedModel(Entry):
@@ -31,5 +30,5 @@ class PublishedMemory(Entry):
 
 def read_published_memory() -> PublishedMemory:
     """Read `params/memory.yaml`."""
-    value: PublishedMemory = read_yaml(PARAMS / "memory.yaml", PublishedMemory)
+    value: PublishedMemory = read_params("memory.yaml", PublishedMemory)
     return value

@@ -2,11 +2,10 @@
 
 from pydantic import field_validator
 
-from repro.catalog.reading import Entry, choose, read_yaml
+from repro.catalog.reading import Entry, choose, read_params
 from repro.catalog.systems.gpus import Gpu, gpu
 from repro.catalog.systems.protocols import read_protocols
 from repro.catalog.systems.topology import Topology
-from repro.paths import PARAMS
 
 
 class Cluster(Entry):
@@ -48,7 +47,7 @@ class Cluster(Entry):
 
 def read_clusters() -> dict[str, Cluster]:
     """Read all clusters by name."""
-    clusters: dict[str, Cluster] = read_yaml(PARAMS / "clusters.yaml", dict[str, Cluster])
+    clusters: dict[str, Cluster] = read_params("clusters.yaml", dict[str, Cluster])
     return clusters
 
 

@@ -5,9 +5,8 @@ from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from repro.catalog.reading import Entry, choose, read_yaml
+from repro.catalog.reading import Entry, choose, read_params
 from repro.errors import ReproError
-from repro.paths import PARAMS
 
 Generation = Literal["volta", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"]
 # Generations with units for matmuls whose operands have one scale per 32 elements (MX formats).
@@ -65,7 +64,7 @@ class Gpu(Entry):
 
 def read_gpus() -> dict[str, Gpu]:
     """Read all GPUs by name, in the order of the file."""
-    gpus: dict[str, Gpu] = read_yaml(PARAMS / "gpus.yaml", dict[str, Gpu])
+    gpus: dict[str, Gpu] = read_params("gpus.yaml", dict[str, Gpu])
     return gpus
 
 

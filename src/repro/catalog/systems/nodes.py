@@ -5,9 +5,8 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from repro.catalog.reading import Entry, choose, read_yaml
+from repro.catalog.reading import Entry, choose, read_params
 from repro.catalog.systems.protocols import read_transports
-from repro.paths import PARAMS
 
 Precision = Literal["fp32", "bf16", "fp16"]
 Attention = Literal["megatron", "torch", "transformer-engine"]
@@ -79,5 +78,5 @@ class Nodes(Entry):
 
 def read_nodes() -> Nodes:
     """Read the nodes that `params/nodes.yaml` describes."""
-    value: Nodes = read_yaml(PARAMS / "nodes.yaml", Nodes)
+    value: Nodes = read_params("nodes.yaml", Nodes)
     return value

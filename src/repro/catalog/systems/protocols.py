@@ -4,8 +4,7 @@ from typing import Literal
 
 from pydantic import PositiveFloat
 
-from repro.catalog.reading import Entry, choose, read_yaml
-from repro.paths import PARAMS
+from repro.catalog.reading import Entry, choose, read_params
 
 LinkLayer = Literal["InfiniBand", "Ethernet"]
 
@@ -58,8 +57,8 @@ class Variant(Entry):
 
 def read_transports() -> dict[str, Protocol | Variant]:
     """Read all protocols that real nodes can use, by name, in the order of the file."""
-    protocols: dict[str, Protocol | Variant] = read_yaml(
-        PARAMS / "protocols.yaml", dict[str, Protocol | Variant]
+    protocols: dict[str, Protocol | Variant] = read_params(
+        "protocols.yaml", dict[str, Protocol | Variant]
     )
     return protocols
 

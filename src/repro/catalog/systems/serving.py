@@ -2,8 +2,7 @@
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from repro.catalog.reading import Entry, read_yaml
-from repro.paths import PARAMS
+from repro.catalog.reading import Entry, read_params
 
 
 class ServingCosts(Entry):
@@ -83,7 +82,7 @@ class ServingStack(Entry):
 
 def read_serving_stacks() -> dict[str, ServingStack]:
     """Read all serving software by name, in the order of the file."""
-    stacks: dict[str, ServingStack] = read_yaml(PARAMS / "serving.yaml", dict[str, ServingStack])
+    stacks: dict[str, ServingStack] = read_params("serving.yaml", dict[str, ServingStack])
     return stacks
 
 

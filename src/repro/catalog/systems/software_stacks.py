@@ -4,8 +4,7 @@ from typing import Literal
 
 from pydantic import NonNegativeFloat
 
-from repro.catalog.reading import Entry, read_yaml
-from repro.paths import PARAMS
+from repro.catalog.reading import Entry, read_params
 
 
 class Launches(Entry):
@@ -44,7 +43,7 @@ class Stack(Entry):
 
 def read_stacks() -> dict[str, Stack]:
     """Read all training software by name, in the order of the file."""
-    stacks: dict[str, Stack] = read_yaml(PARAMS / "stacks.yaml", dict[str, Stack])
+    stacks: dict[str, Stack] = read_params("stacks.yaml", dict[str, Stack])
     return stacks
 
 

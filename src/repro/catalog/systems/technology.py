@@ -4,8 +4,7 @@ from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from repro.catalog.reading import Entry, read_yaml
-from repro.paths import PARAMS
+from repro.catalog.reading import Entry, read_params
 
 
 class ProcessNode(Entry):
@@ -84,5 +83,5 @@ class Technology(Entry):
 
 def read_technology() -> Technology:
     """Read `params/technology.yaml`."""
-    value: Technology = read_yaml(PARAMS / "technology.yaml", Technology)
+    value: Technology = read_params("technology.yaml", Technology)
     return value

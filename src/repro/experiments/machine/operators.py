@@ -42,7 +42,7 @@ from repro.experiments.machine.own_ranks import Turn, run_ranks, take_turns
 from repro.experiments.runs import testbed_run
 from repro.logs.operator_trace import TracedOperator, read_operator_trace
 from repro.observe.environment import provenance
-from repro.paths import ENWIKI, PARAMS
+from repro.paths import ENWIKI, find
 from repro.predict.operators.retimed import FEWER, JUDGED
 
 # Loads a batch, and returns the iteration on it, which returns its seconds.
@@ -181,7 +181,7 @@ def _loads(study: OperatorStudy, scratch: Path) -> Iterator[tuple[tuple[str, str
     from repro.train.training import set_up
 
     alone = Profile(models=(), gpus=(1,), warmup=1, iterations=1)
-    split = read_corpus_config(PARAMS / "corpus.yaml").split
+    split = read_corpus_config(find("params/corpus.yaml")).split
     for name in study.models:
         run = testbed_run(name, alone, ENWIKI, split, micro_batch_size=study.micro_batch_size)
         fewer = replace(run, micro_batch_size=run.micro_batch_size // SAMPLE_DIVISOR)

@@ -17,7 +17,6 @@ from repro.predict.calibration.link_fitting import rounded
 from repro.predict.calibration.robust import most_probable
 from repro.predict.fused.iteration import iteration_times_s
 from repro.predict.fused.parameters import (
-    FUSED,
     KINDS,
     FusedCalibration,
     FusedParameters,
@@ -120,7 +119,7 @@ def calibrate_fused(table: pd.DataFrame, source: str) -> FusedCalibration:
     )
 
 
-def write_fused(value: FusedCalibration, path: Path = FUSED) -> None:
+def write_fused(value: FusedCalibration, path: Path) -> None:
     """Write a calibration as YAML with numbers of four digits."""
     lines = "# Written by `repro calibrate`; what each is: repro.predict.fused.parameters.\n"
     text = yaml.safe_dump(rounded(value.model_dump(mode="json")), sort_keys=False)

@@ -15,7 +15,6 @@ from repro.predict.calibration.link_fitting import rounded
 from repro.predict.operators.measured import (
     KINDS,
     MEASURED,
-    OPERATORS,
     MeasuredOperator,
     interpolator,
     rates,
@@ -140,7 +139,7 @@ def fit_operators() -> list[MeasuredOperator]:
     return found
 
 
-def write_operators(found: list[MeasuredOperator], path: Path = OPERATORS) -> None:
+def write_operators(found: list[MeasuredOperator], path: Path) -> None:
     """Write them as YAML, with numbers of four digits."""
     lines = "# Written by `repro calibrate`; what each cost is: repro.predict.operators.kernels.\n"
     content = rounded([one.model_dump(mode="json") for one in found])

@@ -16,7 +16,7 @@ from repro.predict.calibration.link_fitting import rounded
 from repro.predict.calibration.robust import most_probable
 from repro.predict.parameters import Prior
 from repro.predict.serving.latency import Passes, latency, passes
-from repro.predict.serving.parameters import FITTED, ServingFit
+from repro.predict.serving.parameters import ServingFit
 from repro.predict.serving.reading import ServingRows, serving_rows
 from repro.predict.workload import Array
 
@@ -117,7 +117,7 @@ def calibrate_serving(table: pd.DataFrame, source: str) -> dict[str, ServingFit]
     return found
 
 
-def write_serving(found: Mapping[str, ServingFit], path: Path = FITTED) -> None:
+def write_serving(found: Mapping[str, ServingFit], path: Path) -> None:
     """Write it as YAML with numbers of four digits."""
     lines = "# Written by `repro calibrate`; what each cost is: repro.catalog.systems.serving.\n"
     content = {name: rounded(one.model_dump(mode="json")) for name, one in found.items()}

@@ -7,16 +7,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat
 
-from repro.catalog.reading import Entry, read_yaml
+from repro.catalog.reading import Entry, read_params
 from repro.catalog.systems.gpus import Gpu, read_gpus
 from repro.catalog.systems.software_stacks import read_stacks
-from repro.paths import PARAMS
 from repro.predict.fused.run import GENERATIONS, PRECISIONS, Run
 from repro.predict.operators.measured import operator_costs
 from repro.predict.parameters import TRANSFER, Residuals
 from repro.predict.workload import Array
 
-FUSED = PARAMS / "fused.yaml"
+FUSED = "fused.yaml"
 # Kinds of runs, whose residuals are told apart.
 KINDS = ("replicas", "sharded parameters", "mixtures of experts")
 # What a GPU adds to the half width whose maker has no run at all: large products in bf16 reach 620
@@ -90,7 +89,7 @@ def read_fused() -> FusedCalibration:
     ReproError
         The file is missing or not valid.
     """
-    value: FusedCalibration = read_yaml(FUSED, FusedCalibration)
+    value: FusedCalibration = read_params(FUSED, FusedCalibration)
     return value
 
 

@@ -29,11 +29,11 @@ from pydantic import PositiveFloat, PositiveInt
 from repro.catalog.reading import Entry, read_yaml
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
-from repro.paths import PARAMS
+from repro.paths import find
 from repro.predict.parameters import Prior, Residuals
 from repro.predict.workload import Array
 
-LINKS = PARAMS / "links.yaml"
+LINKS = "links.yaml"
 
 # What is known of a row's prediction decides which residuals its interval is taken from.
 STARTUP, TRANSFER = "mostly start-up", "mostly transfer"
@@ -117,15 +117,15 @@ class LinkCalibration(Entry):
     networks: tuple[NetworkCalibration, ...]
 
 
-def read_links(path: Path = LINKS) -> LinkCalibration:
-    """The calibrated networks.
+def read_links(path: Path | None = None) -> LinkCalibration:
+    """Read the calibrated networks, by default of `params/links.yaml`.
 
     Raises
     ------
     ReproError
         The file is missing or not valid.
     """
-    value: LinkCalibration = read_yaml(path, LinkCalibration)
+    value: LinkCalibration = read_yaml(path or find(f"params/{LINKS}"), LinkCalibration)
     return value
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 from scipy.interpolate import RBFInterpolator
 
-from repro.catalog.reading import Entry, read_yaml
+from repro.catalog.reading import Entry, read_params
 from repro.catalog.systems.gpus import Gpu, find_gpu_name, gpu, read_gpus
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
-from repro.paths import PARAMS, PUBLISHED
+from repro.paths import PUBLISHED
 from repro.predict.network.links import steps
 from repro.predict.operators.kernels import (
     AttentionCosts,
@@ -30,7 +30,7 @@ from repro.predict.operators.kernels import (
 )
 from repro.predict.workload import Array
 
-OPERATORS = PARAMS / "operators.yaml"
+OPERATORS = "operators.yaml"
 MEASURED = PUBLISHED / "operators"
 # Generations whose kernels another one's are taken to be like, where none of its own was measured.
 _ALIKE = dict.fromkeys(("volta", "ada", "cdna2", "cdna3", "cdna4"), "ampere")
@@ -169,7 +169,7 @@ def read_operators() -> list[MeasuredOperator]:
     ReproError
         The file is missing or not valid.
     """
-    found: list[MeasuredOperator] = read_yaml(OPERATORS, list[MeasuredOperator])
+    found: list[MeasuredOperator] = read_params(OPERATORS, list[MeasuredOperator])
     return found
 
 

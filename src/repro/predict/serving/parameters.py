@@ -1,14 +1,13 @@
 """Engines by name, and what the costs of some software were calibrated to
 (`params/serving_fit.yaml`)."""
 
-from repro.catalog.reading import Entry, choose, read_yaml
+from repro.catalog.reading import Entry, choose, read_params
 from repro.catalog.systems.gpus import Gpu
 from repro.catalog.systems.serving import ServingCosts, read_serving_stacks
-from repro.paths import PARAMS
 from repro.predict.parameters import TRANSFER, Residuals
 from repro.predict.serving.served import Engine, precision
 
-FITTED = PARAMS / "serving_fit.yaml"
+FITTED = "serving_fit.yaml"
 
 
 class ServingFit(Entry):
@@ -29,7 +28,7 @@ def read_fits() -> dict[str, ServingFit]:
     ReproError
         The file is missing or not valid.
     """
-    fits: dict[str, ServingFit] = read_yaml(FITTED, dict[str, ServingFit])
+    fits: dict[str, ServingFit] = read_params(FITTED, dict[str, ServingFit])
     return fits
 
 

@@ -10,11 +10,10 @@ from pydantic import PositiveInt
 
 from repro.catalog.models.papers import Shape, model
 from repro.catalog.phases import PHASES
-from repro.catalog.reading import Entry, read_yaml
+from repro.catalog.reading import Entry, read_params
 from repro.catalog.studies.experiments import experiment
 from repro.catalog.systems.clusters import Cluster, cluster
 from repro.errors import ReproError
-from repro.paths import PARAMS
 from repro.predict.calibration.interval import LEVEL, draw_parameters, without_columns
 from repro.predict.network.machine import machine
 from repro.predict.parameters import Parameters, calibration
@@ -107,7 +106,7 @@ class Split:
 
 def read_larger_models() -> LargerModels:
     """The larger models and how they are trained."""
-    models: LargerModels = read_yaml(PARAMS / "larger_models.yaml", LargerModels)
+    models: LargerModels = read_params("larger_models.yaml", LargerModels)
     return models
 
 

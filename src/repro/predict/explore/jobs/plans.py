@@ -14,7 +14,7 @@ from repro.catalog.systems.clusters import Cluster, read_clusters
 from repro.catalog.systems.protocols import Protocol, read_protocols
 from repro.errors import ReproError
 from repro.observe.environment import provenance
-from repro.paths import ROOT
+from repro.paths import HOME
 from repro.predict.calibration.interval import LEVEL, half_width
 from repro.predict.explore.jobs.sweep import predict
 from repro.predict.network.machine import Machine, machine
@@ -296,7 +296,7 @@ def save_plans(job: Job, best: pd.DataFrame, output: str = "") -> Path:
             ),
         )
     )
-    path = ROOT / (output or f"results/adhoc/what_if-{job.name}.nc")
+    path = HOME / (output or f"results/adhoc/what_if-{job.name}.nc")
     write_dataset(dataset, path)
     return path
 
