@@ -18,14 +18,17 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from difflib import unified_diff
 from functools import cache
 from pathlib import Path
 
 from repro.claims.experiments.quantities import TESTS
-from repro.claims.reference import judge_reference
+from repro.claims.findings import Judgement
+from repro.claims.published import documented_claims
+from repro.claims.reference import judge_reference, keep_verdicts
 from repro.claims.shown.observations import OBSERVATIONS
-from repro.claims.verdicts import Judgement, documented_claims
+from repro.claims.verdicts import judge
 from repro.figures.compared import compared_figures
 from repro.figures.disk import save_figure
 from repro.paths import PUBLISHED, ROOT
@@ -219,12 +222,24 @@ def differences() -> list[str]:
     return lines
 
 
+def _renew_predictions() -> None:
+    """Predict all claims again, beside the kept findings of the reference run."""
+    now = judge(documented_claims(), {})
+    names = [name for name in Judgement.__dataclass_fields__ if name.startswith("predicted")]
+    keep_verdicts(
+        replace(kept, **{name: getattr(new, name) for name in names})
+        for kept, new in zip(_judgements(), now, strict=True)
+    )
+    _judgements.cache_clear()
+
+
 def main() -> int:
     """Renew all pages and the figure of the README, or list differences with `--check`."""
     if "--check" in sys.argv:
         found = differences()
         print("\n".join(found) or "all numbers agree with their sources")
         return bool(found)
+    _renew_predictions()
     for path in PAGES:
         path.write_text(renewed(path.read_text(encoding="utf-8")), encoding="utf-8")
     headlines = compared_figures(_judgements())[0]

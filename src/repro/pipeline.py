@@ -24,10 +24,10 @@ from repro.errors import ReproError
 from repro.launch.following import follows
 from repro.observe.environment import has_cpu_quota
 from repro.paths import HOME, RESULTS, ROOT, require_clone
-from repro.results.reference import REFERENCE
+from repro.results.reference import OWN_REFERENCE
 
 # Seconds by profile and stage.
-_TIMES, _KEPT_TIMES = (folder / "stage_times.json" for folder in (RESULTS, REFERENCE))
+_TIMES, _KEPT_TIMES = (folder / "stage_times.json" for folder in (RESULTS, OWN_REFERENCE))
 _PROFILE = ROOT / "params" / "pipeline.yaml"
 _DVC = ("dvc", "--wait-for-lock", "repro")
 _PREMEASURE = (sys.executable, "-m", "repro.experiments.ahead")

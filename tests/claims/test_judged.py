@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
+from repro.claims.findings import Judgement
 from repro.claims.judged import read_judgements
-from repro.claims.verdicts import Judgement
 from repro.errors import ReproError
 
 _ONE = Judgement(

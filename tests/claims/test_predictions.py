@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from repro.claims.experiments.quantities import TESTS
-from repro.claims.published import read_claims
+from repro.claims.findings import Judgement
+from repro.claims.published import documented_claims, read_claims
 from repro.claims.studies.predictions import PREDICTIONS
-from repro.claims.verdicts import Judgement, documented_claims, judge
+from repro.claims.verdicts import judge
 
 pytestmark = pytest.mark.slow
 

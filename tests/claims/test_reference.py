@@ -6,6 +6,7 @@ import pytest
 import xarray as xr
 
 from repro.catalog.studies.selection import select
+from repro.claims.published import documented_claims
 from repro.claims.reference import (
     agreement,
     compare,
@@ -14,7 +15,7 @@ from repro.claims.reference import (
     reference_run,
 )
 from repro.claims.shown.answers import answers
-from repro.claims.verdicts import documented_claims, judge
+from repro.claims.verdicts import judge
 from repro.errors import ReproError
 from repro.experiments.look_up import look_up
 from repro.observe.environment import provenance
@@ -37,7 +38,7 @@ def results(made_up_results: xr.Dataset) -> dict[str, xr.Dataset]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, results: dict[str, xr.Dataset]) -> Path:
     kept = tmp_path_factory.mktemp("reference")
-    keep_run(results, kept)
+    keep_run(results, judge(documented_claims(), results), kept)
     return kept
 
 
@@ -63,7 +64,23 @@ def test_verdicts_are_those_of_the_run(folder: Path, results: dict[str, xr.Datas
         assert (kept.verdict, kept.reason) == (measured[kept.id].verdict, measured[kept.id].reason)
         value = measured[kept.id].testbed
         assert kept.testbed == (None if value is None else pytest.approx(value, rel=1e-4))
-        assert kept.predicted == measured[kept.id].predicted
+        predicted = measured[kept.id].predicted
+        assert kept.predicted == (None if predicted is None else pytest.approx(predicted, rel=1e-4))
+
+
+def test_the_predictions_kept_in_git_are_the_models() -> None:
+    """After a change of the model, `python docs/renew.py` renews them."""
+    kept = {j.id: j for j in judge_reference(documented_claims())}
+    for now in judge(documented_claims(), {}):
+        found = kept[now.id]
+        assert (found.predicted_verdict, found.predicted_reason) == (
+            now.predicted_verdict,
+            now.predicted_reason,
+        )
+        ends = (now.predicted, *(now.predicted_interval or ()))
+        assert (found.predicted, *(found.predicted_interval or ())) == tuple(
+            None if end is None else pytest.approx(end, rel=1e-5) for end in ends
+        )
 
 
 def test_a_run_agrees_with_itself_and_a_slower_one_does_not(
@@ -100,5 +117,5 @@ def test_without_one_a_line_says_so(tmp_path: Path, results: dict[str, xr.Datase
         with pytest.raises(ReproError, match="no reference run is kept"):
             ask()
     with pytest.raises(ReproError, match="gpt350m: nothing was measured to keep"):
-        keep_run({"gpt350m": not_run({"testbed": "no root"})}, tmp_path)
+        keep_run({"gpt350m": not_run({"testbed": "no root"})}, [], tmp_path)
     assert not list(tmp_path.iterdir())

@@ -6,11 +6,12 @@ import pytest
 import xarray as xr
 from rich.console import Console, RenderableType
 
-from repro.claims.published import read_claims
+from repro.claims.findings import Judgement
+from repro.claims.published import DOCUMENTS, read_claims
 from repro.claims.shown.observations import OBSERVATIONS, observation_of
 from repro.claims.shown.selection import asked_claims, check_verdict, with_verdict
 from repro.claims.shown.terminal import card, overview, rows
-from repro.claims.verdicts import DOCUMENTS, Judgement, judge_claims
+from repro.claims.verdicts import judge_claims
 from repro.errors import ReproError
 
 pytestmark = pytest.mark.slow

@@ -10,9 +10,10 @@ import xarray as xr
 from repro.catalog.systems.protocols import read_protocols
 from repro.claims.experiments.definitions import Quantity, Statement
 from repro.claims.experiments.quantities import TESTS
+from repro.claims.findings import Judgement
 from repro.claims.published import read_claims
 from repro.claims.shown.table import frame
-from repro.claims.verdicts import Judgement, judge_claims, judge_point
+from repro.claims.verdicts import judge_claims, judge_point
 from repro.paths import PUBLISHED
 from repro.results.store import not_run
 

@@ -27,7 +27,8 @@ if __name__ == "__main__":
         sys.path.insert(0, str(Path(__file__).parents[1]))
         from made_up import made_up_experiment
 
-        from repro.claims.verdicts import documented_claims, judge
+        from repro.claims.published import documented_claims
+        from repro.claims.verdicts import judge
         from repro.figures.compared import compared_figures
         from repro.figures.experiments.every import every_figure, save_figures
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from repro.claims.verdicts import Judgement
+from repro.claims.findings import Judgement
 from repro.errors import ReproError
 from repro.paths import RESULTS
 

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from repro.paths import PUBLISHED
 
+# The documents whose claims are judged; the others are about other clusters and models.
+DOCUMENTS = ("hoti2023", "micro2024", "gpt350m", "abstracts", "perfmodel")
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -47,6 +50,11 @@ def read_claims() -> list[Claim]:
             )
             for row in csv.DictReader(file)
         ]
+
+
+def documented_claims() -> list[Claim]:
+    """All claims of the documents under study, also those that nothing here answers yet."""
+    return [claim for claim in read_claims() if claim.source in DOCUMENTS]
 
 
 def read_sources() -> dict[str, str]:

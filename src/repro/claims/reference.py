@@ -1,7 +1,6 @@
 """The reference run's verdicts, and whether one's own run agrees with it."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,8 @@ import xarray as xr
 
 from repro.atomic import replacing
 from repro.catalog.studies.experiments import EXPERIMENTS
+from repro.claims.findings import Finding, Judgement, judgement, unanswered
 from repro.claims.published import Claim
-from repro.claims.verdicts import Judgement, documented_claims, judge
 from repro.errors import ReproError
 from repro.results.cells import cell_table, cells
 from repro.results.reference import (
@@ -25,11 +24,25 @@ from repro.results.reference import (
 from repro.results.store import has_runs, why_not_run
 
 _VERDICTS = "claims.csv"
-_COLUMNS = ["id", "testbed", "low", "high", "verdict", "reason"]
+_FOUND = ("value", "low", "high", "verdict", "reason")
+_COLUMNS = [f"{source}_{part}" for source in ("predicted", "testbed") for part in _FOUND]
+_NONE = (None, None)
+_NO_NODES = unanswered("the reference run is one of the testbed")
 
 
-def keep_run(results: Mapping[str, xr.Dataset], folder: Path = OWN_REFERENCE) -> list[Path]:
+def keep_run(
+    results: Mapping[str, xr.Dataset],
+    judgements: Iterable[Judgement],
+    folder: Path = OWN_REFERENCE,
+) -> list[Path]:
     """Write a run's means, intervals and verdicts into small files for git.
+
+    Parameters
+    ----------
+    results
+        Datasets by experiment.
+    judgements
+        Claims as judged on them.
 
     Raises
     ------
@@ -40,22 +53,29 @@ def keep_run(results: Mapping[str, xr.Dataset], folder: Path = OWN_REFERENCE) ->
     for name, dataset in measured.items():
         if not has_runs(dataset) or SOURCE not in dataset["source"].values:
             reason = why_not_run(dataset) or f"not on source {SOURCE}"
-            raise ReproError(f"{name}: nothing was measured to keep ({reason}); run `make repro`")
-    rows = [
-        (j.id, j.testbed, *(j.interval or (None, None)), j.verdict, j.reason)
-        for j in judge(documented_claims(), results)
-    ]
+            raise ReproError(f"{name}: nothing was measured to keep ({reason}); fix: make repro")
     paths = [keep_reference(name, dataset, folder) for name, dataset in measured.items()]
-    verdicts = folder / _VERDICTS
-    with replacing(verdicts) as temporary:
-        pd.DataFrame(rows, columns=_COLUMNS).to_csv(
-            temporary, index=False, float_format="%.6g", lineterminator="\n"
-        )
-    return [*paths, verdicts]
+    return [*paths, keep_verdicts(judgements, folder)]
+
+
+def keep_verdicts(judgements: Iterable[Judgement], folder: Path = OWN_REFERENCE) -> Path:
+    """Write the findings of the prediction and of the testbed to the folder's `claims.csv`."""
+    rows = {
+        j.id: [
+            *(j.predicted, *(j.predicted_interval or _NONE), j.predicted_verdict),
+            *(j.predicted_reason, j.testbed, *(j.interval or _NONE), j.verdict, j.reason),
+        ]
+        for j in judgements
+    }
+    table = pd.DataFrame.from_dict(rows, "index", columns=_COLUMNS).rename_axis("id")
+    path = folder / _VERDICTS
+    with replacing(path) as temporary:
+        table.to_csv(temporary, float_format="%.6g", lineterminator="\n")
+    return path
 
 
 def judge_reference(claims: Sequence[Claim], folder: Path = REFERENCE) -> list[Judgement]:
-    """Claims, with what the reference run had for each in the testbed's place.
+    """Read the reference run's judgements of claims, predictions as they were kept with it.
 
     Raises
     ------
@@ -65,22 +85,33 @@ def judge_reference(claims: Sequence[Claim], folder: Path = REFERENCE) -> list[J
     path = folder / _VERDICTS
     if not path.exists():
         raise ReproError(NONE_KEPT)
-    kept = pd.read_csv(path).fillna({"reason": ""}).set_index("id")
-    known = [claim for claim in claims if claim.id in kept.index]
-    return [_as_kept(judgement, kept.loc[judgement.id]) for judgement in judge(known, {})]
+    rows = pd.read_csv(path, index_col="id").to_dict("index")
+    return [
+        judgement(
+            claim,
+            _finding(rows[claim.id], "predicted"),
+            _finding(rows[claim.id], "testbed"),
+            _NO_NODES,
+        )
+        for claim in claims
+        if claim.id in rows
+    ]
+
+
+def _finding(row: Mapping[Any, Any], source: str) -> Finding:
+    value, low, high, verdict, reason = (row[f"{source}_{part}"] for part in _FOUND)
+    return Finding(
+        None if pd.isna(value) else float(value),
+        None if pd.isna(low) else (float(low), float(high)),
+        verdict,
+        "" if pd.isna(reason) else reason,
+    )
 
 
 def reference_run(folder: Path = REFERENCE) -> str:
     """When, with which profile and on what machine the reference run was measured."""
     described = (read_reference(name, folder).attrs.get("reference", "") for name in EXPERIMENTS)
     return next(filter(None, described), NONE_KEPT)
-
-
-def _as_kept(judgement: Judgement, row: Any) -> Judgement:
-    interval = None if pd.isna(row["low"]) else (row["low"], row["high"])
-    value = None if pd.isna(row["testbed"]) else row["testbed"]
-    verdict, reason = row["verdict"], row["reason"]
-    return replace(judgement, testbed=value, interval=interval, verdict=verdict, reason=reason)
 
 
 def compare(results: Mapping[str, xr.Dataset], folder: Path = REFERENCE) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """Compare every published claim with the results, and say what became of it."""
 
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import xarray as xr
@@ -10,8 +10,14 @@ from repro.catalog.studies.experiments import experiment
 from repro.catalog.studies.selection import select
 from repro.catalog.systems.protocols import read_protocols
 from repro.claims.experiments.definitions import Quantity, Statement
-from repro.claims.experiments.quantities import ASSUMPTIONS, NOT_ON_TESTBED, TESTBED_INPUTS, TESTS
-from repro.claims.findings import Finding, Verdict, unanswered
+from repro.claims.experiments.quantities import (
+    ASSUMPTIONS,
+    NOT_ON_TESTBED,
+    TESTBED_INPUTS,
+    TESTS,
+    tested_by,
+)
+from repro.claims.findings import Finding, Judgement, judgement, unanswered
 from repro.claims.published import Claim, read_claims
 from repro.claims.studies.communication import COMMUNICATION, LOGGED
 from repro.claims.studies.compression import COMPRESSION
@@ -28,8 +34,6 @@ from repro.results.store import why_not_run
 
 # A number counts as reproduced within this much of the published one, or if its interval holds it.
 TOLERANCE = 0.10
-# The documents whose claims are judged; the others are about other clusters and models.
-DOCUMENTS = ("hoti2023", "micro2024", "gpt350m", "abstracts", "perfmodel")
 # What answers claims that no experiment does.
 _PREDICTIONS: Mapping[str, Predicted | OfHardware] = {
     **PREDICTIONS,
@@ -39,36 +43,6 @@ _PREDICTIONS: Mapping[str, Predicted | OfHardware] = {
     **PARTITIONS,
     **COMPRESSION,
 }
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """A claim beside what each source has for it; numbers are in the claim's `unit`.
-
-    `interval`, `verdict` and `reason` belong to `testbed`; what begins with `cluster` to real
-    nodes, where nothing is an input. For an order or a trend `published` is None. `note` is what
-    reading the document closely says about the claim: contradictions, what it leaves open.
-    """
-
-    id: str
-    statement: str
-    source: str
-    section: str
-    unit: str
-    published: float | None
-    predicted: float | None
-    predicted_interval: tuple[float, float] | None
-    predicted_verdict: Verdict
-    predicted_reason: str
-    testbed: float | None
-    interval: tuple[float, float] | None
-    verdict: Verdict
-    reason: str
-    cluster: float | None
-    cluster_interval: tuple[float, float] | None
-    cluster_verdict: Verdict
-    cluster_reason: str
-    note: str
 
 
 def judge_claims(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
@@ -90,16 +64,6 @@ def judge_claims(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
         if tested_by(claim, results) or any(claim.id in brought_by(name) for name in results)
     ]
     return judge(wanted, results)
-
-
-def documented_claims() -> list[Claim]:
-    """All claims of the documents under study, also those that nothing here answers yet."""
-    return [claim for claim in read_claims() if claim.source in DOCUMENTS]
-
-
-def tested_by(claim: Claim, experiments: Container[str]) -> bool:
-    """Whether one of the experiments answers a claim."""
-    return claim.id in TESTS and TESTS[claim.id].experiment in experiments
 
 
 def judge(claims: Sequence[Claim], results: Mapping[str, xr.Dataset]) -> list[Judgement]:
@@ -143,7 +107,7 @@ def judge(claims: Sequence[Claim], results: Mapping[str, xr.Dataset]) -> list[Ju
         if finding := study_findings(claim, results, "testbed"):
             on_testbed = finding
             on_nodes = study_findings(claim, results, "cluster") or _UNTESTED
-        judgements.append(_judgement(claim, at_full_scale, on_testbed, on_nodes))
+        judgements.append(judgement(claim, at_full_scale, on_testbed, on_nodes))
     return judgements
 
 
@@ -254,27 +218,3 @@ def _of_number(
     if neutral is not None and (value - neutral) * (published - neutral) > 0:
         return Finding(value, interval, "same direction")
     return Finding(value, interval, "not reproduced")
-
-
-def _judgement(claim: Claim, predicted: Finding, testbed: Finding, cluster: Finding) -> Judgement:
-    return Judgement(
-        id=claim.id,
-        statement=claim.statement,
-        source=claim.source,
-        section=claim.section,
-        unit=claim.unit,
-        published=claim.value,
-        predicted=predicted.value,
-        predicted_interval=predicted.interval,
-        predicted_verdict=predicted.verdict,
-        predicted_reason=predicted.reason,
-        testbed=testbed.value,
-        interval=testbed.interval,
-        verdict=testbed.verdict,
-        reason=testbed.reason,
-        cluster=cluster.value,
-        cluster_interval=cluster.interval,
-        cluster_verdict=cluster.verdict,
-        cluster_reason=cluster.reason,
-        note=claim.note,
-    )

@@ -3,11 +3,15 @@
 import json
 import sys
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from repro.paths import RESULTS, require_clone
+
+if TYPE_CHECKING:
+    from repro.claims.findings import Judgement
+    from repro.claims.published import Claim
 
 app = typer.Typer()
 _PANEL = "See"
@@ -35,19 +39,18 @@ def claims(
     """Print verdicts on the published claims: counts by observation, one row each, or in full."""
     from rich.console import Console
 
-    from repro.catalog.studies.experiments import EXPERIMENTS
     from repro.claims.reference import judge_reference, reference_run
     from repro.claims.shown.selection import asked_claims, check_verdict, with_verdict
     from repro.claims.shown.terminal import card, overview, rows
-    from repro.claims.verdicts import judge
-    from repro.experiments.this_machine import caveats
-    from repro.results.store import read_evidence
 
     selected = asked_claims(ids or (), experiment)
     if verdict is not None:
         check_verdict(verdict)
-    results = {} if reference else read_evidence()
-    chosen = judge_reference(selected) if reference else judge(selected, results)
+    if reference:
+        chosen = judge_reference(selected)
+        caveats = [f"reference run, not this machine ({reference_run()})"]
+    else:
+        chosen, caveats = _judge_here(selected)
     if verdict is not None:
         chosen = with_verdict(chosen, verdict)
     if as_json:
@@ -59,10 +62,20 @@ def claims(
         console.print(*map(card, chosen), sep="\n")
     else:
         console.print(rows(chosen) if every or verdict or experiment else overview(chosen))
-    if reference:
-        typer.echo(f"testbed: reference run, not this machine ({reference_run()})", err=True)
-    for caveat in caveats({name: results[name] for name in EXPERIMENTS if name in results}):
+    for caveat in caveats:
         typer.echo(caveat, err=True)
+
+
+def _judge_here(claims: "list[Claim]") -> "tuple[list[Judgement], list[str]]":
+    """Judge claims on `results/`; return also what a reader has to know about these results."""
+    from repro.catalog.studies.experiments import EXPERIMENTS
+    from repro.claims.verdicts import judge
+    from repro.experiments.this_machine import caveats
+    from repro.results.store import read_evidence
+
+    results = read_evidence()
+    ours = caveats({str(name): results[name] for name in EXPERIMENTS if name in results})
+    return judge(claims, results), list(ours)
 
 
 @app.command(rich_help_panel=_PANEL)
@@ -101,11 +114,14 @@ def site(
 @app.command(rich_help_panel=_PANEL)
 def reference() -> None:
     """Write the run in results/ as the reference run: small files in data/reference/, for git."""
+    from repro.claims.published import documented_claims
     from repro.claims.reference import keep_run
+    from repro.claims.verdicts import judge
     from repro.pipeline import keep_times
     from repro.results.store import read_evidence
 
-    for path in (keep_times(), *keep_run(read_evidence())):
+    results = read_evidence()
+    for path in (keep_times(), *keep_run(results, judge(documented_claims(), results))):
         typer.echo(path)
 
 

@@ -7,8 +7,8 @@ import pandas as pd
 
 from repro.claims.experiments.quantities import TESTS
 from repro.claims.explanations.one_model import HEADLINES
+from repro.claims.findings import Judgement
 from repro.claims.published import read_claims
-from repro.claims.verdicts import Judgement
 from repro.figures.experiments.every import Figure, figure
 from repro.figures.palette import GREEN, PURPLE, SKY_BLUE
 from repro.figures.panels import option, options, published_marks

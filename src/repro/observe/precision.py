@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
 
 CONFIDENCE = 0.95
 # Half width of the interval of a normal distribution, in standard errors.
-NORMAL_QUANTILE = float(ndtri((1 + CONFIDENCE) / 2))
+NORMAL_QUANTILE = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 
 
 def half_width(values: Sequence[float]) -> float:
@@ -16,6 +16,9 @@ def half_width(values: Sequence[float]) -> float:
 
     The level is `CONFIDENCE`. The half width is infinite for fewer than two values.
     """
+    # It takes a seventh of a second to import; commands that only read results do not need it.
+    from scipy.special import stdtrit
+
     if len(values) < 2:
         return math.inf
     quantile = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))

@@ -12,12 +12,13 @@ from itables.javascript import generate_init_offline_itables_html
 
 from repro.claims.contradictions import Contradiction, contradictions
 from repro.claims.experiments.quantities import TESTS
+from repro.claims.findings import Judgement
 from repro.claims.judged import CLAIMS, read_judgements
-from repro.claims.published import read_sources
+from repro.claims.published import documented_claims, read_sources
 from repro.claims.shown.table import frame
 from repro.claims.studies.operators import OPERATORS
 from repro.claims.studies.predictions import PREDICTIONS
-from repro.claims.verdicts import Judgement, documented_claims, judge
+from repro.claims.verdicts import judge
 from repro.results.store import read_evidence
 from repro.site.dots import Dot, dot_plot
 from repro.site.gallery import SavedFigure, read_figures

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repro.catalog.studies.experiments import EXPERIMENTS
+from repro.claims.findings import Judgement
 from repro.claims.shown.observations import Observation, observation_of
-from repro.claims.verdicts import Judgement
 from repro.experiments.this_machine import caveats
 from repro.figures.compared import SOURCES
 from repro.paths import ROOT

@@ -6,8 +6,11 @@ answers (several documents repeat a claim, which is tested once) and `ASSUMPTION
 it needs any; they are merged here. No test knows a published number.
 """
 
+from collections.abc import Container
+
 from repro.claims.experiments import batches, pipelines, report, scaling
 from repro.claims.experiments.definitions import Quantity, Statement
+from repro.claims.published import Claim
 
 _GROUPS: dict[tuple[str, ...], Quantity | Statement] = {
     **scaling.TESTS,
@@ -44,3 +47,8 @@ TESTBED_INPUTS = {
 
 # What the testbed has no answer to, though its experiment was run.
 NOT_ON_TESTBED: dict[str, str] = report.NOT_ON_TESTBED
+
+
+def tested_by(claim: Claim, experiments: Container[str]) -> bool:
+    """Whether one of the experiments answers a claim."""
+    return claim.id in TESTS and TESTS[claim.id].experiment in experiments

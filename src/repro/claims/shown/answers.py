@@ -8,9 +8,12 @@ from dataclasses import dataclass, replace
 import pandas as pd
 import xarray as xr
 
+from repro.claims.experiments.quantities import tested_by
+from repro.claims.findings import Judgement
+from repro.claims.published import documented_claims
 from repro.claims.reference import judge_reference
 from repro.claims.shown.table import frame
-from repro.claims.verdicts import Judgement, documented_claims, judge_claims, missing, tested_by
+from repro.claims.verdicts import judge_claims, missing
 from repro.results.store import has_runs
 
 _COLUMNS = {"testbed": ["testbed", "verdict"], "cluster": ["cluster", "verdict there"]}

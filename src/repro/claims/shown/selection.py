@@ -5,9 +5,9 @@ from typing import get_args
 
 from repro.catalog.reading import choose
 from repro.catalog.studies.experiments import EXPERIMENTS
-from repro.claims.findings import Verdict
-from repro.claims.published import Claim
-from repro.claims.verdicts import DOCUMENTS, Judgement, documented_claims, tested_by
+from repro.claims.experiments.quantities import tested_by
+from repro.claims.findings import Judgement, Verdict
+from repro.claims.published import DOCUMENTS, Claim, documented_claims
 
 
 def select_claims(source: str) -> list[Claim]:

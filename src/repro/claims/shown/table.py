@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from repro.claims.verdicts import Judgement
+from repro.claims.findings import Judgement
 
 _REAL_NODES = ["cluster", "verdict there"]
 

@@ -11,11 +11,10 @@ from rich.text import Text
 
 from repro.claims.contradictions import contradictions
 from repro.claims.experiments.quantities import TESTS
-from repro.claims.findings import Verdict
+from repro.claims.findings import Judgement, Verdict
 from repro.claims.published import read_sources
 from repro.claims.shown.observations import OBSERVATIONS, observation_of
 from repro.claims.shown.table import found, frame, published_text
-from repro.claims.verdicts import Judgement
 
 _COLOURS: dict[Verdict, str] = {
     "reproduced": "green",
