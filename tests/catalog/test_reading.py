@@ -9,7 +9,7 @@ from repro.catalog.reading import read_yaml
 from repro.catalog.studies.operators import OperatorStudy
 from repro.catalog.systems.clusters import Cluster
 from repro.errors import ReproError
-from repro.paths import PARAMS
+from repro.paths import ROOT
 
 _MODEL = """
 m:
@@ -66,14 +66,14 @@ def test_a_study_of_too_few_samples_to_divide_is_refused(
     tmp_path: Path, change: tuple[str, str]
 ) -> None:
     path = tmp_path / "operator_study.yaml"
-    path.write_text((PARAMS / path.name).read_text().replace(*change))
+    path.write_text((ROOT / "params" / path.name).read_text().replace(*change))
     with pytest.raises(ReproError, match=f"{change[1].replace(': ', ' is ')}; choose 4 or more"):
         read_yaml(path, OperatorStudy)
 
 
 def test_a_cluster_whose_protocol_has_no_rate_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "clusters.yaml"
-    text = (PARAMS / path.name).read_text()
+    text = (ROOT / "params" / path.name).read_text()
     path.write_text(text.replace("protocols: [rdma, ipoib, tcp]", "protocols: [rdma, roce]", 1))
     with pytest.raises(ReproError, match=r"clusters.yaml: .*protocols: roce has no rate; choose"):
         read_yaml(path, dict[str, Cluster])

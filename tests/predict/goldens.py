@@ -135,7 +135,7 @@ def _published(name: str) -> pd.DataFrame:
 
 
 def _times(found: pd.DataFrame) -> pd.DataFrame:
-    """Columns that are answers; `rate` is the speed of the model itself."""
+    """Columns that are answers; `work` is a yardstick."""
     return found[["time_s", "half_width"]].reset_index(drop=True)
 
 
@@ -167,7 +167,7 @@ def _accuracy(everything: bool) -> pd.DataFrame:
     for name in (*_TRAINING, _SERVING, *_COLLECTIVES):
         for score in validation.validate(PUBLISHED / f"{name}.csv"):
             scores[name, score.set] = asdict(score)
-    return pd.DataFrame.from_dict(scores, "index").drop(columns=["set", "configs_per_s"])
+    return pd.DataFrame.from_dict(scores, "index").drop(columns="set")
 
 
 def _flat(dataset: xr.Dataset, keep: set[str] | None = None) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from browsing import faults, needs_browser
 from playwright.sync_api import Page
 
 from repro.claims.published import read_claims
-from repro.paths import PARAMS
+from repro.paths import ROOT
 
 pytestmark = pytest.mark.slow
 _PAGES = (
@@ -119,7 +119,7 @@ def test_every_field_of_the_parameters_is_there(site: Path) -> None:
     from repro.catalog.systems.gpus import Gpu
 
     text = (site / "reference" / "params.html").read_text(encoding="utf-8")
-    for path in PARAMS.rglob("*.yaml"):
+    for path in (ROOT / "params").rglob("*.yaml"):
         assert path.name in text or f"{path.parent.name}/*.yaml" in text, path
     for name in (*Experiment.model_fields, *Gpu.model_fields):
         assert f">{name}<" in text, name

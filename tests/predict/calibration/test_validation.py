@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 _KEYS = {
     *("set", "n", "mape_pct", "median_pct", "p90_pct", "max_pct", "bias_pct"),
-    *("rank_correlation", "coverage_90_pct", "baseline_mape_pct", "configs_per_s"),
+    *("rank_correlation", "coverage_90_pct", "baseline_mape_pct"),
 }
 
 
@@ -51,7 +51,6 @@ def test_the_models_own_times_are_met(exact: Path) -> None:
         assert score.rank_correlation == pytest.approx(1)
         assert score.coverage_90_pct == 100
         assert score.baseline_mape_pct > 10
-        assert score.configs_per_s > 0
 
 
 def test_errors_are_shares_of_what_was_measured(tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 from dataclasses import replace
 
-import dask.array
 import numpy as np
-import pytest
 import xarray as xr
 from examples import CALIBRATED, GPT, machine_of, rows
 
@@ -71,22 +69,3 @@ def test_what_cannot_run_is_nan() -> None:
         missing = variable.isnull()
         assert missing.isel(tensor_parallel=[1, 3]).all()
         assert not missing.isel(tensor_parallel=[0, 2]).any()
-
-
-@pytest.mark.parametrize("chunks", [{"gpus": 2}, {"micro_batch": 1, "gpus": 3}])
-def test_chunks_give_the_same_and_stay_lazy(chunks: dict[str, int]) -> None:
-    def chunked(array: xr.DataArray) -> xr.DataArray:
-        return array.chunk({name: size for name, size in chunks.items() if name in array.dims})
-
-    plan = replace(_PLAN, micro_batch_size=chunked(_MICRO_BATCHES), data_parallel=chunked(_GPUS))
-    lazy = _predict(plan)
-    for variable in lazy.data_vars.values():
-        assert isinstance(variable.data, dask.array.Array)
-    assert lazy.iteration_time_s.chunksizes["gpus"][0] == chunks["gpus"]
-    xr.testing.assert_allclose(lazy.compute(), _predict(_PLAN), rtol=1e-12)
-
-
-def test_chunks_of_recompute_names() -> None:
-    lazy = _predict(replace(_PLAN, recompute=_RECOMPUTE.chunk({"recompute": 1})))
-    assert isinstance(lazy.iteration_time_s.data, dask.array.Array)
-    xr.testing.assert_allclose(lazy.compute(), _predict(_PLAN), rtol=1e-12)

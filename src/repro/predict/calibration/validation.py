@@ -1,7 +1,6 @@
 """How good the performance model is on published measurements, beside a constant-MFU baseline."""
 
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,13 +36,11 @@ from repro.predict.parameters import calibration
 from repro.predict.serving.latency import latency, passes
 from repro.predict.serving.memory import weight_bytes
 from repro.predict.serving.reading import is_serving, serving_rows
-from repro.predict.step.quantities import iteration_times_s
 from repro.predict.workload import Array
 
 _LOG = logging.getLogger(__name__)
 
 # A configuration is predicted this often to time it: files have tens to hundreds of rows.
-_TIMED_ROWS = 200_000
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,6 @@ class Score:
 
     `bias_pct` is the mean signed error, `coverage_90_pct` the share of rows within their 90 %
     interval, `baseline_mape_pct` the error of the constant MFU that suits this very set best.
-    `configs_per_s` is on one core, without reading the file.
     """
 
     set: str
@@ -65,7 +61,6 @@ class Score:
     rank_correlation: float | None
     coverage_90_pct: float
     baseline_mape_pct: float
-    configs_per_s: float
 
 
 @dataclass(frozen=True)
@@ -138,7 +133,7 @@ def predict_runs(rows: pd.DataFrame) -> pd.DataFrame:
     -------
     DataFrame
         By the index of `rows`: time_s, half_width of its 90 % interval (from time_s / e^x to
-        time_s e^x), work (FLOPs over all GPUs' peak) and rate (configurations a second).
+        time_s e^x), and work (FLOPs over all GPUs' peak).
     """
     unfused = (software(rows) == UNFUSED).to_numpy()
     parts = [_predict(part) for part in training_rows(rows[unfused])] if unfused.any() else []
@@ -156,16 +151,11 @@ def _predict_fused(rows: pd.DataFrame) -> pd.DataFrame:
     for blank, table in otherwise(rows):
         other_s = in_blocks_s(read_runs(table), calibrated.parameters)
         variance += blank * (np.log(other_s / time_s) / 2) ** 2
-    many = run.rows(np.resize(np.arange(len(rows)), _TIMED_ROWS))
-    start = time.perf_counter()
-    in_blocks_s(many, calibrated.parameters)
-    rate = _TIMED_ROWS / (time.perf_counter() - start)
     return pd.DataFrame(
         {
             "time_s": time_s,
             "half_width": np.sqrt(variance),
             "work": fused_flops(run) / (run.gpus * run.peak_flops),
-            "rate": rate,
         },
         index=rows.index,
     )
@@ -177,9 +167,7 @@ def _predict_serving(path: Path, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.S
     parts, measured = [], []
     try:
         for part in serving_rows(rows):
-            start = time.perf_counter()
             found = latency(passes(part.rows, part.engine), part.engine).total_s
-            rate = len(found) / (time.perf_counter() - start)
             device = part.engine.device
             read = weight_bytes(part.rows, part.engine) * part.rows.pp * part.rows.output_tokens
             parts.append(
@@ -188,7 +176,6 @@ def _predict_serving(path: Path, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.S
                         "time_s": found,
                         "half_width": part.engine.half_width,
                         "work": read / (1e9 * device.memory_gbytes_per_s),
-                        "rate": rate,
                     },
                     index=part.index,
                 )
@@ -200,15 +187,11 @@ def _predict_serving(path: Path, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.S
 
 
 def _predict_operators(kind: str, rows: pd.DataFrame) -> pd.DataFrame:
-    start = time.perf_counter()
-    seconds = operator_s(kind, rows)
-    rate = len(rows) / (time.perf_counter() - start)
     return pd.DataFrame(
         {
-            "time_s": seconds,
+            "time_s": operator_s(kind, rows),
             "half_width": operator_half_width(kind, rows),
             "work": OPERATORS[kind].work(rows),
-            "rate": rate,
         },
         index=rows.index,
     )
@@ -258,30 +241,21 @@ def _mean_error_pct(log_errors: pd.Series) -> float | None:
 
 
 def _predict_set(rows: pd.DataFrame) -> pd.DataFrame:
-    many = rows.iloc[np.resize(np.arange(len(rows)), _TIMED_ROWS)]
-    start = time.perf_counter()
-    predict_collective(many)
-    rate = _TIMED_ROWS / (time.perf_counter() - start)
     work = bus_factor(str(rows.collective.iloc[0]), rows.ranks.to_numpy()) * rows.size_bytes
-    return predict_collective(rows).assign(work=work, rate=rate)
+    return predict_collective(rows).assign(work=work)
 
 
 def _predict(part: TrainingRows) -> pd.DataFrame:
-    """Predicted time, half width of its interval, FLOPs over peak and configurations per second."""
+    """Predict time, half width of its interval, and FLOPs over peak."""
     calibrated = calibration(part.cluster.calibration)
     device = machine(part.cluster, calibrated.parameters)
     run = part.workload
-    many = run.rows(np.resize(np.arange(len(part.index)), _TIMED_ROWS))
-    start = time.perf_counter()
-    iteration_times_s(many, device, calibrated.parameters)
-    rate = _TIMED_ROWS / (time.perf_counter() - start)
     flops = training_flops(run.family, run, run.global_batch_size)
     return pd.DataFrame(
         {
             "time_s": predicted_times_s(part, calibrated.parameters),
             "half_width": half_width(run, part.cluster, calibrated),
             "work": flops / (run.gpus * device.gpu.peak_flops),
-            "rate": rate,
         },
         index=part.index,
     )
@@ -303,7 +277,6 @@ def _score(name: str, predicted: pd.DataFrame, measured: pd.Series) -> Score:
         rank_correlation=_rank_correlation(predicted.time_s, measured),
         coverage_90_pct=float(100 * inside.mean()),
         baseline_mape_pct=best_constant_mape_pct((predicted.work / measured).to_numpy()),
-        configs_per_s=float(predicted.rate.iloc[0]),
     )
 
 
@@ -329,6 +302,4 @@ def best_constant_mape_pct(work_per_second: Array) -> float:
 
 def table(scores: Sequence[Score]) -> str:
     """Scores as text, a line per set."""
-    frame = pd.DataFrame([vars(score) for score in scores]).set_index("set")
-    rates = frame.pop("configs_per_s")
-    return frame.round(2).assign(configs_per_s=rates.map("{:,.0f}".format)).to_string()
+    return pd.DataFrame([vars(score) for score in scores]).set_index("set").round(2).to_string()

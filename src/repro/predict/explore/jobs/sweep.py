@@ -36,8 +36,7 @@ def predict(
     Parameters
     ----------
     plan : Plan
-        Fields are values or DataArrays; dimensions broadcast by name. With dask arrays
-        the result is computed chunk by chunk.
+        Fields are values or DataArrays; dimensions broadcast by name.
 
     Returns
     -------
@@ -73,9 +72,6 @@ def predict(
         evaluate,
         *(_array(name, getattr(plan, name)) for name in names),
         output_core_dims=[["quantity"]],
-        dask="parallelized",
-        output_dtypes=[float],
-        dask_gufunc_kwargs={"output_sizes": {"quantity": len(_QUANTITIES)}},
     ).assign_coords(quantity=list(_QUANTITIES))
     result = xr.Dataset(
         {
@@ -93,9 +89,7 @@ def predict(
 def _array(name: str, value: object) -> xr.DataArray:
     array = value if isinstance(value, xr.DataArray) else xr.DataArray(value)
     if name == "recompute" and array.dtype.kind not in "fiu":
-        codes: xr.DataArray = xr.apply_ufunc(
-            recompute_codes, array, dask="parallelized", output_dtypes=[float]
-        )
+        codes: xr.DataArray = xr.apply_ufunc(recompute_codes, array)
         return codes
     return array
 
