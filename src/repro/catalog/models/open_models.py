@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from repro.catalog.models.layers import count_parameters, decoder_layer
 from repro.catalog.reading import Entry, choose, read_params
 
 
@@ -54,11 +55,8 @@ class DecoderShape(Entry):
 
     def count(self, experts: int) -> int:
         """Count the parameters with this many experts in each layer."""
-        h, matrices = self.hidden, 3 if self.gated_mlp else 2
-        attention = 2 * (self.heads + self.kv_heads) * self.head_dim
-        width = self.ffn + self.shared_expert_ffn + experts * self.expert_ffn
-        layer = h * (attention + matrices * width + self.experts + 2)
-        return self.layers * layer + (2 * self.vocab + 1) * h
+        layer: int = count_parameters(decoder_layer(self), experts) + 2 * self.hidden
+        return self.layers * layer + (2 * self.vocab + 1) * self.hidden
 
 
 class OpenModel(Entry):

@@ -6,6 +6,8 @@ are sums and products, so they accept one model's integers as well as arrays of 
 
 from typing import Any, Protocol
 
+from repro.catalog.models import layers
+from repro.catalog.models.layers import classic_layer, count_parameters, decoder_layer
 from repro.catalog.models.open_models import DecoderShape
 from repro.catalog.models.papers import Family
 
@@ -47,20 +49,18 @@ class Dimensions(Protocol):
 def layer_parameters(shape: Dimensions, decoder: bool = False) -> Any:
     """Count the trainable parameters of one layer.
 
-    With hidden size h and MLP width f: attention 4h^2 + 4h, MLP 2hf + f + h, a LayerNorm 2h. A
-    decoder layer of an encoder-decoder model has two attentions and three norms.
+    A LayerNorm follows each attention and the MLP, with 2 parameters per element.
     """
-    h, f = shape.hidden_size, shape.ffn_hidden_size
-    attention, mlp, norm = 4 * h * h + 4 * h, 2 * h * f + f + h, 2 * h
-    return 2 * attention + mlp + 3 * norm if decoder else attention + mlp + 2 * norm
+    norms = 3 if decoder else 2
+    return count_parameters(classic_layer(shape, decoder), 0) + 2 * norms * shape.hidden_size
 
 
 def stack_parameters(family: Family, shape: Dimensions) -> Any:
     """Count the trainable parameters of all layers."""
-    layers = shape.layers * layer_parameters(shape)
+    count = shape.layers * layer_parameters(shape)
     if family == "t5":
-        layers = layers + shape.layers * layer_parameters(shape, decoder=True)
-    return layers
+        count = count + shape.layers * layer_parameters(shape, decoder=True)
+    return count
 
 
 def embedding_parameters(shape: Dimensions) -> Any:
@@ -102,22 +102,18 @@ def forward_flops(family: Family, shape: Dimensions | DecoderShape) -> Any:
     that the token uses. Its attention scores are the same, with heads that may be wider.
     """
     if isinstance(shape, DecoderShape):
-        norms = (2 * shape.layers + 1) * shape.hidden
-        used = shape.count(shape.experts_per_token) - norms - shape.vocab * shape.hidden
-        return 2 * shape.seq * (used + 2 * shape.layers * shape.heads * shape.head_dim * shape.seq)
-    h, f = shape.hidden_size, shape.ffn_hidden_size
-    vocabulary, s = shape.vocabulary_size, shape.sequence_length
-    encoder = shape.layers * (8 * s * h * h + 4 * s * s * h + 4 * s * h * f)
+        layer = layers.forward_flops(decoder_layer(shape), {"own": shape.seq})
+        return shape.layers * layer + 2 * shape.seq * shape.hidden * shape.vocab
+    h, vocabulary, s = shape.hidden_size, shape.vocabulary_size, shape.sequence_length
+    encoder = shape.layers * layers.forward_flops(classic_layer(shape), {"own": s})
     if family == "gpt":
         return encoder + 2 * s * h * vocabulary
     if family == "bert":
         return encoder + 2 * s * h * h + 2 * s * h * vocabulary
     d = shape.decoder_sequence_length
-    self_attention = 8 * d * h * h + 4 * d * d * h
     # Queries and output see the decoder's tokens, keys and values the encoder's.
-    cross_attention = 4 * d * h * h + 4 * s * h * h + 4 * d * s * h
-    decoder = shape.layers * (self_attention + cross_attention + 4 * d * h * f)
-    return encoder + decoder + 2 * d * h * vocabulary
+    crossing = layers.forward_flops(classic_layer(shape, cross=True), {"own": d, "encoder": s})
+    return encoder + shape.layers * crossing + 2 * d * h * vocabulary
 
 
 def training_flops(family: Family, shape: Dimensions | DecoderShape, sequences: Any) -> Any:

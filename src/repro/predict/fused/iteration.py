@@ -5,6 +5,7 @@ from functools import reduce
 
 import numpy as np
 
+from repro.catalog.models.layers import count_parameters, decoder_layer
 from repro.predict.blocks import in_blocks
 from repro.predict.fused.layer import Passes, layer_passes
 from repro.predict.fused.parameters import FusedParameters, of_stack, product_costs
@@ -113,12 +114,10 @@ def in_blocks_s(run: Run, parameters: FusedParameters) -> Array:
 
 
 def layer_parameters(run: Run) -> tuple[Array, Array]:
-    """Parameters of one layer: those that tensor parallelism splits, and those of its experts."""
-    h = run.hidden
-    attention = h * (2 * run.heads + 2 * run.kv_heads) * run.head_dim
-    matrices = 2 + run.gated
-    shared = matrices * h * (run.ffn + run.shared_expert_ffn)
-    return attention + shared + h * run.experts, matrices * h * run.expert_ffn * run.experts
+    """Count one layer's parameters: those that tensor parallelism splits, and its experts'."""
+    layer = decoder_layer(run)
+    split = count_parameters(layer, 0)
+    return split, count_parameters(layer, run.experts) - split
 
 
 @dataclass(frozen=True)

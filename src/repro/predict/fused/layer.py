@@ -1,10 +1,10 @@
 """One layer's passes over a micro batch: products, attention, element-wise work, communication."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
+from repro.catalog.models.layers import decoder_layer, products
 from repro.predict.fused.parameters import (
     FusedParameters,
     attention_costs,
@@ -68,30 +68,20 @@ class Passes:
         return longest
 
 
-class _Product(NamedTuple):
-    """`batch` products of (m, k) and (k, n) in a forward pass, in runs where there are any."""
-
-    m: Array
-    n: Array
-    k: Array
-    batch: Array | float = 1.0
-    there: Array | float = 1.0
-
-
 def layer_passes(run: Run, parameters: FusedParameters) -> Passes:
     """The passes of one layer."""
-    products, operands, results = _products(run, parameters)
+    multiplied, operands, results = _products(run, parameters)
     attention = _attention(run, parameters)
     elements = _elements(run) + run.quantised * _CAST_BYTES * np.stack([operands, results])
     memory = run.memory_bytes_per_s * parameters.memory_efficiency
     element_s = by_software(run, parameters.traffic) * elements / memory
     return Passes(
-        products=products,
+        products=multiplied,
         attention=attention,
         traffic=element_s,
-        tensor=_tensor(run, parameters, products),
+        tensor=_tensor(run, parameters, multiplied),
         context=_context(run, parameters, attention),
-        experts=_experts(run, parameters, products + attention + element_s),
+        experts=_experts(run, parameters, multiplied + attention + element_s),
         host=_host(run, parameters),
     )
 
@@ -101,41 +91,30 @@ def _products(run: Run, parameters: FusedParameters) -> tuple[Array, Array, Arra
     gradients."""
     rates = Rates(run.peak_flops, run.memory_bytes_per_s, run.multiprocessors)
     gpu = multiplier(rates, product_costs(run, parameters))
-    tokens, h, t = run.tokens, run.hidden, run.tp
-    matrices = 1 + run.gated
-    qkv = (run.heads + 2 * run.kv_heads) * run.head_dim
-    local = np.maximum(run.experts / run.ep, 1.0)
-    # Routed tokens are shared by tensor-parallel ranks; all wait for the rank that has most.
-    routed = tokens * run.experts_per_token / t / local * run.imbalance
-    # All layers have an MLP, or all have experts.
-    mixed = run.experts > 0
-    width = np.where(mixed, run.expert_ffn, run.ffn / t)
-    rows, experts = np.where(mixed, routed, tokens), np.where(mixed, local, 1.0)
-    products = [
-        _Product(tokens, qkv / t, h),
-        _Product(tokens, h, run.heads * run.head_dim / t),
-        _Product(rows, matrices * width, h, experts),
-        _Product(rows, h, width, experts),
-    ]
-    if (run.shared_expert_ffn > 0).any():
-        there = np.minimum(run.shared_expert_ffn, 1.0)
-        width = np.where(there > 0, run.shared_expert_ffn / t, 1.0)
-        products += [
-            _Product(tokens, matrices * width, h, there=there),
-            _Product(tokens, h, width, there=there),
-        ]
+    forward, backward, operands, results = (np.zeros_like(run.tokens) for _ in range(4))
+    for one in products(decoder_layer(run)):
+        there = np.minimum(one.parameters, 1.0)
+        if one.experts is None:
+            t, m, batch = run.tp, run.tokens, np.ones_like(run.tokens)
+        else:
+            # Tensor-parallel ranks share the routed tokens; all wait for the rank that has most.
+            there = there * run.mixture
+            t, batch = np.ones_like(run.tp), np.maximum(one.experts / run.ep, 1.0)
+            m = run.tokens * one.chosen / run.tp / batch * run.imbalance
+        if not there.any():
+            continue
+        n, k = one.outputs, one.inputs
+        n, k = (n / t, k) if one.splits == "outputs" else (n, k / t)
+        # Runs without such a layer have sizes of one here, and none of the time.
+        m, n, k = (np.where(there > 0, size, 1.0) for size in (m, n, k))
 
-    def seconds(m: Array, n: Array, k: Array, batch: Array | float) -> Array:
-        return product_s(m, n, k, run.operand_bytes, gpu, batch)
+        def seconds(m: Array, n: Array, k: Array, batch: Array = batch) -> Array:
+            return product_s(m, n, k, run.operand_bytes, gpu, batch)
 
-    forward, backward, operands, results = (np.zeros_like(tokens) for _ in range(4))
-    for one in products:
-        m, n, k = one.m, one.n, one.k
-        forward += one.there * seconds(m, n, k, one.batch)
-        backward += one.there * (seconds(m, k, n, one.batch) + seconds(n, k, m, one.batch))
-        many = one.there * one.batch * m
-        operands += many * k
-        results += many * n
+        forward += there * seconds(m, n, k)
+        backward += there * (seconds(m, k, n) + seconds(n, k, m))
+        operands += there * batch * m * k
+        results += there * batch * m * n
     return np.stack([forward, backward]), operands, results
 
 
@@ -170,11 +149,11 @@ def _elements(run: Run) -> Array:
         [
             _HIDDEN_FORWARD * hidden
             + rotary
-            + (_PLAIN_FORWARD + (_GATED_FORWARD - _PLAIN_FORWARD) * run.gated) * inner
+            + (_PLAIN_FORWARD + (_GATED_FORWARD - _PLAIN_FORWARD) * run.gated_mlp) * inner
             + permuted,
             _HIDDEN_BACKWARD * hidden
             + rotary
-            + (_PLAIN_BACKWARD + (_GATED_BACKWARD - _PLAIN_BACKWARD) * run.gated) * inner
+            + (_PLAIN_BACKWARD + (_GATED_BACKWARD - _PLAIN_BACKWARD) * run.gated_mlp) * inner
             + permuted,
         ]
     )

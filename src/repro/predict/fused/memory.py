@@ -65,7 +65,7 @@ def _layer(run: Run, element: float) -> Array:
     inner = run.ffn + run.shared_expert_ffn + run.experts_per_token * run.expert_ffn
     routed = 2 * run.experts_per_token * run.hidden
     attention = (2 * run.heads + 2 * run.kv_heads) * run.head_dim
-    whole = 2 * run.hidden + attention + (1 + run.gated) * inner + routed
+    whole = 2 * run.hidden + attention + (1 + run.gated_mlp) * inner + routed
     copied = np.where(run.precision > 0, run.heads * run.head_dim, 0.0)
     operand = np.where(run.precision > 0, run.operand_bytes, element)
     operands = 2 * run.hidden + inner + copied

@@ -159,7 +159,7 @@ def read_runs(table: pd.DataFrame) -> Run:
         heads=heads,
         kv_heads=of.numbers_or("kv_heads", heads),
         head_dim=of.numbers_or("head_dim", hidden / heads),
-        gated=of.yes("gated_mlp"),
+        gated_mlp=of.yes("gated_mlp"),
         window=of.numbers_or("window", of.known_window()),
         seq=of.numbers("seq"),
         vocab=of.numbers("vocab"),

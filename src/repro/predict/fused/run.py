@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from repro.catalog.models.layers import decoder_layer, forward_flops, products
 from repro.catalog.systems.gpus import Generation, Gpu
 from repro.predict.workload import Array
 
@@ -27,8 +28,8 @@ class Run:
 
     Attributes
     ----------
-    layers, hidden, ffn, heads, kv_heads, head_dim, gated, window, seq, vocab, tied
-        The model: widths in elements, `window` and `seq` in tokens; `gated` and `tied` are 0 or 1.
+    layers, hidden, ffn, heads, kv_heads, head_dim, gated_mlp, window, seq, vocab, tied
+        The model: widths in elements, `window` and `seq` in tokens; `gated_mlp`, `tied`: 0 or 1.
         `ffn` is 0 where all layers are mixtures of experts, `window` where all look back at all.
     experts, experts_per_token, expert_ffn, shared_expert_ffn
         0 for dense models.
@@ -65,7 +66,7 @@ class Run:
     heads: Array
     kv_heads: Array
     head_dim: Array
-    gated: Array
+    gated_mlp: Array
     window: Array
     seq: Array
     vocab: Array
@@ -181,9 +182,9 @@ def training_flops(run: Run) -> Array:
     which causality halves (Narayanan et al., SC 2021, appendix, without the half).
     """
     tokens = run.micro_batch * run.micro_batches * run.dp * run.seq
-    attention = 2 * (run.heads + run.kv_heads) * run.head_dim
-    widths = run.ffn + run.shared_expert_ffn + run.experts_per_token * run.expert_ffn
-    layer = run.hidden * (attention + (2 + run.gated) * widths)
-    scores = run.layers * run.heads * run.head_dim * run.seq * run.looked_at
-    flops: Array = 6 * tokens * (run.layers * layer + run.vocab * run.hidden + scores)
+    per_token = forward_flops(products(decoder_layer(run)), {"own": 1.0})
+    # Causality leaves half of the scores.
+    scores = 2 * run.heads * run.head_dim * run.seq * run.looked_at
+    logits = 2 * run.vocab * run.hidden
+    flops: Array = 3 * tokens * (run.layers * (per_token + scores) + logits)
     return flops

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from repro.catalog.models.layers import Linear, decoder_layer, products
 from repro.collectives.definitions import bus_factor
 from repro.predict.fused.parameters import read_fused, sustained_name
 from repro.predict.fused.run import peak_flops
@@ -119,27 +120,19 @@ def _part(name: str, kind: Kind, count: Array, time_s: Array, **others: Array | 
 
 def _products(rows: Served, engine: Engine, one: Pass) -> Iterator[Part]:
     """Linear layers, experts in groups of one shape, and the logits of sequences' last tokens."""
-    h, t, m = rows.hidden, rows.tp, one.tokens
-    width, up = rows.heads * rows.head_dim / t, 1 + rows.gated_mlp
-    qkv = width + 2 * np.maximum(rows.kv_heads / t, 1.0) * rows.head_dim
-    shared = rows.shared_expert_ffn / t
-    layers, none = rows.layers, np.zeros_like(h)
-    sizes = {
-        "queries, keys, values": (qkv, h, layers),
-        "attention output": (h, width, layers),
-        "MLP up": (up * rows.ffn / t, h, np.where(rows.ffn > 0, layers, none)),
-        "MLP down": (h, rows.ffn / t, np.where(rows.ffn > 0, layers, none)),
-        "shared expert up": (up * shared, h, np.where(shared > 0, layers, none)),
-        "shared expert down": (h, shared, np.where(shared > 0, layers, none)),
-    }
-    for name, (n, k, count) in sizes.items():
+    for linear in products(decoder_layer(rows.as_held())):
+        if linear.experts is not None:
+            count = np.where(linear.experts > 0, rows.layers, 0.0)
+            if count.any():
+                yield _experts(linear, rows, engine, one.tokens, count)
+            continue
+        count = np.where(linear.parameters > 0, rows.layers, 0.0)
         if count.any():
-            yield _product(name, engine, m, n, k, count, engine.weights)
-    if rows.experts.any():
-        yield from _experts(rows, engine, m)
-    yield _product(
-        "logits", engine, np.maximum(one.sequences, 1.0), rows.vocab / t, h, none + 1, "bf16"
-    )
+            n, k = linear.outputs, linear.inputs
+            n, k = (n / rows.tp, k) if linear.splits == "outputs" else (n, k / rows.tp)
+            yield _product(linear.name, engine, one.tokens, n, k, count, engine.weights)
+    sequences, once = np.maximum(one.sequences, 1.0), np.ones_like(rows.hidden)
+    yield _product("logits", engine, sequences, rows.vocab / rows.tp, rows.hidden, once, "bf16")
 
 
 def _product(
@@ -169,29 +162,27 @@ def _sustained(engine: Engine, weights: str, flops: Array, time_s: Array) -> Arr
     return slowed
 
 
-def _experts(rows: Served, engine: Engine, tokens: Array) -> Iterator[Part]:
-    """Products of the experts that some token chose, each with its even share of the tokens.
+def _experts(linear: Linear, rows: Served, engine: Engine, tokens: Array, count: Array) -> Part:
+    """Price the products of the experts that some token chose, each with its even share of tokens.
 
-    Of E experts n tokens with k choices each meet E (1 - (1 - k/E)^n) on average.
+    Of E experts, n tokens with k choices each meet E (1 - (1 - k/E)^n) on average.
     """
-    there = np.where(rows.experts > 0, rows.layers, 0.0)
-    experts, chosen = np.maximum(rows.experts, 1.0), np.maximum(rows.experts_per_token, 1.0)
+    experts, chosen = np.maximum(linear.experts, 1.0), np.maximum(linear.chosen, 1.0)
     routed = tokens * rows.groups
     met = experts * (1 - (1 - chosen / experts) ** np.maximum(routed, 1.0))
     local = np.maximum(met / rows.ep, 1.0)
     m = np.maximum(routed * chosen / met, 1.0)
-    width = np.maximum(rows.expert_ffn / np.maximum(rows.tp / rows.ep, 1.0), 1.0)
+    # Tensor-parallel ranks divide an expert where there are more of them than of its holders.
+    parts = np.maximum(rows.tp / rows.ep, 1.0)
+    n, k = linear.outputs, linear.inputs
+    n, k = (n / parts, k) if linear.splits == "outputs" else (n, k / parts)
+    n, k = np.maximum(n, 1.0), np.maximum(k, 1.0)
     device, weights = engine.device, engine.weights
-    gpu = product_multiplier(weights, device)
-    for name, n, k in (
-        ("experts up", (1 + rows.gated_mlp) * width, rows.hidden),
-        ("experts down", rows.hidden, width),
-    ):
-        time_s = product_s(m, n, k, BYTES[weights], gpu, local)
-        flops = 2 * m * n * k * local
-        moved = local * (BYTES[weights] * k * (m + n) + _HALF_BYTES * m * n)
-        slowed = _sustained(engine, weights, flops, time_s)
-        yield _part(name, "product", there, slowed, flops=flops, memory_bytes=moved)
+    time_s = product_s(m, n, k, BYTES[weights], product_multiplier(weights, device), local)
+    flops = 2 * m * n * k * local
+    moved = local * (BYTES[weights] * k * (m + n) + _HALF_BYTES * m * n)
+    slowed = _sustained(engine, weights, flops, time_s)
+    return _part(linear.name, "product", count, slowed, flops=flops, memory_bytes=moved)
 
 
 def _attention(rows: Served, engine: Engine, one: Pass) -> Part:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from repro.catalog.models.layers import count_parameters, decoder_layer, products
 from repro.errors import ReproError
 from repro.predict.fused.memory import FRAMEWORK_BYTES
 from repro.predict.serving.served import BYTES, Engine, Served
@@ -15,12 +16,11 @@ USABLE = 0.9
 
 def weight_bytes(rows: Served, engine: Engine) -> Array:
     """Of the fullest stage of each GPU: linear layers in their precision, tables in half."""
-    h, matrices = rows.hidden, 2 + rows.gated_mlp
-    attention = 2 * (rows.heads + np.maximum(rows.kv_heads, rows.tp)) * rows.head_dim
-    shared = matrices * (rows.ffn + rows.shared_expert_ffn)
-    split = h * (attention + shared) / rows.tp
-    experts = matrices * h * rows.expert_ffn * rows.experts / np.maximum(rows.ep, rows.tp)
-    tables = np.where(rows.pp > 1, 1.0, 2.0) * rows.vocab * h / rows.tp
+    layer = products(decoder_layer(rows.as_held()))
+    shared = count_parameters(layer, 0)
+    experts = (count_parameters(layer, rows.experts) - shared) / np.maximum(rows.ep, rows.tp)
+    split = shared / rows.tp
+    tables = np.where(rows.pp > 1, 1.0, 2.0) * rows.vocab * rows.hidden / rows.tp
     layers = np.ceil(rows.layers / rows.pp)
     total: Array = BYTES[engine.weights] * layers * (split + experts) + _HALF_BYTES * tables
     return total

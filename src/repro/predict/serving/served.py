@@ -78,6 +78,10 @@ class Served:
         width: Array = self.ffn + self.shared_expert_ffn + self.experts_per_token * self.expert_ffn
         return width
 
+    def as_held(self) -> "Served":
+        """The same rows with keys and values as GPUs hold them: each its own head at least."""
+        return replace(self, kv_heads=np.maximum(self.kv_heads, self.tp))
+
     def rows(self, chosen: Array) -> "Served":
         """Some of the rows."""
         kept: dict[str, Any] = {one.name: getattr(self, one.name)[chosen] for one in fields(self)}
