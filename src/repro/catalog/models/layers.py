@@ -5,7 +5,7 @@ A new kind of layer is one function here. Sizes are integers, or arrays with a r
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 # Tokens that an operation works on: the layer's own, or the encoder's (cross-attention).
 Tokens = Literal["own", "encoder"]
@@ -58,64 +58,16 @@ class Scores:
 Operation = Linear | Scores
 
 
-class ClassicWidths(Protocol):
-    """Widths of a layer with LayerNorm, biases and as many keys as queries."""
+def classic_layer(model: Any, cross: bool = False) -> list[Operation]:
+    """List the operations of a layer of GPT-2, BERT or T5.
 
-    @property
-    def hidden_size(self) -> Any:
-        """Width of hidden states."""
-
-    @property
-    def ffn_hidden_size(self) -> Any:
-        """Width inside the MLP."""
-
-
-class DecoderWidths(Protocol):
-    """Widths of a decoder layer of today; 0 for what it has not."""
-
-    @property
-    def hidden(self) -> Any:
-        """Width of hidden states."""
-
-    @property
-    def heads(self) -> Any:
-        """Heads of queries."""
-
-    @property
-    def kv_heads(self) -> Any:
-        """Heads of keys and values."""
-
-    @property
-    def head_dim(self) -> Any:
-        """Width of a head."""
-
-    @property
-    def ffn(self) -> Any:
-        """Width inside the MLP."""
-
-    @property
-    def gated_mlp(self) -> Any:
-        """Whether the MLP has a gate."""
-
-    @property
-    def experts(self) -> Any:
-        """Number of experts."""
-
-    @property
-    def experts_per_token(self) -> Any:
-        """Experts that work on each token."""
-
-    @property
-    def expert_ffn(self) -> Any:
-        """Width inside an expert."""
-
-    @property
-    def shared_expert_ffn(self) -> Any:
-        """Width inside the experts that work on all tokens."""
-
-
-def classic_layer(model: ClassicWidths, cross: bool = False) -> list[Operation]:
-    """List the operations of a layer of GPT-2, BERT or T5; `cross` adds attention to an encoder."""
+    Parameters
+    ----------
+    model
+        `hidden_size` and `ffn_hidden_size`, as `Shape` has them.
+    cross
+        Whether the layer also attends to an encoder.
+    """
     h, f = model.hidden_size, model.ffn_hidden_size
     operations: list[Operation] = [
         Linear("queries, keys, values", h, 3 * h, "outputs", bias=True),
@@ -134,8 +86,14 @@ def classic_layer(model: ClassicWidths, cross: bool = False) -> list[Operation]:
     return operations
 
 
-def decoder_layer(model: DecoderWidths) -> list[Operation]:
-    """List the operations of a decoder layer with grouped queries, an MLP, and experts."""
+def decoder_layer(model: Any) -> list[Operation]:
+    """List the operations of a decoder layer with grouped queries, an MLP, and experts.
+
+    Parameters
+    ----------
+    model
+        Widths and experts as `DecoderShape` names them; 0 for an MLP or experts that are missing.
+    """
     h, width = model.hidden, model.heads * model.head_dim
     up = 1 + model.gated_mlp
     shared, expert = model.shared_expert_ffn, model.expert_ffn

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from repro.catalog.models.layers import Scores, classic_layer, products
 from repro.predict.network.encoding import PLAIN, Encoding
 from repro.predict.network.machine import Machine
 from repro.predict.network.transfers import all_reduce_s, half_all_reduce_s
@@ -87,16 +88,15 @@ def layer_passes(
     t, b, h = w.tensor_parallel, w.micro_batch_size, w.hidden_size
     s = w.decoder_sequence_length if decoder else w.sequence_length
     tokens, ffn = b * s, w.ffn_hidden_size
-    products = [(tokens, 3 * h / t, h), (tokens, h, h / t)]
-    products += [(tokens, ffn / t, h), (tokens, h, ffn / t)]
-    cores = [(s, s)]
-    if decoder:
-        source = b * w.sequence_length
-        products += [(tokens, h / t, h), (source, 2 * h / t, h), (tokens, h, h / t)]
-        cores += [(s, w.sequence_length)]
-
-    forward = sum(kernels.gemm_s(m, n, k) for m, n, k in products)
-    backward = sum(kernels.gemm_s(m, k, n) + kernels.gemm_s(n, k, m) for m, n, k in products)
+    length = {"own": s, "encoder": w.sequence_length}
+    layer = classic_layer(w, cross=decoder)
+    forward, backward = np.zeros(()), np.zeros(())
+    for one in products(layer):
+        m, n, k = b * length[one.reads], one.outputs, one.inputs
+        n, k = (n / t, k) if one.splits == "outputs" else (n, k / t)
+        forward = forward + kernels.gemm_s(m, n, k)
+        backward = backward + kernels.gemm_s(m, k, n) + kernels.gemm_s(n, k, m)
+    cores = [(s, length[one.reads]) for one in layer if isinstance(one, Scores)]
     core_forward, core_backward = _core_s(w, kernels, cores)
 
     split = np.where(w.sequence_parallel > 0, t, 1.0)
