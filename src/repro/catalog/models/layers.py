@@ -46,6 +46,12 @@ class Linear:
         """Trainable parameters of one expert, or of the only weights."""
         return self.inputs * self.outputs + self.outputs * self.bias
 
+    def divided(self, ranks: Any) -> tuple[Any, Any]:
+        """Return outputs and inputs of one of the ranks that divide the weights."""
+        if self.splits == "outputs":
+            return self.outputs / ranks, self.inputs
+        return self.outputs, self.inputs / ranks
+
 
 @dataclass(frozen=True)
 class Scores:

@@ -103,10 +103,8 @@ def _products(run: Run, parameters: FusedParameters) -> tuple[Array, Array, Arra
             m = run.tokens * one.chosen / run.tp / batch * run.imbalance
         if not there.any():
             continue
-        n, k = one.outputs, one.inputs
-        n, k = (n / t, k) if one.splits == "outputs" else (n, k / t)
         # Runs without such a layer have sizes of one here, and none of the time.
-        m, n, k = (np.where(there > 0, size, 1.0) for size in (m, n, k))
+        m, n, k = (np.where(there > 0, size, 1.0) for size in (m, *one.divided(t)))
 
         def seconds(m: Array, n: Array, k: Array, batch: Array = batch) -> Array:
             return product_s(m, n, k, run.operand_bytes, gpu, batch)

@@ -128,8 +128,7 @@ def _products(rows: Served, engine: Engine, one: Pass) -> Iterator[Part]:
             continue
         count = np.where(linear.parameters > 0, rows.layers, 0.0)
         if count.any():
-            n, k = linear.outputs, linear.inputs
-            n, k = (n / rows.tp, k) if linear.splits == "outputs" else (n, k / rows.tp)
+            n, k = linear.divided(rows.tp)
             yield _product(linear.name, engine, one.tokens, n, k, count, engine.weights)
     sequences, once = np.maximum(one.sequences, 1.0), np.ones_like(rows.hidden)
     yield _product("logits", engine, sequences, rows.vocab / rows.tp, rows.hidden, once, "bf16")
@@ -174,9 +173,7 @@ def _experts(linear: Linear, rows: Served, engine: Engine, tokens: Array, count:
     m = np.maximum(routed * chosen / met, 1.0)
     # Tensor-parallel ranks divide an expert where there are more of them than of its holders.
     parts = np.maximum(rows.tp / rows.ep, 1.0)
-    n, k = linear.outputs, linear.inputs
-    n, k = (n / parts, k) if linear.splits == "outputs" else (n, k / parts)
-    n, k = np.maximum(n, 1.0), np.maximum(k, 1.0)
+    n, k = (np.maximum(size, 1.0) for size in linear.divided(parts))
     device, weights = engine.device, engine.weights
     time_s = product_s(m, n, k, BYTES[weights], product_multiplier(weights, device), local)
     flops = 2 * m * n * k * local

@@ -92,8 +92,7 @@ def layer_passes(
     layer = classic_layer(w, cross=decoder)
     forward, backward = np.zeros(()), np.zeros(())
     for one in products(layer):
-        m, n, k = b * length[one.reads], one.outputs, one.inputs
-        n, k = (n / t, k) if one.splits == "outputs" else (n, k / t)
+        m, (n, k) = b * length[one.reads], one.divided(t)
         forward = forward + kernels.gemm_s(m, n, k)
         backward = backward + kernels.gemm_s(m, k, n) + kernels.gemm_s(n, k, m)
     cores = [(s, length[one.reads]) for one in layer if isinstance(one, Scores)]
