@@ -16,6 +16,7 @@ from waiting import wait_until
 from repro.cli import send_again
 from repro.cli.predicting import retime
 from repro.errors import ReproError
+from repro.extras import DISTRIBUTION
 from repro.paths import ROOT
 from repro.results import store
 
@@ -115,7 +116,7 @@ def test_without_a_command_next_commands_are_printed() -> None:
     result = _repro()
     assert result.returncode == 0
     assert "repro claims" in result.stdout and "make repro" in result.stdout
-    assert _repro("--version").stdout == f"repro {version('repro')}\n"
+    assert _repro("--version").stdout == f"repro {version(DISTRIBUTION)}\n"
 
 
 def test_shells_can_complete_commands() -> None:

@@ -9,7 +9,7 @@ import pytest
 from repro.catalog.systems.clusters import cluster
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
-from repro.paths import PUBLISHED
+from repro.paths import PUBLISHED, find
 from repro.predict.calibration.calibrating import fit_ring
 from repro.predict.calibration.link_fitting import (
     calibrate_links,
@@ -208,7 +208,7 @@ def test_the_calibration_in_the_repository_is_that_of_the_published_rows(
     calibrated = calibrate_links(every_row, "every published row")
     write_links(calibrated, tmp_path / "links.yaml")
     assert read_links(tmp_path / "links.yaml").source == calibrated.source
-    kept = read_links(LINKS)
+    kept = read_links()
     assert {entry.gpu for entry in kept.networks} == {entry.gpu for entry in calibrated.networks}
     for old, new in zip(kept.networks, calibrated.networks, strict=True):
         assert old.model.table == pytest.approx(new.model.table, rel=0.01)
@@ -317,7 +317,7 @@ def test_too_few_rows_to_calibrate_are_refused(published: pd.DataFrame) -> None:
 
 
 def test_a_damaged_file_names_its_key(tmp_path: Path) -> None:
-    text = LINKS.read_text(encoding="utf-8").replace("startup_s", "start_s", 1)
+    text = find(f"params/{LINKS}").read_text(encoding="utf-8").replace("startup_s", "start_s", 1)
     (tmp_path / "links.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(ReproError, match=r"networks\.0\.costs\.start_s: unknown key"):
         read_links(tmp_path / "links.yaml")
