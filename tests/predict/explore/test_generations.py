@@ -17,13 +17,13 @@ from repro.predict.explore.hardware.designs import (
 )
 from repro.predict.explore.hardware.generations import (
     PARTS,
-    Training,
     fastest,
     generations,
     hybrid,
     more_gpus,
     speed_up_by_part,
 )
+from repro.predict.explore.jobs.fused_plans import Training
 from repro.predict.fused.iteration import Phases
 
 _OLD, _NEW = gpu("a100-sxm-80gb"), gpu("gb200")
