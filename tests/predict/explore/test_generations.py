@@ -58,8 +58,8 @@ def test_factors_multiply_to_the_whole_speed_up() -> None:
 
 def test_a_precision_needs_units_for_it() -> None:
     only_fp4 = replace(_TRAINING, precisions=("bf16", "nvfp4"))
-    assert fastest(only_fp4, gpu("h100-sxm-80gb")).plan["dtype"] == "bf16"
-    assert fastest(only_fp4, _NEW).plan["dtype"] == "nvfp4"
+    assert fastest(only_fp4, gpu("h100-sxm-80gb"))["dtype"] == "bf16"
+    assert fastest(only_fp4, _NEW)["dtype"] == "nvfp4"
 
 
 def test_gpus_without_the_memory_are_left_out() -> None:

@@ -5,7 +5,7 @@ searched for each of them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, combinations
 from math import factorial
 
@@ -28,20 +28,13 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class Fastest:
-    """Fastest fitting plan, its predicted iteration time in seconds, and its uncertainty.
-
-    `half_width` is half of the 90 % interval of the time's logarithm.
-    """
-
-    plan: pd.Series
-    iteration_time_s: float
-    half_width: float
-
-
-def fastest(training: Training, device: Gpu) -> Fastest:
+def fastest(training: Training, device: Gpu) -> pd.Series:
     """Search the fastest plan on a GPU, which need not be in the catalogue.
+
+    Returns
+    -------
+    Series
+        `SPLIT`, iteration_time_s and half_width, half of the 90 % interval of the time's logarithm.
 
     Raises
     ------
@@ -51,11 +44,9 @@ def fastest(training: Training, device: Gpu) -> Fastest:
     has = tuple(name for name in training.precisions if name in device.precisions)
     found = fitting_plans(replace(training, precisions=has or training.precisions), device)
     best = found.fastest(1)
-    return Fastest(
-        plan=best.table()[[*SPLIT]].iloc[0],
-        iteration_time_s=float(best.iteration_time_s[0]),
-        half_width=float(half_width(best.run, read_fused())[0]),
-    )
+    width = half_width(best.run, read_fused())
+    timed = best.table().assign(iteration_time_s=best.iteration_time_s, half_width=width)
+    return timed.drop(columns="zero").iloc[0]
 
 
 def hybrid(old: Gpu, new: Gpu, parts: frozenset[str]) -> Gpu:
@@ -122,7 +113,7 @@ def generations(training: Training, names: Sequence[str]) -> pd.DataFrame:
             continue
         width = np.exp(found.half_width)
         rows[gpu(name).label] = {
-            **found.plan,
+            **found[[*SPLIT]],
             "iteration_time_s": found.iteration_time_s,
             "low_s": found.iteration_time_s / width,
             "high_s": found.iteration_time_s * width,

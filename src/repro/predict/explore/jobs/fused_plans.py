@@ -18,7 +18,7 @@ from repro.predict.explore.jobs.search import (
     Plans,
     enumerate_plans,
     fits_memory,
-    rank,
+    order_by,
 )
 from repro.predict.fused.iteration import Phases, iteration_times_s, predict_phases
 from repro.predict.fused.memory import fullest_bytes
@@ -81,7 +81,7 @@ class FittingPlans:
 
     def fastest(self, count: int | None = None) -> "FittingPlans":
         """Sort the plans by iteration time, fastest first, and keep the first `count` of them."""
-        return self.rows(rank(self.iteration_time_s)[:count])
+        return self.rows(order_by(self.iteration_time_s)[:count])
 
     def table(self) -> pd.DataFrame:
         """Return one row per plan with the columns `SPLIT` and zero."""
@@ -220,7 +220,7 @@ def fitting_plans(
     shape, gpus, batch = training.model.shape, training.gpus, training.global_batch
     # Models whose layers do not divide may count their two ends as layers.
     stages = np.union1d(divisors(shape.layers), divisors(shape.layers + 2))
-    widths = divisors(device.domain_gpus)
+    tensor_sizes = divisors(device.domain_gpus)
     plans = enumerate_plans(
         gpus,
         training.model.label,
@@ -228,7 +228,7 @@ def fitting_plans(
         layers=(shape.layers, shape.layers + 2),
         global_batch=batch,
         precision=[PRECISIONS.index(name) for name in training.precisions],
-        tp=widths[widths <= _WIDEST],
+        tp=tensor_sizes[tensor_sizes <= _WIDEST],
         pp=stages[stages <= gpus],
         cp=divisors(max(shape.seq // _SHORTEST_SLICE, 1)),
         ep=divisors(max(shape.experts, 1)),

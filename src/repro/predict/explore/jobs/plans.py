@@ -16,7 +16,7 @@ from repro.errors import ReproError
 from repro.observe.environment import provenance
 from repro.paths import HOME
 from repro.predict.calibration.interval import LEVEL, half_width
-from repro.predict.explore.jobs.search import DoesNotFit, enumerate_plans, fits_memory, rank
+from repro.predict.explore.jobs.search import DoesNotFit, enumerate_plans, fits_memory, order_by
 from repro.predict.explore.jobs.sweep import predict
 from repro.predict.network.machine import Machine, machine
 from repro.predict.parameters import Calibration, calibration
@@ -241,7 +241,7 @@ def best_plans(job: Job, count: int) -> pd.DataFrame:
             f"{error}; take more GPUs{'' if job.recompute == RECOMPUTE else ', recompute any'} or "
             "a cluster whose GPUs have more"
         ) from None
-    order = rank(fitting.iteration_time_s.to_numpy(), fitting.memory_bytes.to_numpy())
+    order = order_by(fitting.iteration_time_s.to_numpy(), fitting.memory_bytes.to_numpy())
     best = fitting.iloc[order[:count]]
     rows = job.workload(best.index)
     width = np.exp(half_width(rows, job.cluster, job.calibration, job.protocol))

@@ -126,7 +126,7 @@ def fits_memory(
     return fitting
 
 
-def rank(*costs: Array) -> Array:
+def order_by(*costs: Array) -> Array:
     """Return indices of plans in the order of their costs, of which the first decides most."""
     order: Array = np.lexsort(costs[::-1])
     return order
@@ -135,7 +135,7 @@ def rank(*costs: Array) -> Array:
 def pareto(costs: Array) -> Array:
     """Mark the Pareto-optimal rows of costs (choice, cost): no other row is as good and better."""
     optimal = np.zeros(len(costs), dtype=bool)
-    left = rank(*costs.T)
+    left = order_by(*costs.T)
     if costs.shape[1] == 2:
         # Drops most rows at once, which matters for a million designs.
         second = costs[left, 1]

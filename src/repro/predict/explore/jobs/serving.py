@@ -1,7 +1,7 @@
 """Plans that serve a model on some GPUs: latency, throughput, and the bound of each operator."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -106,13 +106,13 @@ def serving_plans(
 
 def _candidates(of: Service, batch: int | None) -> Plans:
     """Enumerate the plans whose copies divide the GPUs; `micro_batch` is one copy's batch."""
-    shape, widths = of.model.shape, divisors(of.gpus)
+    shape, sizes = of.model.shape, divisors(of.gpus)
     plans = enumerate_plans(
         of.gpus,
         of.model.label,
         widths=(shape.heads,),
-        tp=widths[widths <= _WIDEST],
-        pp=widths,
+        tp=sizes[sizes <= _WIDEST],
+        pp=sizes,
         ep=divisors(max(shape.experts, 1)),
         micro_batch=_BATCHES if batch is None else (batch,),
     )
@@ -226,16 +226,6 @@ def _operator_table(phase: str, parts: list[Part], count: np.ndarray, on: Engine
     )
 
 
-def with_memory(of: Service, kind: MemoryKind) -> Service:
-    """Replace the GPU's memory, in all places of a package or socket."""
-    changed = {
-        "label": f"{of.device.label} with {kind.name}",
-        "memory_gbytes_per_s": kind.gbytes_per_s * kind.places,
-        "memory_gb": kind.gb * kind.places,
-    }
-    return replace(of, device=of.device.model_copy(update=changed))
-
-
 def by_memory(of: Service, plan: pd.Series, kinds: Sequence[MemoryKind]) -> pd.DataFrame:
     """Predict one plan's latencies with other memories, even if they are too small for it.
 
@@ -246,14 +236,16 @@ def by_memory(of: Service, plan: pd.Series, kinds: Sequence[MemoryKind]) -> pd.D
     """
     rows = []
     for kind in kinds:
-        other = with_memory(of, kind)
-        on, row = engine(other.device, str(plan.precision), stack=of.stack), _row(of, plan)
+        # All places of a package, or of a socket, have the memory.
+        rate, size = kind.gbytes_per_s * kind.places, kind.gb * kind.places
+        device = of.device.model_copy(update={"memory_gbytes_per_s": rate, "memory_gb": size})
+        on, row = engine(device, str(plan.precision), stack=of.stack), _row(of, plan)
         time = latency(passes(row, on), on)
         rows.append(
             {
                 "memory": kind.name,
-                "gbytes_per_s": other.device.memory_gbytes_per_s,
-                "gb": other.device.memory_gb,
+                "gbytes_per_s": rate,
+                "gb": size,
                 "fits": bool((largest_batch(row, on) >= row.batch).all()),
                 "first_token_s": float(time.first_token_s[0]),
                 "output_token_s": float(time.output_token_s[0]),
