@@ -21,8 +21,8 @@ from repro.explorer.page import Page
 from repro.explorer.page_state import sync_with_url
 from repro.explorer.view import EXPERIMENTS, breakdown, default_view, plans
 from repro.predict.explore.experiments.predicted import predict_experiment
-from repro.predict.explore.jobs.pareto import pareto
 from repro.predict.explore.jobs.plans import best_plans, choose_job
+from repro.predict.explore.jobs.search import pareto
 from repro.results.metrics import iteration_time_s
 from repro.results.store import write_dataset
 
@@ -77,9 +77,9 @@ def test_sliders_move_the_prediction_as_theory_says() -> None:
 
 
 @given(
-    st.lists(st.tuples(*[st.integers(0, 4)] * 3), min_size=1, max_size=12).map(
-        lambda rows: np.array(rows, dtype=float)
-    )
+    st.integers(2, 3)
+    .flatmap(lambda k: st.lists(st.tuples(*[st.integers(0, 4)] * k), min_size=1, max_size=12))
+    .map(lambda rows: np.array(rows, dtype=float))
 )
 def test_no_choice_of_the_front_is_worse_than_another(costs: np.ndarray) -> None:
     for kept, row in zip(pareto(costs), costs, strict=True):

@@ -12,7 +12,8 @@ from repro.catalog.systems.technology import read_technology
 from repro.figures.predicted.hardware import bound_regions, fronts, generations_compared
 from repro.figures.studies.memory import parts, published_and_predicted
 from repro.predict.explore.hardware.design_cube import design_cube, pareto_front, with_budget
-from repro.predict.explore.hardware.generations import Training, generations
+from repro.predict.explore.hardware.generations import generations
+from repro.predict.explore.jobs.fused_plans import Training
 from repro.predict.explore.studies.memory import (
     memory_by_policy,
     published_memory,

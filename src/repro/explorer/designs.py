@@ -18,7 +18,7 @@ from repro.errors import ReproError
 from repro.explorer.page_state import draw_or_show_error, prepare_page
 from repro.figures.predicted.hardware import bound_regions, fronts
 from repro.predict.explore.hardware.design_cube import RATES, design_cube, pareto_front, with_budget
-from repro.predict.explore.hardware.generations import Training
+from repro.predict.explore.jobs.fused_plans import Training
 
 _SIDEBAR_WIDTH = 340
 _TRAINING = "gpt3-175b", 1024, 1536

@@ -15,8 +15,8 @@ from repro.catalog.systems.protocols import Protocol, protocol
 from repro.errors import ReproError
 from repro.paths import RESULTS
 from repro.predict.explore.experiments.predicted import predict_with
-from repro.predict.explore.jobs.pareto import pareto
 from repro.predict.explore.jobs.plans import best_plans, choose_job
+from repro.predict.explore.jobs.search import pareto
 from repro.predict.parameters import calibration
 from repro.results.reference import SOURCE, read_reference
 from repro.results.store import has_runs, read_dataset

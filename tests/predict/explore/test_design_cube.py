@@ -9,7 +9,8 @@ from repro.catalog.systems.gpus import gpu
 from repro.catalog.systems.technology import read_technology
 from repro.errors import ReproError
 from repro.predict.explore.hardware.design_cube import design_cube, pareto_front, with_budget
-from repro.predict.explore.hardware.generations import Training, fastest
+from repro.predict.explore.hardware.generations import fastest
+from repro.predict.explore.jobs.fused_plans import Training
 
 _TRAINING = Training(open_model("llama3.1-8b"), 64, 512, precisions=("bf16",))
 _AXES = {

@@ -1,5 +1,7 @@
 """What fits: limits that hold, policies by what they cost, and what would fit instead."""
 
+from dataclasses import replace
+
 import pytest
 from typer.testing import CliRunner
 
@@ -8,7 +10,8 @@ from repro.catalog.systems.gpus import gpu
 from repro.cli import app
 from repro.errors import ReproError
 from repro.predict.explore.jobs.fits import what_fits
-from repro.predict.explore.jobs.fused_plans import DoesNotFit, best_plans, fitting_plans
+from repro.predict.explore.jobs.fused_plans import Training, best_plans, fitting_plans
+from repro.predict.explore.jobs.search import DoesNotFit
 
 _H100 = "h100-sxm-80gb"
 _JOB = ("llama3.1-70b", _H100, 32, 64)
@@ -25,28 +28,15 @@ def test_policies_hold_more_the_more_they_cost() -> None:
 
 def test_twice_the_limit_does_not_fit() -> None:
     found = what_fits(*_JOB)
-    entry, where = open_model(_JOB[0]), gpu(_H100)
-    size = int(found.micro_batch.max())
+    training, where = Training(open_model(_JOB[0]), *_JOB[2:], ("bf16",)), gpu(_H100)
+    size = 2 * int(found.micro_batch.max())
     with pytest.raises(DoesNotFit):
-        fitting_plans(
-            entry,
-            where,
-            32,
-            2 * size,
-            ("bf16",),
-            "megatron-core",
-            zero=(1, 3),
-            micro_batches=(2 * size,),
-        )
-    longer = entry.shape.model_copy(update={"seq": 2 * int(found.context.max())})
+        larger = replace(training, global_batch=size)
+        fitting_plans(larger, where, zero=(1, 3), micro_batches=(size,))
+    shape = training.model.shape.model_copy(update={"seq": 2 * int(found.context.max())})
+    longer = replace(training, model=training.model.model_copy(update={"shape": shape}))
     with pytest.raises(DoesNotFit):
-        fitting_plans(
-            entry.model_copy(update={"shape": longer}),
-            where,
-            *(32, 64, ("bf16",), "megatron-core"),
-            zero=(1, 3),
-            micro_batches=(1,),
-        )
+        fitting_plans(longer, where, zero=(1, 3), micro_batches=(1,))
 
 
 def test_what_fits_nowhere_says_what_would() -> None:

@@ -17,13 +17,13 @@ from repro.predict.explore.hardware.designs import (
 )
 from repro.predict.explore.hardware.generations import (
     PARTS,
-    Training,
     fastest,
     generations,
     hybrid,
     more_gpus,
     speed_up_by_part,
 )
+from repro.predict.explore.jobs.fused_plans import Training
 from repro.predict.fused.iteration import Phases
 
 _OLD, _NEW = gpu("a100-sxm-80gb"), gpu("gb200")
@@ -58,8 +58,8 @@ def test_factors_multiply_to_the_whole_speed_up() -> None:
 
 def test_a_precision_needs_units_for_it() -> None:
     only_fp4 = replace(_TRAINING, precisions=("bf16", "nvfp4"))
-    assert fastest(only_fp4, gpu("h100-sxm-80gb")).plan["dtype"] == "bf16"
-    assert fastest(only_fp4, _NEW).plan["dtype"] == "nvfp4"
+    assert fastest(only_fp4, gpu("h100-sxm-80gb"))["dtype"] == "bf16"
+    assert fastest(only_fp4, _NEW)["dtype"] == "nvfp4"
 
 
 def test_gpus_without_the_memory_are_left_out() -> None:

@@ -15,7 +15,7 @@ from repro.predict.explore.jobs.plans import (
     best_plans,
     choose_job,
     describe,
-    enumerate_plans,
+    job_plans,
     save_plans,
     transports,
 )
@@ -79,7 +79,7 @@ def test_listed_plans_can_run_and_fit(job: Job) -> None:
 
 def test_what_does_not_fit_is_left_out() -> None:
     job = choose_job(*_JOBS["little memory"])
-    assert 0 < len(best_plans(job, _ALL)) < len(enumerate_plans(job))
+    assert 0 < len(best_plans(job, _ALL)) < len(job_plans(job))
 
 
 def test_fastest_first_and_the_count_cuts_the_rest(job: Job) -> None:
@@ -96,7 +96,7 @@ def test_the_interval_is_the_models(job: Job) -> None:
 
 
 def test_tensor_parallel_groups_stay_inside_a_node() -> None:
-    plans = enumerate_plans(choose_job("bert-large", "cluster-b", "fabric", 16, 16))
+    plans = job_plans(choose_job("bert-large", "cluster-b", "fabric", 16, 16))
     assert set(plans.get_level_values("tensor_parallel")) == {1, 2, 4}
 
 

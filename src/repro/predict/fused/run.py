@@ -5,9 +5,13 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from repro.catalog.models.layers import decoder_layer, forward_flops, products
+from repro.catalog.models.open_models import DecoderShape
+from repro.catalog.reading import choose
 from repro.catalog.systems.gpus import Generation, Gpu
+from repro.catalog.systems.software_stacks import read_stacks
 from repro.predict.workload import Array
 
 GENERATIONS: tuple[str, ...] = get_args(Generation)
@@ -159,11 +163,38 @@ def peak_flops(device: Gpu, precision: str) -> float:
     return {"bf16": device.peak_flops, "nvfp4": device.fp4_flops or fp8}.get(precision, fp8)
 
 
-def on_device(run: Run, device: Gpu) -> Run:
-    """The same runs on another GPU, which need not exist, in its maker's systems."""
-    peaks = np.array([peak_flops(device, name) for name in PRECISIONS])
-    of_all = {
+def decoder_runs(shape: DecoderShape, device: Gpu, stack: str, **plan: ArrayLike) -> Run:
+    """Combine a decoder, a GPU and training software with plans.
+
+    Software overlaps all communication except expert exchanges.
+
+    Parameters
+    ----------
+    device
+        GPU in its maker's systems; it need not be in `params/gpus.yaml`.
+    stack
+        Name in `params/stacks.yaml`.
+    plan
+        Fields of `Run` from `imbalance` to `precision`, without `tied`; they broadcast.
+
+    Raises
+    ------
+    ReproError
+        The software is unknown.
+    """
+    stacks = {name: index for index, name in enumerate(read_stacks())}
+    precision = np.asarray(plan["precision"], dtype=int)
+    columns: dict[str, ArrayLike] = {
+        **shape.model_dump(),
+        "ffn": 0 if shape.experts else shape.ffn,
+        "tied": 0,
+        **plan,
         "generation": GENERATIONS.index(device.generation),
+        "stack": choose("stack", stack, stacks),
+        **dict.fromkeys(("hidden_dp", "hidden_gradients", "hidden_tp", "hidden_pp"), 1),
+        "hidden_ep": 0,
+        "operand_bytes": np.array(list(OPERAND_BYTES.values()))[precision],
+        "peak_flops": np.array([peak_flops(device, name) for name in PRECISIONS])[precision],
         "half_flops": device.peak_flops,
         "multiprocessors": device.multiprocessors,
         "memory_bytes_per_s": 1e9 * device.memory_gbytes_per_s,
@@ -171,8 +202,8 @@ def on_device(run: Run, device: Gpu) -> Run:
         "nic_bytes_per_s": 1e9 / 8 * device.nic_gbps,
         "domain_gpus": device.domain_gpus,
     }
-    alike = {name: np.full(len(run.layers), float(value)) for name, value in of_all.items()}
-    return replace(run, peak_flops=peaks[run.precision.astype(int)], **alike)
+    arrays = np.broadcast_arrays(*(np.asarray(value, dtype=float) for value in columns.values()))
+    return Run(**dict(zip(columns, arrays, strict=True)))
 
 
 def training_flops(run: Run) -> Array:

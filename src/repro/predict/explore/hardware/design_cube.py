@@ -1,4 +1,4 @@
-"""A million GPUs that do not exist: what training waits for on each, the best under budgets."""
+"""Grid of hypothetical GPUs: iteration time, its bound, power, area and Pareto front."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,16 +11,17 @@ from repro.catalog.systems.gpus import MEMORY_GB_BYTES, gpu
 from repro.catalog.systems.technology import Technology
 from repro.errors import ReproError
 from repro.predict.explore.hardware.designs import candidate_plans, check_axes, waits_by_plan
-from repro.predict.explore.hardware.generations import Training
+from repro.predict.explore.jobs.fused_plans import Training
+from repro.predict.explore.jobs.search import pareto
 from repro.predict.workload import Array
 
-# What a design is bound by, and the rate that says so.
+# Possible bounds of a design, each with the rate that relieves it.
 RATES = {
     "compute": "peak_tflops",
     "memory": "memory_gbytes_per_s",
     "network": "network_gbps",
 }
-# Times of a design's rates are those of plans; its memory only decides which plans fit.
+# The memory size decides only which plans fit; the rates decide their times.
 _DIMS = ("memory_gb", *RATES.values())
 _UNITS = dict(zip(_DIMS, ("1e9 B", "1e12 FLOP/s", "1e9 B/s", "Gbit/s"), strict=True))
 
@@ -36,26 +37,26 @@ def design_cube(
     link_gbytes_per_s: float = 900.0,
     domain_gpus: int = 72,
 ) -> xr.Dataset:
-    """The fastest of a few plans on every combination of rates, in half precision.
+    """Predict the fastest of a few plans on every combination of rates, in half precision.
 
     Parameters
     ----------
     peak_tflops, memory_gbytes_per_s, network_gbps, memory_gb
-        Values of each axis: rates of one GPU, and the size of its memory.
+        Values of each axis: rates of one GPU, and its memory size.
     link_gbytes_per_s, domain_gpus
-        Of all designs, as of NVL72's.
+        Link rate and domain size of all designs. Default: NVL72's.
 
     Returns
     -------
     Dataset
-        `iteration_time_s` (memory_gb, peak_tflops, memory_gbytes_per_s, network_gbps), NaN where no
-        plan fits; `elasticity` (rate, ...), by how many percent it falls where that rate is one
-        percent higher; and `bound`, the index of the largest of these, -1 where no plan fits.
+        `iteration_time_s` (memory_gb, peak_tflops, memory_gbytes_per_s, network_gbps), NaN if no
+        plan fits; `elasticity` (rate, ...), the percentage by which it falls per percent of that
+        rate; and `bound`, the index of the largest elasticity, -1 if no plan fits.
 
     Raises
     ------
     ReproError
-        A value is not one of a GPU, or no plan fits any.
+        A value is out of range, or no plan fits any design.
     """
     axes = check_axes(
         {
@@ -67,9 +68,6 @@ def design_cube(
     )
     grid = np.meshgrid(*(axes[name] for name in RATES.values()), indexing="ij")
     peak, speed, network = (axis.ravel() for axis in grid)
-    like = gpu(technology.reference.gpu).model_copy(
-        update={"link_gbytes_per_s": link_gbytes_per_s, "domain_gpus": domain_gpus}
-    )
     sizes = MEMORY_GB_BYTES * axes["memory_gb"]
     rates = {
         "peak_flops": 1e12 * peak,
@@ -77,7 +75,8 @@ def design_cube(
         "nic_bytes_per_s": 1e9 / 8 * network,
     }
     time_s = np.full((len(sizes), len(peak)), np.inf)
-    for plan_bytes, waited_s in waits_by_plan(candidate_plans(training, like, sizes), rates):
+    plans = candidate_plans(training, technology, sizes, link_gbytes_per_s, domain_gpus)
+    for plan_bytes, waited_s in waits_by_plan(plans, rates):
         held = np.where(plan_bytes <= sizes, 1.0, np.inf)
         time_s = np.minimum(time_s, held[:, None] * waited_s.sum(axis=0))
     form = [len(axes[name]) for name in _DIMS]
@@ -103,15 +102,15 @@ def design_cube(
 
 
 def with_budget(cube: xr.Dataset, technology: Technology, nm: float) -> xr.Dataset:
-    """The cube with `power_w` and `area_mm2` of each design in a node.
+    """Add `power_w` and `area_mm2` of each design in a process node.
 
-    Power is that of the reference's units by what it takes for an operation in the node, and of
-    every bit that moves; area that of the reference's die by the node's density.
+    Power is the energy of operations and of moved bits per second: an operation takes the
+    reference's energy, scaled to the node. Area is the reference's, scaled by the node's density.
 
     Raises
     ------
     ReproError
-        The node is none of the technology's.
+        The technology has no such node.
     """
     known = [node.nm for node in technology.nodes]
     if nm not in known:
@@ -134,28 +133,29 @@ def with_budget(cube: xr.Dataset, technology: Technology, nm: float) -> xr.Datas
 
 
 def pareto_front(designs: xr.Dataset, area_mm2: float = np.inf) -> pd.DataFrame:
-    """Designs of `with_budget` that no other is both faster and more frugal than.
+    """Select the designs of `with_budget` that are Pareto-optimal in time and power.
 
     Parameters
     ----------
     area_mm2
-        Of the dies, at most.
+        Largest area of the dies.
 
     Returns
     -------
     DataFrame
-        The most frugal first: power_w, iteration_time_s, area_mm2, memory_gb, the values of
-        `RATES`, and bound, one of its keys.
+        Lowest power first: power_w, iteration_time_s, area_mm2, memory_gb, the values of `RATES`,
+        and bound, one of its keys.
     """
     everything = designs[["power_w", "iteration_time_s", "area_mm2", "bound"]].broadcast_like(
         designs.iteration_time_s
     )
     flat = {name: everything[name].values.ravel() for name in everything.data_vars}
     allowed = np.flatnonzero((flat["area_mm2"] <= area_mm2) & ~np.isnan(flat["iteration_time_s"]))
-    order = allowed[np.lexsort((flat["iteration_time_s"][allowed], flat["power_w"][allowed]))]
-    times = flat["iteration_time_s"][order]
-    fastest_so_far = np.minimum.accumulate(np.concatenate([[np.inf], times[:-1]]))
-    chosen = order[times < fastest_so_far]
+    costs = np.stack([flat["power_w"][allowed], flat["iteration_time_s"][allowed]], axis=1)
+    # Of designs with equal costs, the one with the least memory comes first.
+    optimal = np.flatnonzero(pareto(costs))
+    _, first = np.unique(costs[optimal], axis=0, return_index=True)
+    chosen = allowed[optimal[first]]
     at = np.unravel_index(chosen, designs.iteration_time_s.shape)
     dims = designs.iteration_time_s.dims
     return pd.DataFrame(
@@ -168,7 +168,7 @@ def pareto_front(designs: xr.Dataset, area_mm2: float = np.inf) -> pd.DataFrame:
 
 
 def _falls(time_s: Array, rate: Array, axis: int) -> Array:
-    """By how many percent a time falls along an axis where the rate is one percent higher."""
+    """Return the percentage by which a time falls along an axis per percent of the rate."""
     if len(rate) == 1:
         return np.zeros_like(time_s)
     slope: Array = np.gradient(np.log(time_s), np.log(rate), axis=axis)

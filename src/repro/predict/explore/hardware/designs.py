@@ -1,4 +1,4 @@
-"""GPUs that do not exist yet: what a node, a memory and a network make of a training iteration."""
+"""Hypothetical GPUs: training iterations by process node, memory and network."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -7,19 +7,19 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.systems.gpus import MEMORY_GB_BYTES, Gpu, gpu, read_gpus
+from repro.catalog.systems.gpus import MEMORY_GB_BYTES, gpu, read_gpus
 from repro.catalog.systems.technology import Technology
 from repro.errors import ReproError
 from repro.predict.blocks import in_blocks
-from repro.predict.explore.hardware.generations import Training
-from repro.predict.explore.jobs.fused_plans import DoesNotFit, fitting_plans
-from repro.predict.fused.iteration import in_blocks_s, predict_phases
+from repro.predict.explore.jobs.fused_plans import Training, fitting_plans
+from repro.predict.explore.jobs.search import DoesNotFit
+from repro.predict.fused.iteration import predict_phases
 from repro.predict.fused.memory import fullest_bytes
 from repro.predict.fused.parameters import read_fused
 from repro.predict.fused.run import Run
 from repro.predict.workload import Array
 
-# What an iteration waits for, by what would make it faster.
+# Phases of an iteration by what would shorten them.
 BOUNDS: dict[str, tuple[str, ...]] = {
     "compute": ("products", "attention", "logits", "recompute"),
     "memory": ("elements", "optimizer"),
@@ -29,7 +29,7 @@ BOUNDS: dict[str, tuple[str, ...]] = {
     ),
     "schedule": ("bubble", "host", "stragglers"),
 }
-# What a GPU could have: a wafer is 70,000 mm2; other ends are far from anything of today.
+# Allowed ranges. A wafer is 70,000 mm2; other limits are far from today's GPUs.
 _ALLOWED = {
     "area_mm2": (1.0, 1e5),
     "power_w": (1.0, 1e5),
@@ -38,15 +38,17 @@ _ALLOWED = {
     "memory_gb": (1.0, 1e5),
     "network_gbps": (1.0, 1e5),
 }
-# Plans that are tried for every design, of each corner: size of memory, slow and fast silicon.
-_PLANS_EACH = 3
+# Plans that every design tries, per memory size and speed of silicon.
+_BEST = slice(3)
 
 
 def peak_flops(technology: Technology, nm: Array, area_mm2: Array, power_w: Array) -> Array:
-    """Half-precision peak in FLOP/s of the reference's design in another node, area and power.
+    """Return the half-precision peak in FLOP/s of the reference's design, scaled.
 
-    Units fill the area, at the reference's clock, as far as power allows: density x area, or power
-    / energy, whichever is less.
+    `nm`, `area_mm2` and `power_w` are the new process node, die area and power.
+
+    Units fill the area at the reference's clock, as far as power allows: the peak grows by
+    density x area or by power / energy, whichever is less.
     """
     reference = technology.reference
     density = np.vectorize(technology.density)(nm)
@@ -58,14 +60,15 @@ def peak_flops(technology: Technology, nm: Array, area_mm2: Array, power_w: Arra
 
 
 def designs_gained(technology: Technology) -> pd.DataFrame:
-    """What GPUs that exist reach of the peak that their node, area and power make of the reference.
+    """Compare the peaks of existing GPUs with the reference's, scaled to their node.
 
-    What is above 1 is the designers': larger matrix units, lower precision in other units.
+    A ratio above 1 is a gain by design: larger matrix units, lower precision in other units.
 
     Returns
     -------
     DataFrame
-        By GPU: nm, by_node and data_sheet (half-precision peaks in TFLOP/s) and gained.
+        By GPU: nm, by_node_tflops and data_sheet_tflops (half-precision peaks), and gained, their
+        ratio.
     """
     rows = {}
     for name, die in technology.known.items():
@@ -90,26 +93,25 @@ def explore_designs(
     link_gbytes_per_s: float = 900.0,
     domain_gpus: int = 72,
 ) -> xr.Dataset:
-    """The fastest of a few plans on every design, in half precision.
+    """Predict the fastest of a few plans on every design, in half precision.
 
     Parameters
     ----------
     area_mm2, power_w
-        Of a GPU's dies, all together.
+        Total area and power of a GPU's dies.
     link_gbytes_per_s, domain_gpus
-        Of all designs, as of NVL72's.
+        Link rate and domain size of all designs. Default: NVL72's.
 
     Returns
     -------
     Dataset
-        `waited_s` (bound, nm, memory, network_gbps, area_mm2, power_w), what the iteration waits
-        for, of which the sum is its time, NaN where no plan fits; and `peak_flops`
-        (nm, area_mm2, power_w).
+        `waited_s` (bound, nm, memory, network_gbps, area_mm2, power_w), parts that add up to the
+        iteration time, NaN if no plan fits; and `peak_flops` (nm, area_mm2, power_w).
 
     Raises
     ------
     ReproError
-        An area or a power is not one of a GPU, or a name of the training is unknown.
+        A value is out of range, a name is unknown, or no plan fits any design.
     """
     axes = check_axes({"area_mm2": area_mm2, "power_w": power_w})
     nm = np.array([node.nm for node in technology.nodes])
@@ -123,17 +125,14 @@ def explore_designs(
     stacks = [(1e9 * one.gbytes_per_s, MEMORY_GB_BYTES * one.gb) for one in kinds]
     packages = np.transpose(stacks) * [one.places for one in kinds]
     speeds, sizes = packages[:, kind.astype(int)]
-    reference = gpu(technology.reference.gpu)
-    like = reference.model_copy(
-        update={"link_gbytes_per_s": link_gbytes_per_s, "domain_gpus": domain_gpus}
-    )
     rates = {
         "peak_flops": peak,
         "memory_bytes_per_s": speeds,
         "nic_bytes_per_s": network * 1e9 / 8,
     }
     waited_s = np.full((len(BOUNDS), len(peak)), np.inf)
-    for plan_bytes, table in waits_by_plan(candidate_plans(training, like, sizes), rates):
+    plans = candidate_plans(training, technology, sizes, link_gbytes_per_s, domain_gpus)
+    for plan_bytes, table in waits_by_plan(plans, rates):
         better = (plan_bytes <= sizes) & (table.sum(axis=0) < waited_s.sum(axis=0))
         waited_s = np.where(better, table, waited_s)
     waited_s = np.where(np.isinf(waited_s), np.nan, waited_s)
@@ -159,12 +158,12 @@ def explore_designs(
 
 
 def check_axes(axes: Mapping[str, Sequence[float]]) -> dict[str, Array]:
-    """Values of a design's numbers as arrays.
+    """Convert values of each axis to arrays.
 
     Raises
     ------
     ReproError
-        A value is not one that a GPU could have, or there is none.
+        A value is out of range, or an axis is empty.
     """
     found = {name: np.asarray(values, dtype=float) for name, values in axes.items()}
     for name, values in found.items():
@@ -177,9 +176,9 @@ def check_axes(axes: Mapping[str, Sequence[float]]) -> dict[str, Array]:
 
 
 def waits_by_plan(plans: Run, rates: Mapping[str, Array]) -> Iterator[tuple[float, Array]]:
-    """What each plan takes of memory in bytes, and what designs wait for with it (bound, design).
+    """Yield each plan's memory in bytes and the parts of its iteration in seconds (bound, design).
 
-    `rates` are fields of `Run`, a value a design; multiprocessors go with the peak.
+    `rates` are fields of `Run` with one value per design. Multiprocessors grow with the peak.
     """
     parameters = read_fused().parameters
     count = len(rates["peak_flops"])
@@ -203,36 +202,46 @@ def waits_by_plan(plans: Run, rates: Mapping[str, Array]) -> Iterator[tuple[floa
         yield float(taken[one]), np.stack(list(in_blocks(run, waited_s).values()))
 
 
-def candidate_plans(training: Training, like: Gpu, memory_bytes: Array) -> Run:
-    """The fastest plans of a GPU with each size of memory, on the reference's and on six times
-    faster silicon."""
-    sizes = np.unique(memory_bytes)
+def candidate_plans(
+    training: Training,
+    technology: Technology,
+    memory_bytes: Array,
+    link_gbytes_per_s: float,
+    domain_gpus: int,
+) -> Run:
+    """Search the fastest plans for each memory size, on the reference's and on faster silicon.
+
+    Raises
+    ------
+    DoesNotFit
+        No plan fits in the largest memory.
+    """
+    like, sizes = gpu(technology.reference.gpu), np.unique(memory_bytes)
     found: list[Run] = []
     for faster in (1.0, 6.0):
         device = like.model_copy(
             update={
+                "link_gbytes_per_s": link_gbytes_per_s,
+                "domain_gpus": domain_gpus,
                 "memory_gb": sizes[-1] / MEMORY_GB_BYTES,
                 "peak_flops": like.peak_flops * faster,
                 "multiprocessors": round(like.multiprocessors * faster),
             }
         )
-        job = (training.gpus, training.global_batch, ("bf16",), training.stack)
         try:
-            table, run = fitting_plans(training.model, device, *job)
+            fitting = fitting_plans(replace(training, precisions=("bf16",)), device)
         except DoesNotFit:
             raise DoesNotFit(
                 f"{training.model.label} on {training.gpus} GPUs: no memory of the designs holds "
                 "it; take more GPUs"
             ) from None
-        time_s = in_blocks_s(run, read_fused().parameters)
-        order = np.argsort(time_s, kind="stable")
-        taken = table.memory_bytes.to_numpy()[order]
-        found += [run.rows(order[taken <= size][:_PLANS_EACH]) for size in sizes]
+        ranked = fitting.fastest()
+        found += [ranked.run.rows(ranked.memory_bytes <= size).rows(_BEST) for size in sizes]
     return _distinct(found)
 
 
 def _distinct(runs: Sequence[Run]) -> Run:
-    """All runs one below the other, those that differ only in the device once."""
+    """Concatenate runs, and keep one of those that differ only in the device."""
     joined = {name: np.concatenate([getattr(one, name) for one in runs]) for name in vars(runs[0])}
     split = [
         joined[name] for name in ("tp", "pp", "cp", "ep", "dp", "vpp", "micro_batch", "recompute")

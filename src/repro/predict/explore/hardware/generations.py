@@ -1,25 +1,24 @@
-"""What makes one GPU faster than another at training: computing, precision, memory, links, network.
+"""Speed-up from one GPU to another at training, by part: computing, memory, links and more.
 
-Parts of the newer GPU are put into the older one, in all combinations, and the fastest plan is
+Parts of the newer GPU replace parts of the older one in all combinations, and the fastest plan is
 searched for each of them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, combinations
 from math import factorial
 
 import numpy as np
 import pandas as pd
 
-from repro.catalog.models.open_models import OpenModel
 from repro.catalog.systems.gpus import Gpu, gpu
-from repro.predict.explore.jobs.fused_plans import SPLIT, DoesNotFit, fitting_plans
-from repro.predict.fused.iteration import in_blocks_s
+from repro.predict.explore.jobs.fused_plans import SPLIT, Training, fitting_plans
+from repro.predict.explore.jobs.search import DoesNotFit
 from repro.predict.fused.parameters import half_width, read_fused
 
-# What of a newer GPU replaces what of an older one. Precision is that of linear layers: units below
-# half precision, as many times as fast as those for it.
+# Fields of a GPU by part. The part `precision` is the units below half precision, relative to
+# those for half precision.
 PARTS: Mapping[str, tuple[str, ...]] = {
     "computing": ("peak_flops", "multiprocessors", "generation"),
     "precision": (),
@@ -29,59 +28,29 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class Training:
-    """A model, the GPUs that train it, the sequences of an iteration, and the software.
+def fastest(training: Training, device: Gpu) -> pd.Series:
+    """Search the fastest plan on a GPU, which need not be in the catalogue.
 
-    `precisions` are what linear layers may have where a GPU has units for them.
-    """
-
-    model: OpenModel
-    gpus: int
-    global_batch: int
-    precisions: tuple[str, ...] = ("bf16", "fp8", "nvfp4")
-    stack: str = "megatron-core"
-
-
-@dataclass(frozen=True)
-class Fastest:
-    """The plan with the shortest predicted iteration of those that fit, in seconds, with half of
-    the 90 % interval of its logarithm."""
-
-    plan: pd.Series
-    iteration_time_s: float
-    half_width: float
-
-
-def fastest(training: Training, device: Gpu) -> Fastest:
-    """The fastest plan on a GPU, which need not exist.
+    Returns
+    -------
+    Series
+        `SPLIT`, iteration_time_s and half_width, half of the 90 % interval of the time's logarithm.
 
     Raises
     ------
     ReproError
         A name is unknown, the GPUs cannot be split, or no plan fits.
     """
-    has = [name for name in training.precisions if name in device.precisions]
-    table, run = fitting_plans(
-        training.model,
-        device,
-        training.gpus,
-        training.global_batch,
-        has or training.precisions,
-        training.stack,
-    )
-    calibrated = read_fused()
-    time_s = in_blocks_s(run, calibrated.parameters)
-    best = int(np.argmin(time_s))
-    return Fastest(
-        plan=table[[*SPLIT]].iloc[best],
-        iteration_time_s=float(time_s[best]),
-        half_width=float(half_width(run.rows(slice(best, best + 1)), calibrated)[0]),
-    )
+    has = tuple(name for name in training.precisions if name in device.precisions)
+    found = fitting_plans(replace(training, precisions=has or training.precisions), device)
+    best = found.fastest(1)
+    width = half_width(best.run, read_fused())
+    timed = best.table().assign(iteration_time_s=best.iteration_time_s, half_width=width)
+    return timed.drop(columns="zero").iloc[0]
 
 
 def hybrid(old: Gpu, new: Gpu, parts: frozenset[str]) -> Gpu:
-    """The older GPU with some `PARTS` of the newer one."""
+    """Replace some `PARTS` of the older GPU by those of the newer one."""
     fields = chain.from_iterable(PARTS[part] for part in parts)
     made = old.model_copy(update={field: getattr(new, field) for field in fields})
     units = new if "precision" in parts else old
@@ -95,17 +64,16 @@ def hybrid(old: Gpu, new: Gpu, parts: frozenset[str]) -> Gpu:
 
 
 def speed_up_by_part(training: Training, old: Gpu, new: Gpu) -> pd.DataFrame:
-    """By how much each part of a newer GPU shortens an iteration.
+    """Divide the speed-up from one GPU to another among parts.
 
-    What a part gives depends on which others are there already. `factor` is its geometric mean over
-    all orders in which parts can be replaced (Shapley, 1953), so that the factors' product is the
-    whole speed-up; `least` and `most` are over these orders.
+    The gain of a part depends on the parts replaced before. `factor` is its geometric mean over all
+    orders of replacement (Shapley, 1953), so the factors' product is the whole speed-up.
 
     Returns
     -------
     DataFrame
-        A row per part, in the order of `PARTS`: factor, least, most, first (it alone, in the older
-        GPU) and last (it alone missing in the newer one).
+        One row per part, in the order of `PARTS`: factor; least and most over all orders; first
+        (only this part replaced) and last (all other parts replaced before).
     """
     names = list(PARTS)
     sets = [frozenset(s) for k in range(len(names) + 1) for s in combinations(names, k)]
@@ -119,7 +87,7 @@ def speed_up_by_part(training: Training, old: Gpu, new: Gpu) -> pd.DataFrame:
         gains = np.array([logarithm[parts | {name}] - logarithm[parts] for parts in without])
         others = len(names) - 1
         weights = [factorial(len(s)) * factorial(others - len(s)) for s in without]
-        # By how many parts are there already: none comes first, all come last.
+        # Sets are sorted by size: the first is empty, the last has all other parts.
         rows[name] = np.exp(
             [np.average(gains, weights=weights), gains.min(), gains.max(), gains[0], gains[-1]]
         )
@@ -129,13 +97,13 @@ def speed_up_by_part(training: Training, old: Gpu, new: Gpu) -> pd.DataFrame:
 
 
 def generations(training: Training, names: Sequence[str]) -> pd.DataFrame:
-    """The fastest iteration on GPUs of the catalogue, those with the memory for it.
+    """Search the fastest iteration on each GPU of the catalogue that can hold the model.
 
     Returns
     -------
     DataFrame
-        A row per GPU: `SPLIT`, iteration_time_s with low_s and high_s (90 %), and times_as_fast as
-        the first of them that holds the model.
+        One row per GPU: `SPLIT`, iteration_time_s with low_s and high_s (90 %), and times_as_fast
+        relative to the first row.
     """
     rows = {}
     for name in names:
@@ -145,7 +113,7 @@ def generations(training: Training, names: Sequence[str]) -> pd.DataFrame:
             continue
         width = np.exp(found.half_width)
         rows[gpu(name).label] = {
-            **found.plan,
+            **found[[*SPLIT]],
             "iteration_time_s": found.iteration_time_s,
             "low_s": found.iteration_time_s / width,
             "high_s": found.iteration_time_s * width,
@@ -157,13 +125,13 @@ def generations(training: Training, names: Sequence[str]) -> pd.DataFrame:
 def more_gpus(
     training: Training, old: Gpu, new: Gpu, times: Sequence[int] = (1, 2, 4, 8)
 ) -> pd.DataFrame:
-    """How much faster the newer GPU trains the same model and batch, with as many and with more.
+    """Return the speed-up by a newer GPU, with the same number of GPUs and with more.
 
     Returns
     -------
     DataFrame
-        By the newer GPUs for each older one: gpus, times_as_fast with low and high (90 %, the
-        residuals of both GPUs in quadrature).
+        One row per entry of `times`, the factor of GPUs: gpus, times_as_fast with low and high
+        (90 %, residuals of both GPUs in quadrature).
     """
     before = fastest(training, old)
     rows = {}

@@ -1,18 +1,19 @@
-"""What fits into the memory of a job's GPUs, by what is computed again and what replicas share."""
+"""Largest micro batch, context and model that fit in memory, by recomputation and ZeRO stage."""
+
+from dataclasses import replace
 
 import pandas as pd
 
-from repro.catalog.models.open_models import OpenModel, open_model, read_open_models
+from repro.catalog.models.open_models import open_model, read_open_models
 from repro.catalog.systems.gpus import Gpu, gpu
 from repro.catalog.systems.software_stacks import read_stacks
 from repro.errors import ReproError
-from repro.predict.explore.jobs.fused_plans import SPLIT, DoesNotFit, fitting_plans, would_fit
-from repro.predict.fused.iteration import in_blocks_s
-from repro.predict.fused.parameters import read_fused
+from repro.predict.explore.jobs.fused_plans import SPLIT, Training, fitting_plans
+from repro.predict.explore.jobs.search import DoesNotFit
 
 POLICY = ["recompute", "zero"]
 _ZERO = (1, 3)
-# Nobody trains with longer micro batches or contexts.
+# Limits of the search: sequences per micro batch, and tokens of a context.
 _MOST_SEQUENCES, _MOST_TOKENS = 256, 2**22
 
 
@@ -25,50 +26,44 @@ def what_fits(
     precision: str = "bf16",
     stack: str = "megatron-core",
 ) -> pd.DataFrame:
-    """The largest micro batch and the longest context of each policy.
+    """Return the largest micro batch and the longest context of each policy.
 
-    A policy is what backward passes compute again, and what replicas share: with ZeRO-1 the
-    optimizer's states, with ZeRO-3 gradients and weights too (ZeRO-0 is never cheaper than the
-    former). Both limits are over all splits of the job, micro batches are powers of two, contexts
-    the model's own times powers of two with a micro batch of one.
+    A policy is a recomputation mode and a ZeRO stage, 1 or 3 (ZeRO-0 is never cheaper than ZeRO-1).
+    Both limits are over all plans of the job. Micro batches are powers of two. Contexts are the
+    model's own times powers of two, with a micro batch of one sequence.
 
     Parameters
     ----------
     model, device, stack
-        Names of `params/open_models.yaml`, `params/gpus.yaml` and `params/stacks.yaml`.
+        Names in `params/open_models.yaml`, `params/gpus.yaml` and `params/stacks.yaml`.
     gpus, global_batch
-        Of the job; sequences per iteration.
+        GPUs of the job; sequences per iteration.
     precision
-        Of the linear layers.
+        Precision of linear layers.
 
     Returns
     -------
     DataFrame
-        By `POLICY`, the cheapest first: micro_batch (sequences) and context (tokens) that fit, and
-        of the policy's fastest plan iteration_time_s, tokens_per_s_per_gpu, memory_bytes and
-        `SPLIT`, its own micro batch as plan_micro_batch.
+        One row per policy, indexed by `POLICY`, fastest first: micro_batch (sequences) and context
+        (tokens) that fit. Of the policy's fastest plan: iteration_time_s, tokens_per_s_per_gpu,
+        memory_bytes and `SPLIT`, with its micro batch as plan_micro_batch.
 
     Raises
     ------
     ReproError
-        A name is unknown, the GPUs cannot be split, or nothing fits; the message says what would.
+        A name is unknown, the GPUs cannot be split, or nothing fits; the message names what would.
     """
-    entry, where = open_model(model), gpu(device)
+    training = Training(open_model(model), gpus, global_batch, (precision,), stack)
     sizes = [2**step for step in range(min(_MOST_SEQUENCES, global_batch).bit_length())]
-    job = (gpus, global_batch, (precision,), stack)
-    try:
-        table = _timed_plans(entry, where, *job, sizes)
-    except DoesNotFit as error:
-        instead = would_fit(entry, where, gpus, global_batch, _ZERO)
-        raise DoesNotFit(f"{error}; {instead}") from None
+    table = _timed_plans(training, gpu(device), sizes, advise=True)
     by_policy = table.groupby(POLICY)
     best = table.loc[by_policy.iteration_time_s.idxmin()].set_index(POLICY)
-    tokens = global_batch * entry.shape.seq
+    tokens = global_batch * training.model.shape.seq
     split = [name for name in SPLIT if name not in ("recompute", "micro_batch")]
     return pd.DataFrame(
         {
             "micro_batch": by_policy.micro_batch.max(),
-            "context": _longest(entry, where, *job),
+            "context": _longest(training, gpu(device)),
             "iteration_time_s": best.iteration_time_s,
             "tokens_per_s_per_gpu": tokens / best.iteration_time_s / gpus,
             "memory_bytes": best.memory_bytes,
@@ -78,34 +73,28 @@ def what_fits(
     ).sort_values("iteration_time_s")
 
 
-def _longest(
-    entry: OpenModel,
-    where: Gpu,
-    gpus: int,
-    global_batch: int,
-    precisions: tuple[str, ...],
-    stack: str,
-) -> pd.Series:
-    """Tokens of the longest sequence that fits, by policy; missing where even the model's own do
-    not with a micro batch of one."""
+def _longest(training: Training, device: Gpu) -> pd.Series:
+    """Return tokens of the longest sequence that fits, by policy.
+
+    Policies are left out if not even the model's own sequences fit with a micro batch of one.
+    """
     found: dict[tuple[str, int], int] = {}
+    entry = training.model
     length = entry.shape.seq
     while length <= _MOST_TOKENS:
         longer = entry.model_copy(update={"shape": entry.shape.model_copy(update={"seq": length})})
-        job = (gpus, global_batch, precisions, stack)
+        job = replace(training, model=longer)
         try:
-            table, _ = fitting_plans(longer, where, *job, zero=_ZERO, micro_batches=(1,))
+            table = fitting_plans(job, device, zero=_ZERO, micro_batches=(1,)).table()
         except DoesNotFit:
             break
-        found |= {
-            (mode, level): length for mode, level in zip(table.recompute, table.zero, strict=True)
-        }
+        found |= dict.fromkeys(zip(table.recompute, table.zero, strict=True), length)
         length *= 2
     return pd.Series(found, dtype="Int64").rename_axis(POLICY)
 
 
 def fits_table(found: pd.DataFrame) -> str:
-    """What `what_fits` returns, as text: a line per policy."""
+    """Format the result of `what_fits` as text, one line per policy."""
     shown = found.assign(
         iteration_s=found.iteration_time_s.map("{:.3g}".format),
         tokens_per_s_per_gpu=found.tokens_per_s_per_gpu.map("{:.0f}".format),
@@ -119,7 +108,7 @@ def fits_table(found: pd.DataFrame) -> str:
 
 
 def largest_model(device: str, gpus: int, global_batch: int, precision: str) -> str:
-    """The open model with most parameters that fits, and the cheapest policy, in words.
+    """Return the open model with most parameters that fits, and its fastest policy, as text.
 
     Raises
     ------
@@ -129,7 +118,8 @@ def largest_model(device: str, gpus: int, global_batch: int, precision: str) -> 
     where, stack = gpu(device), next(iter(read_stacks()))
     for entry in sorted(read_open_models().values(), key=lambda one: -one.parameters):
         try:
-            table = _timed_plans(entry, where, gpus, global_batch, (precision,), stack, [1])
+            training = Training(entry, gpus, global_batch, (precision,), stack)
+            table = _timed_plans(training, where, [1])
         except ReproError:
             continue
         best = table.iloc[table.iteration_time_s.argmin()]
@@ -138,17 +128,10 @@ def largest_model(device: str, gpus: int, global_batch: int, precision: str) -> 
 
 
 def _timed_plans(
-    entry: OpenModel,
-    where: Gpu,
-    gpus: int,
-    global_batch: int,
-    precisions: tuple[str, ...],
-    stack: str,
-    micro_batches: list[int],
+    training: Training, device: Gpu, micro_batches: list[int], advise: bool = False
 ) -> pd.DataFrame:
-    """All plans of all policies that fit, with iteration_time_s."""
-    table, run = fitting_plans(
-        entry, where, gpus, global_batch, precisions, stack, zero=_ZERO, micro_batches=micro_batches
+    """Return all fitting plans of all policies, with iteration_time_s and memory_bytes."""
+    found = fitting_plans(training, device, zero=_ZERO, micro_batches=micro_batches, advise=advise)
+    return found.table().assign(
+        iteration_time_s=found.iteration_time_s, memory_bytes=found.memory_bytes
     )
-    time_s = in_blocks_s(run, read_fused().parameters)
-    return table.reset_index(drop=True).assign(iteration_time_s=time_s)

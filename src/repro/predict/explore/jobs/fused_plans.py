@@ -1,8 +1,8 @@
-"""Every way to split an open model's training over GPUs, ranked by predicted iteration time."""
+"""Parallel plans of an open model's training with today's software, ranked by iteration time."""
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -13,27 +13,84 @@ from repro.catalog.systems.gpus import Gpu, gpu
 from repro.catalog.systems.software_stacks import read_stacks
 from repro.errors import ReproError
 from repro.predict.blocks import in_blocks
+from repro.predict.explore.jobs.search import (
+    DoesNotFit,
+    Plans,
+    enumerate_plans,
+    fits_memory,
+    order_by,
+)
 from repro.predict.fused.iteration import Phases, iteration_times_s, predict_phases
 from repro.predict.fused.memory import fullest_bytes
 from repro.predict.fused.parameters import half_width, read_fused
-from repro.predict.fused.reading import UNEVEN, read_runs, shape_columns
-from repro.predict.fused.run import PRECISIONS, Run, on_device, training_flops
-from repro.predict.workload import divisors
+from repro.predict.fused.reading import UNEVEN
+from repro.predict.fused.run import PRECISIONS, Run, decoder_runs, training_flops
+from repro.predict.workload import RECOMPUTE, Array, divisors
 
-# The columns in which plans of a job differ.
+# Columns in which the plans of a job differ.
 SPLIT = ("dtype", "tp", "pp", "cp", "ep", "dp", "vpp", "micro_batch", "recompute")
 _PHASES = tuple(one.name for one in fields(Phases))
-# Nobody would try more tensor-parallel ranks, more chunks of a stage, longer micro batches, or
-# shorter slices of a sequence.
+# Limits of the search: tensor parallel size, chunks per stage, sequences per micro batch, and
+# tokens of a sequence on one context-parallel rank.
 _WIDEST, _MOST_CHUNKS, _MICRO_BATCHES, _SHORTEST_SLICE = 16, 12, (1, 2, 4, 8), 4096
-_RECOMPUTE = ("none", "full")
+_RECOMPUTE = [RECOMPUTE.index(mode) for mode in ("none", "full")]
 _USUAL = ("bf16", "fp8")
-# Nobody has more GPUs than so many times as many.
+# `would_fit` tries up to this many times the GPUs.
 _MOST_TIMES = 4096
 
 
-class DoesNotFit(ReproError):
-    """No plan fits into the memory of a GPU."""
+@dataclass(frozen=True)
+class Training:
+    """Training job of an open model.
+
+    `global_batch` is in sequences per iteration, `precisions` are those that linear layers may
+    have, and `stack` is a name in `params/stacks.yaml`.
+    """
+
+    model: OpenModel
+    gpus: int
+    global_batch: int
+    precisions: tuple[str, ...] = ("bf16", "fp8", "nvfp4")
+    stack: str = "megatron-core"
+
+
+@dataclass(frozen=True)
+class FittingPlans:
+    """Plans that fit in memory, the model's input and the peak-memory GPU's bytes of each."""
+
+    plans: Plans
+    run: Run
+    memory_bytes: Array
+
+    def rows(self, chosen: Array) -> "FittingPlans":
+        """Select some of the plans."""
+        plans, run = self.plans.rows(chosen), self.run.rows(chosen)
+        return FittingPlans(plans, run, self.memory_bytes[chosen])
+
+    @cached_property
+    def phases_s(self) -> dict[str, Array]:
+        """Predicted phases of an iteration, in seconds."""
+        parameters = read_fused().parameters
+        return in_blocks(self.run, lambda rows: vars(predict_phases(rows, parameters)))
+
+    @cached_property
+    def iteration_time_s(self) -> Array:
+        """Predicted iteration times, in seconds."""
+        time_s: Array = np.sum(list(self.phases_s.values()), axis=0)
+        return time_s
+
+    def fastest(self, count: int | None = None) -> "FittingPlans":
+        """Sort the plans by iteration time, fastest first, and keep the first `count` of them."""
+        return self.rows(order_by(self.iteration_time_s)[:count])
+
+    def table(self) -> pd.DataFrame:
+        """Return one row per plan with the columns `SPLIT` and zero."""
+        plans = self.plans
+        names = {
+            "dtype": np.array(PRECISIONS)[plans.precision],
+            "recompute": np.array(RECOMPUTE)[plans.recompute],
+        }
+        return pd.DataFrame(vars(plans) | names)[[*SPLIT, "zero"]]
 
 
 def best_plans(
@@ -48,31 +105,32 @@ def best_plans(
     zero_bubble: bool = False,
     count: int = 10,
 ) -> pd.DataFrame:
-    """The plans that fit into memory and have the shortest predicted iterations.
+    """Return the plans that fit in memory and have the shortest predicted iterations.
 
     Tensor-parallel groups stay within a domain of links.
 
     Parameters
     ----------
     model, device, stack
-        Names of `params/open_models.yaml`, `params/gpus.yaml` and `params/stacks.yaml`.
+        Names in `params/open_models.yaml`, `params/gpus.yaml` and `params/stacks.yaml`.
     gpus, global_batch
-        Of the job; sequences per iteration.
+        GPUs of the job; sequences per iteration.
     precisions
-        Of the linear layers, any of `PRECISIONS`; without it, bf16 and fp8 where the GPU has both.
+        Precisions of linear layers, any of `PRECISIONS`. Default: bf16 and fp8, if the GPU has it.
     expert_imbalance
-        Tokens of the busiest rank of experts, over the mean; without it even, in wider intervals.
+        Tokens of the busiest expert-parallel rank over the mean. Default: even, with wider
+        intervals.
     zero_bubble
-        Whether gradients of weights fill the bubbles of pipelines (ZB-H1) of one chunk a stage.
+        Whether weight gradients fill pipeline bubbles (ZB-H1), which takes one chunk per stage.
     count
-        How many plans, at most.
+        Largest number of plans.
 
     Returns
     -------
     DataFrame
-        A row per plan, fastest first: `SPLIT`, iteration_time_s with low_s and high_s (90 %),
+        One row per plan, fastest first: `SPLIT`, iteration_time_s with low_s and high_s (90 %),
         tokens_per_s_per_gpu, mfu, memory_bytes with half of what fragmentation may add, `limit`
-        (the phase that takes longest beside products), and all phases in seconds.
+        (the longest phase except matmuls), and all phases in seconds.
 
     Raises
     ------
@@ -82,47 +140,33 @@ def best_plans(
     entry, where = open_model(model), gpu(device)
     if precisions is None:
         precisions = [name for name in _USUAL if name in where.precisions]
-    try:
-        table, run = fitting_plans(
-            entry,
-            where,
-            gpus,
-            global_batch,
-            precisions,
-            stack,
-            expert_imbalance=expert_imbalance,
-            zero_bubble="yes" if zero_bubble else "no",
-        )
-    except DoesNotFit as error:
-        raise DoesNotFit(f"{error}; {would_fit(entry, where, gpus, global_batch)}") from None
+    training = Training(entry, gpus, global_batch, tuple(precisions), stack)
+    imbalance = 1.0 if expert_imbalance is None else expert_imbalance
+    found = fitting_plans(
+        training, where, imbalance=imbalance, zero_bubble=zero_bubble, advise=True
+    )
+    best = found.fastest(count)
     calibrated = read_fused()
-    phases = in_blocks(run, lambda rows: vars(predict_phases(rows, calibrated.parameters)))
-    seconds = np.sum(list(phases.values()), axis=0)
-    best = np.argsort(seconds, kind="stable")[:count]
-    chosen = run.rows(best)
-    time_s, width = seconds[best], half_width(chosen, calibrated)
+    time_s, width = best.iteration_time_s, half_width(best.run, calibrated)
     if expert_imbalance is None:
-        uneven = replace(chosen, imbalance=np.full_like(chosen.imbalance, UNEVEN))
+        uneven = replace(best.run, imbalance=np.full_like(time_s, UNEVEN))
         longer = iteration_times_s(uneven, calibrated.parameters) / time_s
         width = np.hypot(width, np.log(longer) / 2)
     width = np.exp(width)
-    parts = pd.DataFrame({f"{name}_s": phases[name][best] for name in _PHASES})
-    tokens = global_batch * entry.shape.seq
+    others = [name for name in _PHASES if name != "products"]
+    longest = np.argmax([best.phases_s[name] for name in others], axis=0)
     return (
-        table.iloc[best][[*SPLIT]]
-        .reset_index(drop=True)
+        best.table()
+        .drop(columns="zero")
         .assign(
             iteration_time_s=time_s,
             low_s=time_s / width,
             high_s=time_s * width,
-            tokens_per_s_per_gpu=tokens / time_s / gpus,
-            mfu=training_flops(chosen) / (time_s * gpus * chosen.peak_flops),
-            memory_bytes=table.memory_bytes.to_numpy()[best],
-            limit=[
-                max((name for name in _PHASES if name != "products"), key=lambda n: row[f"{n}_s"])
-                for _, row in parts.iterrows()
-            ],
-            **parts,
+            tokens_per_s_per_gpu=global_batch * entry.shape.seq / time_s / gpus,
+            mfu=training_flops(best.run) / (time_s * gpus * best.run.peak_flops),
+            memory_bytes=best.memory_bytes,
+            limit=np.array(others, dtype=object)[longest],
+            **{f"{name}_s": best.phases_s[name] for name in _PHASES},
         )
     )
 
@@ -130,110 +174,127 @@ def best_plans(
 def by_imbalance(
     model: str, device: str, gpus: int, global_batch: int, ratios: Sequence[float]
 ) -> pd.DataFrame:
-    """The best plan by each ratio of the busiest rank of experts to the mean, `expert_imbalance`,
-    which is stated: as `best_plans`."""
-    asked = (model, device, gpus, global_batch)
-    plans = [best_plans(*asked, expert_imbalance=ratio, count=1) for ratio in ratios]
+    """Return the best plan at each ratio of the busiest expert-parallel rank to the mean.
+
+    Returns
+    -------
+    DataFrame
+        One row per ratio, as `best_plans` returns them, with the ratio as `expert_imbalance`.
+    """
+    job = (model, device, gpus, global_batch)
+    plans = [best_plans(*job, expert_imbalance=ratio, count=1) for ratio in ratios]
     return pd.concat(plans, ignore_index=True).assign(expert_imbalance=ratios)
 
 
 def fitting_plans(
-    entry: OpenModel,
-    where: Gpu,
-    gpus: int,
-    global_batch: int,
-    precisions: Sequence[str],
-    stack: str,
+    training: Training,
+    device: Gpu,
     *,
     zero: Sequence[int] = (1,),
     micro_batches: Sequence[int] = _MICRO_BATCHES,
-    **stated: Any,
-) -> tuple[pd.DataFrame, Run]:
-    """All plans that fit into the memory of a GPU, which need not be one of the catalogue's.
+    imbalance: float = 1.0,
+    zero_bubble: bool = False,
+    advise: bool = False,
+) -> FittingPlans:
+    """Enumerate all plans that fit in the memory of a GPU, which need not be in the catalogue.
 
     Parameters
     ----------
     zero
-        What replicas may share: 1 the optimizer's states, 3 gradients and weights too, which only
-        plans without stages do.
+        ZeRO stages: 1 shards optimizer states, 3 gradients and weights too.
     micro_batches
-        Sequences of a forward pass.
-    stated
-        Other columns of a table of runs, each with one value; None says nothing.
-
-    Returns
-    -------
-    tuple
-        A table with `SPLIT`, `memory_bytes` and what else a row of runs has; and its runs.
+        Sequences per forward pass.
+    imbalance
+        Tokens of the busiest expert-parallel rank over the mean.
+    zero_bubble
+        Whether weight gradients fill pipeline bubbles (ZB-H1).
+    advise
+        Whether the error of a model that does not fit names what would.
 
     Raises
     ------
     ReproError
         A name is unknown, the GPUs cannot be split, or no plan fits.
     """
-    choose("stack", stack, read_stacks())
-    for count, what in ((gpus, "gpus"), (global_batch, "global_batch")):
-        if count < 1:
-            raise ReproError(f"{what} {count}: take 1 or more")
-    for name in precisions:
-        choose("precision", name, dict.fromkeys(PRECISIONS))
-        if name not in where.precisions:
-            raise ReproError(
-                f"precision {name}: {where.label} has no units for it; it has "
-                f"{', '.join(where.precisions)}"
-            )
-    plans = _plans(entry, where, gpus, global_batch, tuple(precisions), zero, micro_batches)
-    if stated.get("zero_bubble") == "yes":
-        plans = plans[plans.vpp == 1]
-    if plans.empty:
-        raise ReproError(
-            f"gpus {gpus}: no split suits the {entry.shape.layers} layers and "
-            f"{entry.shape.heads} heads of {entry.label} and a batch of {global_batch}; "
-            f"make the latter a multiple of {gpus}"
-        )
-    table = plans.assign(
-        gpu=where.label,
-        gpus=gpus,
-        global_batch=global_batch,
-        stack=stack,
-        nvlink_domain=where.domain_gpus,
-        **shape_columns(entry.shape),
-        **stated,
+    _check(training, device, imbalance)
+    shape, gpus, batch = training.model.shape, training.gpus, training.global_batch
+    # Models whose layers do not divide may count their two ends as layers.
+    stages = np.union1d(divisors(shape.layers), divisors(shape.layers + 2))
+    tensor_sizes = divisors(device.domain_gpus)
+    plans = enumerate_plans(
+        gpus,
+        training.model.label,
+        widths=(shape.heads,),
+        layers=(shape.layers, shape.layers + 2),
+        global_batch=batch,
+        precision=[PRECISIONS.index(name) for name in training.precisions],
+        tp=tensor_sizes[tensor_sizes <= _WIDEST],
+        pp=stages[stages <= gpus],
+        cp=divisors(max(shape.seq // _SHORTEST_SLICE, 1)),
+        ep=divisors(max(shape.experts, 1)),
+        vpp=(1,) if zero_bubble else stages[stages <= _MOST_CHUNKS],
+        micro_batch=micro_batches,
+        recompute=_RECOMPUTE,
+        zero=zero,
     )
-    run = on_device(read_runs(table), where)
-    table["memory_bytes"] = fullest_bytes(run)
-    fitting = (table.memory_bytes <= where.memory_bytes).to_numpy()
-    if not fitting.any():
-        raise DoesNotFit(
-            f"gpus {gpus}: {entry.label} takes {table.memory_bytes.min() / 1e9:.0f} GB or more of "
-            f"each, and {where.label} has {where.memory_bytes / 1e9:.0f} GB"
-        )
-    return table[fitting], run.rows(fitting)
+    sizes = {name: value for name, value in vars(plans).items() if name != "zero"}
+    run = decoder_runs(
+        shape,
+        device,
+        training.stack,
+        **sizes,
+        micro_batches=batch / (plans.micro_batch * plans.dp),
+        sharded=plans.zero == 3,
+        imbalance=imbalance,
+        zero_bubble=zero_bubble,
+    )
+    found = FittingPlans(plans, run, fullest_bytes(run))
+    try:
+        fitting = fits_memory(found.memory_bytes, device, gpus, training.model.label)
+    except DoesNotFit as error:
+        if not advise:
+            raise
+        raise DoesNotFit(f"{error}; {_would_fit(training, device, zero)}") from None
+    return found.rows(fitting)
 
 
-def would_fit(
-    entry: OpenModel, where: Gpu, gpus: int, global_batch: int, zero: Sequence[int] = (1,)
-) -> str:
-    """What would fit where a model does not: more GPUs of the kind, or the largest other model."""
+def _check(training: Training, device: Gpu, imbalance: float) -> None:
+    for name, count in (("gpus", training.gpus), ("global_batch", training.global_batch)):
+        if count < 1:
+            raise ReproError(f"{name} {count}: take 1 or more")
+    if imbalance < 1:
+        raise ReproError(f"expert_imbalance {imbalance:g}: take 1 (even) or more")
+    for name in training.precisions:
+        choose("precision", name, dict.fromkeys(PRECISIONS))
+        if name not in device.precisions:
+            raise ReproError(
+                f"precision {name}: {device.label} has no units for it; it has "
+                f"{', '.join(device.precisions)}"
+            )
+
+
+def _would_fit(training: Training, device: Gpu, zero: Sequence[int]) -> str:
+    """Name what would fit: more GPUs of the same kind, or the largest model on these."""
 
     def fits(model: OpenModel, times: int) -> bool:
-        job = (gpus * times, global_batch * times, ("bf16",), next(iter(read_stacks())))
+        gpus, batch = training.gpus * times, training.global_batch * times
+        job = Training(model, gpus, batch, ("bf16",), next(iter(read_stacks())))
         try:
-            fitting_plans(model, where, *job, zero=zero, micro_batches=(1,))
+            fitting_plans(job, device, zero=zero, micro_batches=(1,))
         except ReproError:
             return False
         return True
 
     doubled = (2**step for step in range(1, _MOST_TIMES.bit_length()))
-    times = next((times for times in doubled if fits(entry, times)), None)
-    more = f"{gpus * times} GPUs hold it" if times else "no number of them holds it"
+    times = next((times for times in doubled if fits(training.model, times)), None)
+    more = f"{training.gpus * times} GPUs hold it" if times else "no number of them holds it"
     others = sorted(read_open_models().values(), key=lambda one: -one.parameters)
     largest = next((one.label for one in others if fits(one, 1)), None)
-    return f"{more}, and {gpus} hold {largest or 'no model of params/open_models.yaml'}"
+    return f"{more}, and {training.gpus} hold {largest or 'no model of params/open_models.yaml'}"
 
 
 def plan_table(best: pd.DataFrame) -> str:
-    """What `best_plans` returns, as text: a line per plan."""
+    """Format the result of `best_plans` as text, one line per plan."""
     shown = best[[*SPLIT]].assign(
         iteration_s=best.iteration_time_s.map("{:.3g}".format),
         interval_s=[
@@ -245,57 +306,3 @@ def plan_table(best: pd.DataFrame) -> str:
         limit=best.limit,
     )
     return shown.to_string(index=False)
-
-
-def _plans(
-    entry: OpenModel,
-    where: Gpu,
-    gpus: int,
-    batch: int,
-    precisions: tuple[str, ...],
-    zero: Sequence[int],
-    micro_batches: Sequence[int],
-) -> pd.DataFrame:
-    shape = entry.shape
-    # Models whose layers do not divide may count their two ends as layers.
-    stages = np.union1d(divisors(shape.layers), divisors(shape.layers + 2))
-    widths = divisors(where.domain_gpus)
-    grid = np.meshgrid(
-        np.arange(len(precisions)),
-        widths[widths <= _WIDEST],
-        stages[stages <= gpus],
-        divisors(max(shape.seq // _SHORTEST_SLICE, 1)),
-        divisors(shape.experts) if shape.experts else [1],
-        stages[stages <= _MOST_CHUNKS],
-        micro_batches,
-        np.arange(len(_RECOMPUTE)),
-        zero,
-        indexing="ij",
-    )
-    dtype, tp, pp, cp, ep, vpp, micro_batch, recompute, level = (axis.ravel() for axis in grid)
-    chunks = pp * vpp
-    held = (gpus % (tp * pp * cp) == 0) & (shape.heads % tp == 0)
-    held &= (shape.layers % chunks == 0) | ((shape.layers + 2) % chunks == 0)
-    held &= (vpp == 1) | (pp > 1)
-    dp = gpus // (tp * pp * cp)
-    each = np.maximum(micro_batch * dp, 1)
-    held &= (batch % each == 0) & (batch >= each) & ((vpp == 1) | (batch // each % pp == 0))
-    held &= (dp * cp * tp) % ep == 0
-    held &= (level < 3) | (pp == 1)
-    names = np.array(precisions)
-    modes = np.array(_RECOMPUTE)
-    return pd.DataFrame(
-        {
-            "dtype": names[dtype[held]],
-            "tp": tp[held],
-            "pp": pp[held],
-            "cp": cp[held],
-            "ep": ep[held],
-            "dp": dp[held],
-            "vpp": vpp[held],
-            "micro_batch": micro_batch[held],
-            "recompute": modes[recompute[held]],
-            "zero": level[held],
-            "fsdp": np.where(level[held] == 3, "yes", "no"),
-        }
-    )

@@ -1,8 +1,6 @@
 """Weak scaling beyond the papers: more nodes of cluster B, and larger models, predicted."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import xarray as xr
@@ -15,15 +13,16 @@ from repro.catalog.studies.experiments import experiment
 from repro.catalog.systems.clusters import Cluster, cluster
 from repro.errors import ReproError
 from repro.predict.calibration.interval import LEVEL, draw_parameters, without_columns
+from repro.predict.explore.jobs.search import enumerate_plans
 from repro.predict.network.machine import machine
 from repro.predict.parameters import Parameters, calibration
 from repro.predict.step.pipeline_iteration import predict_pipeline
-from repro.predict.step.stages import check_stages, fullest_gpu_bytes
+from repro.predict.step.stages import fullest_gpu_bytes
 from repro.predict.workload import Plan, Workload, workload
 
-# What the paper trained on cluster B, and trains on here first.
+# Model that the paper trained on cluster B, the first one here.
 _PAPERS = "gpt2-large"
-# All in which a rank waits for others or sends: the pipeline's fill and drain count.
+# Phases in which a rank waits for others or sends, with the pipeline's fill and drain.
 _COMMUNICATION = (
     "forward receive",
     "backward receive",
@@ -56,15 +55,15 @@ class LargerModel(Entry):
 
 
 class LargerModels(Entry):
-    """`params/larger_models.yaml`: larger models, and how they are trained on how many GPUs.
+    """Larger models, numbers of GPUs and choices of a plan (`params/larger_models.yaml`).
 
     Attributes
     ----------
     pipeline_parallel, micro_batch_size
-        Choices of a plan, in order of preference: the first stages that fit memory with the first
-        micro batch that does.
+        Choices of a plan, in order of preference. A model gets the first number of stages that
+        fits in memory, with the first micro batch that does.
     micro_batches
-        Of one replica and iteration, whatever the number of GPUs.
+        Micro batches per replica and iteration, on any number of GPUs.
     """
 
     cluster: str
@@ -75,37 +74,8 @@ class LargerModels(Entry):
     models: dict[str, LargerModel]
 
 
-@dataclass(frozen=True)
-class Split:
-    """How a model is split, on any number of GPUs: the rest are replicas."""
-
-    stages: int
-    micro_batch_size: int
-    micro_batches: int
-
-    def workload(self, shape: Shape, gpus: int) -> Workload | None:
-        """The plan on so many GPUs; None where they do not divide into whole stages."""
-        if gpus % self.stages:
-            return None
-        replicas = gpus // self.stages
-        plan = Plan(
-            global_batch_size=self.micro_batch_size * self.micro_batches * replicas,
-            micro_batch_size=self.micro_batch_size,
-            data_parallel=replicas,
-            pipeline_parallel=self.stages,
-            recompute="selective",
-            distributed_optimizer=True,
-        )
-        w = workload("gpt", shape, plan)
-        try:
-            check_stages(w)
-        except ReproError:
-            return None
-        return w
-
-
 def read_larger_models() -> LargerModels:
-    """The larger models and how they are trained."""
+    """Read the larger models and how they are trained."""
     models: LargerModels = read_params("larger_models.yaml", LargerModels)
     return models
 
@@ -116,13 +86,13 @@ def predict_larger(study: LargerModels | None = None) -> xr.Dataset:
     Parameters
     ----------
     study : LargerModels, optional
-        What to predict; by default what `read_larger_models` returns.
+        Models and plans. Default: the result of `read_larger_models`.
 
     Returns
     -------
     Dataset
-        Dimensions (model, gpus). A model keeps the split that fits the fewest GPUs on which any
-        does; it is NaN where it does not fit. Attribute `assumptions` says what is not known.
+        Dimensions (model, gpus). A model keeps the first plan that fits on the fewest GPUs; NaN
+        if none fits. The attribute `assumptions` lists what the paper does not state.
     """
     study = study or read_larger_models()
     entry = cluster(study.cluster)
@@ -131,13 +101,9 @@ def predict_larger(study: LargerModels | None = None) -> xr.Dataset:
     labels = [model(_PAPERS).label, *(larger.label for larger in study.models.values())]
     where = (len(shapes), len(study.gpus))
     arrays = {name: np.full(where, np.nan) for name in _VARIABLES}
-    preferred = [
-        Split(stages, micro_batch_size, study.micro_batches)
-        for stages, micro_batch_size in product(study.pipeline_parallel, study.micro_batch_size)
-    ]
     for row, (name, shape) in enumerate(shapes.items()):
-        splits = [_papers_split()] if name == _PAPERS else preferred
-        for column, found in _scaling(shape, splits, study, entry):
+        trained = _papers_training(study) if name == _PAPERS else study
+        for column, found in _scaling(shape, trained, entry):
             for variable, value in found.items():
                 arrays[variable][row, column] = value
         times = arrays["iteration_time_s"][row]
@@ -153,29 +119,50 @@ def predict_larger(study: LargerModels | None = None) -> xr.Dataset:
     )
 
 
-def _papers_split() -> Split:
-    """Figure 7: data parallelism, one micro batch."""
-    micro_batch_size = experiment("cluster_b").micro_batch_size
-    assert micro_batch_size is not None
-    return Split(stages=1, micro_batch_size=micro_batch_size, micro_batches=1)
+def _papers_training(study: LargerModels) -> LargerModels:
+    """Return figure 7's training: data parallelism, one micro batch."""
+    size = experiment("cluster_b").micro_batch_size
+    changed = {"pipeline_parallel": (1,), "micro_batch_size": (size,), "micro_batches": 1}
+    return study.model_copy(update=changed)
 
 
 def _scaling(
-    shape: Shape, splits: list[Split], study: LargerModels, entry: Cluster
+    shape: Shape, study: LargerModels, entry: Cluster
 ) -> Iterator[tuple[int, dict[str, float]]]:
-    """Index of each number of GPUs that a model can run on, and its quantities there."""
-    limit = entry.device.memory_bytes
+    """Yield the index of each number of GPUs that a model can run on, and its quantities there."""
     calibrated = calibration(entry.calibration)
     drawn = without_columns(draw_parameters(calibrated, entry))
-    chosen: Split | None = None
+    stages, sizes = study.pipeline_parallel, study.micro_batch_size
     for column, gpus in enumerate(study.gpus):
-        # Once a split fits, the model keeps it: more GPUs only shard the optimizer further.
-        for split in [chosen] if chosen else splits:
-            w = split.workload(shape, gpus)
-            if w is not None and fullest_gpu_bytes(w) <= limit:
-                chosen = split
+        for w in _workloads(shape, gpus, stages, sizes, study.micro_batches):
+            if fullest_gpu_bytes(w) <= entry.device.memory_bytes:
+                # Once a plan fits, the model keeps it: more GPUs only shard the optimizer further.
+                stages, sizes = (int(w.pipeline_parallel),), (int(w.micro_batch_size),)
                 yield column, _quantities(w, entry, calibrated.parameters, drawn)
                 break
+
+
+def _workloads(
+    shape: Shape, gpus: int, stages: Sequence[int], sizes: Sequence[int], micro_batches: int
+) -> Iterator[Workload]:
+    """Yield plans that divide the GPUs into whole stages, in order of preference."""
+    widths, layers = (shape.attention_heads,), (shape.layers,)
+    try:
+        plans = enumerate_plans(
+            gpus, "GPT", widths=widths, layers=layers, tp=(1,), pp=stages, micro_batch=sizes
+        )
+    except ReproError:
+        return
+    for dp, pp, micro_batch in zip(plans.dp, plans.pp, plans.micro_batch, strict=True):
+        plan = Plan(
+            global_batch_size=micro_batch * micro_batches * dp,
+            micro_batch_size=micro_batch,
+            data_parallel=dp,
+            pipeline_parallel=pp,
+            recompute="selective",
+            distributed_optimizer=True,
+        )
+        yield workload("gpt", shape, plan)
 
 
 def _quantities(
@@ -200,11 +187,12 @@ def _quantities(
 
 
 def _assumptions(study: LargerModels) -> str:
+    size = _papers_training(study).micro_batch_size[0]
     return (
         "one NIC of 100 Gbit/s per node, which the paper does not state; more than its four nodes "
         "are assumed on the same fabric; slowdowns of large rings and of stragglers are calibrated "
         "up to 64 nodes of 8 GPUs and extrapolated; "
         "distributed optimizer, selective recomputation, no overlap, gradients of 2 bytes; "
-        f"GPT-2-Large with one micro batch of {_papers_split().micro_batch_size} per GPU, others "
+        f"GPT-2-Large with one micro batch of {size} per GPU, others "
         f"with {study.micro_batches} micro batches per replica"
     )

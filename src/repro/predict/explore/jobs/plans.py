@@ -1,4 +1,4 @@
-"""Every way to split a training job over its GPUs, ranked by predicted iteration time."""
+"""Parallel plans of a paper model's training job, ranked by predicted iteration time."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +16,7 @@ from repro.errors import ReproError
 from repro.observe.environment import provenance
 from repro.paths import HOME
 from repro.predict.calibration.interval import LEVEL, half_width
+from repro.predict.explore.jobs.search import DoesNotFit, enumerate_plans, fits_memory, order_by
 from repro.predict.explore.jobs.sweep import predict
 from repro.predict.network.machine import Machine, machine
 from repro.predict.parameters import Calibration, calibration
@@ -27,14 +28,13 @@ from repro.predict.workload import (
     Recompute,
     Workload,
     divisors,
-    valid,
     workload,
 )
 from repro.results.store import write_dataset
 
-# The one choice of `protocol` where a cluster has no protocols to choose from.
+# The only `protocol` of a cluster without protocols of its own.
 FABRIC = "fabric"
-# The fields of `Plan` in which the plans of a job differ.
+# Fields of `Plan` in which the plans of a job differ.
 SPLIT = (
     "tensor_parallel",
     "data_parallel",
@@ -47,18 +47,18 @@ SPLIT = (
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained on what; `choose_job` checks it.
+    """Training job on a cluster, checked by `choose_job`.
 
     Attributes
     ----------
     name : str
-        The names it was chosen by, joined, for files.
+        Arguments of `choose_job`, joined, for file names.
     protocol : Protocol or None
-        None: the fabric's own rate.
+        None for the rate of the fabric.
     gpus, global_batch_size : int
         GPUs of the job; sequences per iteration.
     recompute : tuple of str
-        The modes that its plans may have.
+        Recomputation modes that its plans may have.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Job:
 
     @property
     def title(self) -> str:
-        """The job in words."""
+        """The job as a title."""
         transport = f" over {self.protocol.label}" if self.protocol else ""
         return (
             f"{self.model.label}, global batch {self.global_batch_size}, on {self.gpus} GPUs"
@@ -80,7 +80,7 @@ class Job:
 
     @cached_property
     def calibration(self) -> Calibration:
-        """What the performance model takes for the cluster."""
+        """The cluster's calibrated parameters."""
         return calibration(self.cluster.calibration)
 
     @cached_property
@@ -89,14 +89,14 @@ class Job:
         return machine(self.cluster, self.calibration.parameters, self.protocol)
 
     def workload(self, plans: pd.Index) -> Workload:
-        """The job split in each of the ways that `enumerate_plans` returns."""
+        """Combine the job with the plans that `job_plans` returns."""
         split = {name: plans.get_level_values(name).to_numpy() for name in SPLIT}
         plan = Plan(global_batch_size=self.global_batch_size, **split)
         return workload(self.model.family, self.model.full, plan).flat()[0]
 
 
 def transports(cluster: str) -> list[str]:
-    """What `protocol` may be on a cluster: the cluster's own, or `fabric`, the rate of its NICs."""
+    """List the protocols of a cluster: its own, or `fabric`, the rate of its NICs."""
     return list(read_clusters()[cluster].protocols) or [FABRIC]
 
 
@@ -113,18 +113,18 @@ def choose_job(
     Parameters
     ----------
     model, cluster : str
-        Names of `params/models.yaml` and `params/clusters.yaml`.
+        Names in `params/models.yaml` and `params/clusters.yaml`.
     protocol : str
         One of `transports(cluster)`.
     gpus, global_batch_size : int
         GPUs of the job; sequences per iteration.
     recompute : str
-        `none`, `selective`, `full`, or `any` of them.
+        Recomputation mode: `none`, `selective`, `full`, or `any` of them.
 
     Raises
     ------
     ReproError
-        A name is unknown, or a number is not allowed; the message says what is.
+        A name is unknown, or a number is out of range; the message lists the choices.
 
     Examples
     --------
@@ -157,67 +157,65 @@ def choose_job(
     )
 
 
-def enumerate_plans(job: Job) -> pd.MultiIndex:
-    """Every plan of a job that can run, whether or not it fits into memory.
+def job_plans(job: Job) -> pd.MultiIndex:
+    """Enumerate every plan of a job that can run, whether or not it fits in memory.
 
-    Tensor-parallel groups fill nodes without a rest, because their collectives are in the way of
-    every layer. What is no field of `SPLIT` is as `Plan` has it by default.
+    Tensor-parallel groups divide a node's GPUs, because every layer waits for their collectives.
+    Fields of `Plan` that are not in `SPLIT` have their defaults.
 
     Returns
     -------
     MultiIndex
-        An entry per plan, with the levels `SPLIT`.
+        One entry per plan, with the levels `SPLIT`.
 
     Raises
     ------
     ReproError
         The GPUs cannot be split.
     """
-    # Twice the layers, for t5's two stacks; `valid` drops what does not divide the others'.
-    stages = divisors(2 * job.model.full.layers)
-    t, p, v, b, mode = np.meshgrid(
-        divisors(job.cluster.topology.gpus_per_node),
-        stages,
-        stages,
-        divisors(job.global_batch_size),
-        np.array(job.recompute),
-        indexing="ij",
+    shape = job.model.full
+    # T5 has an encoder and a decoder of so many layers.
+    layers = shape.layers * (2 if job.model.family == "t5" else 1)
+    plans = enumerate_plans(
+        job.gpus,
+        job.model.label,
+        widths=(shape.attention_heads, shape.ffn_hidden_size),
+        layers=(layers,),
+        global_batch=job.global_batch_size,
+        tp=divisors(job.cluster.topology.gpus_per_node),
+        pp=divisors(layers),
+        vpp=divisors(layers),
+        micro_batch=divisors(job.global_batch_size),
+        recompute=[RECOMPUTE.index(mode) for mode in job.recompute],
     )
-    whole = job.gpus % (t * p) == 0
-    split = (t, job.gpus // (t * p), p, v, b, mode)
-    plans = pd.MultiIndex.from_arrays([field[whole] for field in split], names=SPLIT)
-    plans = plans[valid(job.workload(plans))]
-    if plans.empty:
-        raise ReproError(
-            f"gpus {job.gpus}: no split suits the layers and heads of {job.model.label} and "
-            f"global_batch_size {job.global_batch_size}; make the latter a multiple of {job.gpus}"
-        )
-    return plans
+    modes = np.array(RECOMPUTE)[plans.recompute]
+    split = (plans.tp, plans.dp, plans.pp, plans.vpp, plans.micro_batch, modes)
+    return pd.MultiIndex.from_arrays(split, names=SPLIT)
 
 
 def best_plans(job: Job, count: int) -> pd.DataFrame:
-    """The plans of a job that fit into memory and have the shortest predicted iterations.
+    """Return the plans of a job that fit in memory and have the shortest predicted iterations.
 
-    All use the same GPUs, so the fastest is also the cheapest.
+    All plans use the same GPUs, so the fastest is also the cheapest.
 
     Parameters
     ----------
     count : int
-        How many, at most.
+        Largest number of plans.
 
     Returns
     -------
     DataFrame
-        A row per plan, fastest first, indexed by `SPLIT`. Columns: what
-        `repro.predict.step.quantities.quantities` predicts, in its units; `low_s` and `high_s`, the
-        90 % interval of `iteration_time_s`; `framework` and `memory_bytes`, what the framework and
-        what all parts take of the `gpu_memory_bytes` of one GPU; `fabric_limit_gbps`, the rate that
-        the NICs of one node deliver; `gpu_s_per_sequence`, what training costs.
+        One row per plan, fastest first, indexed by `SPLIT`. Columns: the quantities of
+        `repro.predict.step.quantities.quantities`; `low_s` and `high_s`, the 90 % interval of
+        `iteration_time_s`; `framework` and `memory_bytes`, memory of the framework and of all
+        parts; `gpu_memory_bytes` of one GPU; `fabric_limit_gbps`, the rate of one node's NICs; and
+        `gpu_s_per_sequence`, the cost of training.
 
     Raises
     ------
     ReproError
-        The GPUs cannot be split, or no plan fits into a GPU's memory.
+        The GPUs cannot be split, or no plan fits in a GPU's memory.
 
     Examples
     --------
@@ -225,7 +223,7 @@ def best_plans(job: Job, count: int) -> pd.DataFrame:
     >>> len(best_plans(job, count=3))
     3
     """
-    plans = enumerate_plans(job)
+    plans = job_plans(job)
     predicted = quantities(job.workload(plans), job.machine, job.calibration.parameters)
     device = job.cluster.device
     table = pd.DataFrame(predicted, index=plans).assign(
@@ -235,30 +233,31 @@ def best_plans(job: Job, count: int) -> pd.DataFrame:
     )
     table["memory_bytes"] = table[[*MEMORY, "framework"]].sum(axis=1)
     table["gpu_s_per_sequence"] = table.iteration_time_s * job.gpus / job.global_batch_size
-    fitting = table[table.memory_bytes <= table.gpu_memory_bytes]
-    if fitting.empty:
-        raise ReproError(
-            f"gpus {job.gpus}: {job.model.label} takes {table.memory_bytes.min() / 1e9:.1f} GB or "
-            f"more of each, and {device.label} has {device.memory_bytes / 1e9:.1f} GB; "
-            f"take more GPUs{'' if job.recompute == RECOMPUTE else ', recompute any'} or a cluster "
-            "whose GPUs have more"
-        )
-    best = fitting.sort_values(["iteration_time_s", "memory_bytes"]).head(count)
+    taken = table.memory_bytes.to_numpy()
+    try:
+        fitting = table[fits_memory(taken, device, job.gpus, job.model.label, decimals=1)]
+    except DoesNotFit as error:
+        raise DoesNotFit(
+            f"{error}; take more GPUs{'' if job.recompute == RECOMPUTE else ', recompute any'} or "
+            "a cluster whose GPUs have more"
+        ) from None
+    order = order_by(fitting.iteration_time_s.to_numpy(), fitting.memory_bytes.to_numpy())
+    best = fitting.iloc[order[:count]]
     rows = job.workload(best.index)
     width = np.exp(half_width(rows, job.cluster, job.calibration, job.protocol))
     return best.assign(low_s=best.iteration_time_s / width, high_s=best.iteration_time_s * width)
 
 
 def save_plans(job: Job, best: pd.DataFrame, output: str = "") -> Path:
-    """Write a job's best plans as a dataset, as `explore.jobs.sweep.predict` has them.
+    """Write a job's best plans as a dataset like that of `explore.jobs.sweep.predict`.
 
     Parameters
     ----------
     best : DataFrame
-        As `best_plans` returns them.
+        Result of `best_plans`.
     output : str
-        The netCDF file, relative to the project's root; by default one below `results/adhoc/` that
-        is named by the job.
+        netCDF file, relative to the project's root. Default: a file in `results/adhoc/` with the
+        job's name.
 
     Returns
     -------
@@ -302,8 +301,7 @@ def save_plans(job: Job, best: pd.DataFrame, output: str = "") -> Path:
 
 
 def describe(plans: pd.Index) -> list[str]:
-    """Plans in short, by their levels `SPLIT`: the sizes of the tensor, data and pipeline groups,
-    x virtual stages, micro batch, recomputation."""
+    """Abbreviate plans: tensor, data and pipeline sizes, x virtual stages, micro batch, mode."""
     split = zip(*(plans.get_level_values(name) for name in SPLIT), strict=True)
     return [
         f"t{t} d{d} p{p}{f'x{v}' if v > 1 else ''} b{b}{f' {mode}' if mode != 'none' else ''}"

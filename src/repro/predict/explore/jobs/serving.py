@@ -1,4 +1,4 @@
-"""Every way to serve a model on some GPUs: latency against throughput, and what bounds a step."""
+"""Plans that serve a model on some GPUs: latency, throughput, and the bound of each operator."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from repro.catalog.systems.clusters import Cluster, cluster
 from repro.catalog.systems.gpus import Gpu, gpu
 from repro.catalog.systems.technology import MemoryKind
 from repro.errors import ReproError
-from repro.predict.explore.jobs.pareto import pareto
+from repro.predict.explore.jobs.search import Plans, enumerate_plans, pareto
 from repro.predict.serving.forward import Part, bound
 from repro.predict.serving.latency import latency, part_s, passes
 from repro.predict.serving.memory import check_fits, largest_batch
@@ -22,14 +22,16 @@ from repro.predict.workload import divisors
 # Columns in which plans differ.
 SPLIT = ("precision", "tp", "pp", "ep", "batch")
 _WIDEST, _BATCHES = 16, [2**power for power in range(11)]
-# Plans of the front that one screen shows.
+# Pareto-optimal plans that `estimate_text` shows.
 _SHOWN = 10
 
 
 @dataclass(frozen=True)
 class Service:
-    """What is asked of a deployment: a model, prompts and outputs in tokens, on so many GPUs with
-    some software. `device` need not exist."""
+    """Deployment of a model: GPUs, tokens per prompt and per output, and software.
+
+    `device` need not be in the catalogue.
+    """
 
     model: OpenModel
     device: Gpu
@@ -48,12 +50,12 @@ def service(
     stack: str = "",
     on_cluster: str | None = None,
 ) -> Service:
-    """A service by names of `params/`; a cluster brings its own GPU, links and ports.
+    """Choose a service by names in `params/`; a cluster has its own GPU, links and NICs.
 
     Raises
     ------
     ReproError
-        A name is unknown or a number less than one.
+        A name is unknown, or a number is less than 1.
     """
     for name, value in {
         "gpus": gpus,
@@ -80,52 +82,60 @@ def _gpu_of(entry: Cluster) -> Gpu:
 def serving_plans(
     of: Service, precisions: Sequence[str] = ("bf16",), batch: int | None = None
 ) -> pd.DataFrame:
-    """All plans that fit into memory: copies of the model share the GPUs and the requests.
+    """Predict all plans that fit in memory; copies of the model share the GPUs and the requests.
 
-    Batches of a copy are powers of two, or the one that is given.
+    Batches of a copy are powers of two, or `batch`.
 
     Returns
     -------
     DataFrame
-        A row per plan: `SPLIT` (the batch is one copy's), copies, first_token_s, output_token_s
-        with low_s and high_s (90 %), tokens_per_s_per_gpu, and `best` (no plan has both shorter
-        tokens and more of them).
+        One row per plan: `SPLIT` (the batch is one copy's), copies, first_token_s, output_token_s
+        with low_s and high_s (90 %), tokens_per_s_per_gpu, and `best` (Pareto-optimal in
+        output_token_s and tokens_per_s_per_gpu).
 
     Raises
     ------
     ReproError
-        A precision is unknown or one that the GPU lacks, or nothing fits.
+        A precision is unknown or not supported by the GPU, or nothing fits.
     """
-    found = pd.concat([_plans(of, name, batch) for name in precisions], ignore_index=True)
+    candidates = _candidates(of, batch)
+    found = pd.concat([_priced(of, candidates, name) for name in precisions], ignore_index=True)
     costs = np.stack([found.output_token_s, -found.tokens_per_s_per_gpu], axis=1)
     return found.assign(best=pareto(costs))
 
 
-def _plans(of: Service, precision: str, only: int | None) -> pd.DataFrame:
-    shape, on = of.model.shape, engine(of.device, precision, stack=of.stack)
-    widths = [t for t in divisors(of.gpus) if t <= _WIDEST and shape.heads % t == 0]
-    grid = [
-        (t, p, e, b)
-        for t in widths
-        for p in divisors(of.gpus // t)
-        for e in _expert_sizes(of, t, p)
-        for b in (_BATCHES if only is None else [only])
-    ]
-    tp, pp, ep, batch = (np.array(column, float) for column in zip(*grid, strict=True))
+def _candidates(of: Service, batch: int | None) -> Plans:
+    """Enumerate the plans whose copies divide the GPUs; `micro_batch` is one copy's batch."""
+    shape, sizes = of.model.shape, divisors(of.gpus)
+    plans = enumerate_plans(
+        of.gpus,
+        of.model.label,
+        widths=(shape.heads,),
+        tp=sizes[sizes <= _WIDEST],
+        pp=sizes,
+        ep=divisors(max(shape.experts, 1)),
+        micro_batch=_BATCHES if batch is None else (batch,),
+    )
+    # Experts are split like matrices, or sharded across as many GPUs as one stage can have.
+    most = np.minimum(of.gpus // plans.pp, of.device.domain_gpus)
+    spread = (plans.ep == most) & ((plans.ep % plans.tp == 0) | (plans.ep <= plans.tp))
+    return plans.rows((plans.ep == 1) | (plans.ep == plans.tp) | spread)
+
+
+def _priced(of: Service, plans: Plans, precision: str) -> pd.DataFrame:
+    """Predict the plans that fit in memory in one precision."""
+    on = engine(of.device, precision, stack=of.stack)
     rows = served(
-        shape,
-        tp=tp,
-        pp=pp,
-        ep=ep,
-        batch=batch,
+        of.model.shape,
+        tp=plans.tp,
+        pp=plans.pp,
+        ep=plans.ep,
+        batch=plans.micro_batch,
         input_tokens=of.input_tokens,
         output_tokens=of.output_tokens,
     )
     check_fits(rows, on)
-    fitting = (rows.batch <= largest_batch(rows, on)) & (rows.batch >= rows.groups)
-    # Copies of a plan use all GPUs.
-    fitting &= of.gpus % rows.gpus == 0
-    rows = rows.rows(fitting)
+    rows = rows.rows((rows.batch <= largest_batch(rows, on)) & (rows.batch >= rows.groups))
     time = latency(passes(rows, on), on)
     width = np.exp(on.half_width)
     return pd.DataFrame(
@@ -142,23 +152,15 @@ def _plans(of: Service, precision: str, only: int | None) -> pd.DataFrame:
     )
 
 
-def _expert_sizes(of: Service, tp: int, pp: int) -> list[int]:
-    """Experts split as matrices are, or spread over as many GPUs as one stage can have."""
-    experts = of.model.shape.experts
-    most = min(of.gpus // pp, of.device.domain_gpus)
-    spread = [e for e in divisors(experts) if e in (tp, most) and e > 1] if experts else []
-    return sorted({1, *(int(e) for e in spread if e % tp == 0 or e <= tp)})
-
-
 def best_plan(
     plans: pd.DataFrame, token_ms: float | None = None, first_ms: float | None = None
 ) -> pd.Series:
-    """The plan with most tokens per second and GPU within latencies in milliseconds.
+    """Choose the plan with most tokens per second and GPU within latencies in milliseconds.
 
     Raises
     ------
     ReproError
-        None is as fast; the message says how fast the fastest is.
+        No plan is as fast; the message has the time of the fastest.
     """
     within = pd.Series(True, index=plans.index)
     for name, limit in (("output_token_s", token_ms), ("first_token_s", first_ms)):
@@ -176,13 +178,13 @@ def best_plan(
 
 
 def operators(of: Service, plan: pd.Series) -> pd.DataFrame:
-    """What one plan's prompts and one token of each sequence are made of.
+    """List the operators of one plan's prompts, and of one token per sequence.
 
     Returns
     -------
     DataFrame
-        A row per operator of each `phase` (prefill, decode): time_s of all layers, share of its
-        phase in percent, intensity (FLOPs per byte of memory; NaN of collectives), rate (FLOP/s)
+        One row per operator of each `phase` (prefill, decode): time_s of all layers, share_pct of
+        its phase, intensity (FLOPs per byte of memory; NaN for collectives), rate (FLOP/s)
         and bound (compute, memory, network, launch).
     """
     on = engine(of.device, str(plan.precision), stack=of.stack)
@@ -224,41 +226,26 @@ def _operator_table(phase: str, parts: list[Part], count: np.ndarray, on: Engine
     )
 
 
-def with_memory(of: Service, kind: MemoryKind) -> Service:
-    """The same service on the GPU with another memory: all places of a package, or of a socket."""
-    changed = {
-        "label": f"{of.device.label} with {kind.name}",
-        "memory_gbytes_per_s": kind.gbytes_per_s * kind.places,
-        "memory_gb": kind.gb * kind.places,
-    }
-    return Service(
-        of.model,
-        of.device.model_copy(update=changed),
-        of.gpus,
-        of.input_tokens,
-        of.output_tokens,
-        of.stack,
-    )
-
-
 def by_memory(of: Service, plan: pd.Series, kinds: Sequence[MemoryKind]) -> pd.DataFrame:
-    """One plan's latencies with other memories, whether or not they hold it.
+    """Predict one plan's latencies with other memories, even if they are too small for it.
 
     Returns
     -------
     DataFrame
-        A row per memory: gbytes_per_s, gb, fits, first_token_s, output_token_s.
+        One row per memory: gbytes_per_s, gb, fits, first_token_s, output_token_s.
     """
     rows = []
     for kind in kinds:
-        other = with_memory(of, kind)
-        on, row = engine(other.device, str(plan.precision), stack=of.stack), _row(of, plan)
+        # All places of a package, or of a socket, have the memory.
+        rate, size = kind.gbytes_per_s * kind.places, kind.gb * kind.places
+        device = of.device.model_copy(update={"memory_gbytes_per_s": rate, "memory_gb": size})
+        on, row = engine(device, str(plan.precision), stack=of.stack), _row(of, plan)
         time = latency(passes(row, on), on)
         rows.append(
             {
                 "memory": kind.name,
-                "gbytes_per_s": other.device.memory_gbytes_per_s,
-                "gb": other.device.memory_gb,
+                "gbytes_per_s": rate,
+                "gb": size,
                 "fits": bool((largest_batch(row, on) >= row.batch).all()),
                 "first_token_s": float(time.first_token_s[0]),
                 "output_token_s": float(time.output_token_s[0]),
@@ -268,7 +255,7 @@ def by_memory(of: Service, plan: pd.Series, kinds: Sequence[MemoryKind]) -> pd.D
 
 
 def estimate_text(of: Service, plans: pd.DataFrame, plan: pd.Series) -> str:
-    """One screen: a plan, what bounds it, and the front of latency and throughput."""
+    """Format a plan, the bounds of its operators, and the Pareto-optimal plans as text."""
     found = operators(of, plan)
     split = " ".join(f"{name}={plan[name]}" for name in SPLIT)
     front = plans[plans.best].sort_values("output_token_s")

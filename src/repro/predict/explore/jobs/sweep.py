@@ -1,4 +1,4 @@
-"""Predictions as labelled datasets: any field of a plan may be an array with named dimensions."""
+"""Predictions as labelled datasets, for plans whose fields are arrays with named dimensions."""
 
 from dataclasses import fields
 
@@ -11,7 +11,7 @@ from repro.predict.parameters import Parameters
 from repro.predict.step.quantities import MEMORY, PHASES, quantities
 from repro.predict.workload import Array, Plan, recompute_codes, workload
 
-# Names, units and descriptions of what is predicted beside phases and parts of memory.
+# Units and descriptions of predicted quantities other than phases and parts of memory.
 _SINGLE: dict[str, tuple[str, str]] = {
     "iteration_time_s": ("s", "iteration time"),
     "tokens_per_s_per_gpu": ("1/s", "tokens trained per second and GPU"),
@@ -42,7 +42,7 @@ def predict(
     -------
     Dataset
         `phase_time_s` (..., phase), `memory_bytes` (..., part), `iteration_time_s`, `mfu` and
-        more, with units and descriptions in their attributes. NaN where a plan cannot run.
+        more, with units and descriptions in their attributes. NaN if a plan cannot run.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def predict(
     names = [field.name for field in fields(Plan)]
 
     def evaluate(*values: Array) -> Array:
-        """All quantities on a new last axis."""
+        """Stack all quantities on a new last axis."""
         flat, form = workload(family, shape, Plan(**dict(zip(names, values, strict=True)))).flat()
         found = quantities(flat, machine, parameters)
         stacked = np.stack([found[name] for name in _QUANTITIES], axis=-1)

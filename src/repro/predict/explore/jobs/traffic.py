@@ -1,4 +1,4 @@
-"""What a plan moves: volumes by group, level of the topology and phase (`repro traffic`)."""
+"""Communication volumes of a plan by group, topology level and phase (`repro traffic`)."""
 
 from typing import Any
 
@@ -19,12 +19,12 @@ _BY = ["group", "ranks", "level", "phase", "operation"]
 
 
 def gpt_shape(name: str) -> Shape:
-    """The full-size shape of a GPT of params/: models, larger_models or communication.
+    """Return the full-size shape of a GPT in params/: models, larger_models or communication.
 
     Raises
     ------
     ReproError
-        It is unknown; the message lists the known ones.
+        The model is unknown; the message lists the choices.
     """
     known = {name: entry.full for name, entry in read_models().items() if entry.family == "gpt"}
     known |= {name: entry.shape for name, entry in read_larger_models().models.items()}
@@ -35,23 +35,23 @@ def gpt_shape(name: str) -> Shape:
 def traffic(
     shape: Shape, layout: Layout, topology: Topology, element_bytes: int = 2
 ) -> pd.DataFrame:
-    """Volumes of one iteration, by group, level, phase and operation.
+    """Count the bytes of one iteration by group, level, phase and operation.
 
     Parameters
     ----------
     topology
-        Ranks fill its nodes in Megatron-Core's order: tensor-parallel ranks are neighbours, then
-        context-parallel, replicas, stages.
+        Tree of levels whose nodes ranks fill in Megatron-Core's order: tensor-parallel ranks are
+        neighbours, then come context-parallel ranks, replicas and stages.
     element_bytes
-        Of activations, parameters and gradients.
+        Bytes per element of activations, parameters and gradients.
 
     Returns
     -------
     DataFrame
-        `group` and its number of `ranks`; the `level` that it spans, the widest one of its ranks,
-        and for messages of a rank and both its neighbours; `calls` and `sent_bytes` of the rank
-        that sends most, by the bus factor of nccl-tests; `smallest_bytes` and `largest_bytes` of a
-        call; `total_bytes` that all ranks send. Receives are left out: their sends are there.
+        `group` and its number of `ranks`; the `level` that it spans, for messages that of a rank
+        and both its neighbours; `calls` and `sent_bytes` of the rank that sends most, by the bus
+        factor of nccl-tests; `smallest_bytes` and `largest_bytes` of a call; `total_bytes` that all
+        ranks send. Receives are left out, because their sends are counted.
 
     Raises
     ------
@@ -104,7 +104,7 @@ _BY_CALL = ["group", "ranks", "phase", "operation", "size_bytes", "calls", "sent
 
 
 def sent_bytes(one: Calls) -> float:
-    """What a rank sends in all of these calls, by nccl-tests' bus factor; none in receives."""
+    """Return the bytes that a rank sends in calls, by nccl-tests' bus factor; 0 for receives."""
     if one.operation == "recv":
         return 0.0
     name = "send_recv" if one.operation == "send" else one.operation
@@ -112,7 +112,7 @@ def sent_bytes(one: Calls) -> float:
 
 
 def _volume(one: Calls) -> tuple[str, int, str, str, int, int, float]:
-    """Columns `_BY_CALL` of calls."""
+    """Return the columns `_BY_CALL` of calls."""
     size, sent = one.size_bytes, sent_bytes(one)
     return (one.role, one.ranks, one.phase, one.operation, size, one.calls, sent)
 
@@ -120,13 +120,13 @@ def _volume(one: Calls) -> tuple[str, int, str, str, int, int, float]:
 def _members(
     role: str, numbers: np.ndarray[Any, Any], place: tuple[int, ...], layout: Layout
 ) -> list[int]:
-    """The ranks of a rank's group; of a pipeline, its neighbours'."""
+    """Return the ranks of a rank's group; of a pipeline, the rank and its neighbours."""
     stage, replica, context, part = place
     last = layout.pipeline_parallel - 1
     everything = slice(None)
     if role == "pipeline":
         beside = {stage - 1, stage, stage + 1}
-        # Chunks go around: the last stage hands on to the first.
+        # With several chunks the last stage sends to the first.
         stages = {s % (last + 1) for s in beside if layout.virtual_stages > 1 or 0 <= s <= last}
         return [int(numbers[(s, *place[1:])]) for s in stages]
     chosen: dict[str, tuple[Any, ...]] = {
@@ -142,7 +142,7 @@ def _members(
 
 
 def traffic_table(found: pd.DataFrame) -> str:
-    """What `traffic` returns, as text."""
+    """Format the result of `traffic` as text."""
     if found.empty:
         return "nothing is communicated: every group has one rank"
     size = [
@@ -158,7 +158,7 @@ def traffic_table(found: pd.DataFrame) -> str:
 
 
 def _written(size_bytes: float) -> str:
-    """Bytes in powers of 1000, as rates count them."""
+    """Format bytes with a unit in powers of 1000."""
     for unit in ("B", "KB", "MB", "GB"):
         if size_bytes < 1000:
             return f"{size_bytes:.4g} {unit}"
