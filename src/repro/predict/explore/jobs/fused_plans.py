@@ -16,8 +16,8 @@ from repro.predict.blocks import in_blocks
 from repro.predict.fused.iteration import Phases, iteration_times_s, predict_phases
 from repro.predict.fused.memory import fullest_bytes
 from repro.predict.fused.parameters import half_width, read_fused
-from repro.predict.fused.reading import UNEVEN, read_runs, shape_columns
 from repro.predict.fused.run import PRECISIONS, Run, on_device, training_flops
+from repro.predict.tables.fused_training import UNEVEN, read_runs, shape_columns
 from repro.predict.workload import divisors
 
 # The columns in which plans of a job differ.
