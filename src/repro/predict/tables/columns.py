@@ -86,24 +86,16 @@ def naming(path: Path) -> Iterator[None]:
 def renamed(table: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
     """Return a table whose columns have their names here; the first alias of several counts."""
     plain = {re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_"): name for name in table.columns}
-    own = {
-        column.name: [
-            plain[name] for name in (column.name, *column.aliases.split()) if name in plain
-        ]
-        for column in columns
-        if column.aliases is not None
-    }
-    return table.rename(columns={found[0]: name for name, found in own.items() if found})
+    own = {}
+    for column in columns:
+        if column.aliases is not None:
+            names = (column.name, *column.aliases.split())
+            own[next((plain[name] for name in names if name in plain), "")] = column.name
+    return table.rename(columns=own)
 
 
 def require(table: pd.DataFrame, names: Sequence[str]) -> None:
-    """Check that a table has columns.
-
-    Raises
-    ------
-    ReproError
-        A column is missing; the message names the first one.
-    """
+    """Raise an error that names the first missing column of a table."""
     missing = [name for name in names if name not in table.columns]
     if missing:
         raise ReproError(
@@ -112,12 +104,9 @@ def require(table: pd.DataFrame, names: Sequence[str]) -> None:
 
 
 def read(table: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
-    """Read columns of a table, with defaults in blank cells and for missing columns.
+    """Read columns of a table from a CSV, with defaults for blank cells and missing columns.
 
-    Parameters
-    ----------
-    table : DataFrame
-        Cells as `read_csv` of pandas returns them; the index counts lines of the file.
+    The index counts the file's rows from 0.
 
     Raises
     ------
@@ -164,13 +153,7 @@ def by_value(cells: pd.Series, value: Callable[[str], float]) -> pd.Series:
 def refuse(
     table: pd.DataFrame, name: str, wrong: Any, must_be: str, optional: bool = False
 ) -> None:
-    """Raise an error that names the first wrong cell of a column.
-
-    Raises
-    ------
-    ReproError
-        A cell is wrong.
-    """
+    """Raise an error that names the first wrong cell of a column."""
     wrong = np.asarray(wrong)
     if wrong.any():
         row = int(wrong.argmax())
