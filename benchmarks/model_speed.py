@@ -15,13 +15,14 @@ from statistics import median
 import numpy as np
 
 from repro.paths import PUBLISHED
-from repro.predict.calibration.rows import read_rows, training_rows
 from repro.predict.fused.iteration import in_blocks_s
 from repro.predict.fused.parameters import read_fused
-from repro.predict.fused.reading import read_runs
 from repro.predict.network.machine import machine
 from repro.predict.parameters import calibration
 from repro.predict.step.quantities import iteration_times_s
+from repro.predict.tables.fused_training import read_runs
+from repro.predict.tables.reading import read_rows
+from repro.predict.tables.unfused_training import training_rows
 
 _REPEATS = 3
 

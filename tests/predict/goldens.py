@@ -34,7 +34,6 @@ from repro.cli import app
 from repro.errors import ReproError
 from repro.paths import PUBLISHED, ROOT
 from repro.predict.calibration import validation
-from repro.predict.calibration.rows import read_rows
 from repro.predict.explore.experiments.predicted import predict_experiment
 from repro.predict.explore.jobs import fused_plans, plans
 from repro.predict.explore.jobs.fits import what_fits
@@ -52,6 +51,7 @@ from repro.predict.explore.studies.memory import (
 from repro.predict.explore.studies.partitions import memory_by_part, predict_schemes
 from repro.predict.network.expected import expected_busbw
 from repro.predict.network.link_prediction import predict_collective
+from repro.predict.tables.reading import read_rows
 
 FOLDER = Path(__file__).parent / "goldens"
 # Largest relative difference of one number; today's software is computed in single precision.
@@ -144,8 +144,7 @@ def _training(everything: bool) -> pd.DataFrame:
 
 
 def _serving(everything: bool) -> pd.DataFrame:
-    path = PUBLISHED / f"{_SERVING}.csv"
-    return _times(validation._predict_serving(path, _published(_SERVING))[0])
+    return _times(validation._predict_serving(_published(_SERVING))[0])
 
 
 def _collectives(everything: bool) -> pd.DataFrame:

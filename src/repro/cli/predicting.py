@@ -233,13 +233,14 @@ def calibrate(
     from repro.predict.calibration.fused_fitting import calibrate_fused, write_fused
     from repro.predict.calibration.link_fitting import calibrate_links, write_links
     from repro.predict.calibration.operator_fitting import fit_operators, write_operators
-    from repro.predict.calibration.rows import read_collectives, read_rows, read_training
     from repro.predict.calibration.serving_fitting import calibrate_serving, write_serving
     from repro.predict.fused.parameters import FUSED
     from repro.predict.network.links import LINKS
     from repro.predict.operators.measured import OPERATORS
     from repro.predict.parameters import CALIBRATIONS
     from repro.predict.serving.parameters import FITTED
+    from repro.predict.tables.collectives import read_collectives
+    from repro.predict.tables.reading import read_rows, read_training
 
     def params_path(name: str) -> Path:
         path = HOME / "params" / name

@@ -6,7 +6,7 @@ import pytest
 from examples import CALIBRATED, measurements
 
 from repro.predict.calibration.fitting import PRIORS, fit, log_errors
-from repro.predict.calibration.rows import training_rows
+from repro.predict.tables.unfused_training import training_rows
 
 # What an unlike machine would have; not far beyond what is held possible beforehand.
 _TRUTH = CALIBRATED.model_copy(

@@ -12,10 +12,10 @@ from repro.predict.calibration.fused_fitting import (
     model_weights,
     parameters_of,
 )
-from repro.predict.calibration.rows import read_rows
 from repro.predict.fused.iteration import iteration_times_s
 from repro.predict.fused.parameters import read_fused
-from repro.predict.fused.reading import read_runs
+from repro.predict.tables.fused_training import read_runs
+from repro.predict.tables.reading import read_rows
 
 pytestmark = pytest.mark.slow
 

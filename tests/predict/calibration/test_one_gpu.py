@@ -25,8 +25,9 @@ from repro.predict.calibration.one_gpu import (
     summary,
 )
 from repro.predict.calibration.one_gpu_rows import ONE_GPU, OUT_OF_MEMORY, calibration_rows
-from repro.predict.calibration.rows import read_collectives, read_rows
 from repro.predict.explore.experiments.predicted import predict_experiment
+from repro.predict.tables.collectives import read_collectives
+from repro.predict.tables.reading import read_rows
 from repro.results.measured import keep_measured, read_kept
 from repro.results.metrics import communication_fraction
 from repro.results.store import has_runs, not_run, why_not_run

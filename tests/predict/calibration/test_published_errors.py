@@ -8,10 +8,10 @@ import pytest
 from repro.paths import PUBLISHED
 from repro.predict.calibration.fitting import cross_validate
 from repro.predict.calibration.interval import ALONE, BETWEEN_NODES, TENSOR_PARALLEL
-from repro.predict.calibration.rows import read_rows
 from repro.predict.calibration.validation import validate
 from repro.predict.fused.parameters import read_fused
 from repro.predict.parameters import calibration
+from repro.predict.tables.reading import read_rows
 
 pytestmark = pytest.mark.slow
 

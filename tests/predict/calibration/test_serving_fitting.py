@@ -6,7 +6,6 @@ import pytest
 
 from repro.catalog.systems.serving import ServingCosts
 from repro.paths import PUBLISHED
-from repro.predict.calibration.rows import read_rows
 from repro.predict.calibration.serving_fitting import (
     PRIORS,
     calibrate_serving,
@@ -18,6 +17,7 @@ from repro.predict.calibration.serving_fitting import (
     model_weights,
 )
 from repro.predict.serving.parameters import read_fits
+from repro.predict.tables.reading import read_rows
 
 pytestmark = pytest.mark.slow
 

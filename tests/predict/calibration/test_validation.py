@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from repro.cli import app
 from repro.errors import ReproError
 from repro.paths import PUBLISHED
-from repro.predict.calibration.rows import UNFUSED, software
 from repro.predict.calibration.validation import (
     CollectivesScore,
     Score,
@@ -23,6 +22,7 @@ from repro.predict.calibration.validation import (
     table,
     validate,
 )
+from repro.predict.tables.reading import UNFUSED, software
 
 pytestmark = pytest.mark.slow
 

@@ -24,8 +24,8 @@ from repro.predict.fused.memory import (
     memory,
 )
 from repro.predict.fused.parameters import FusedParameters, read_fused
-from repro.predict.fused.reading import read_runs
 from repro.predict.fused.run import Run
+from repro.predict.tables.fused_training import read_runs
 
 _MODEL = {
     "layers": 32,

@@ -17,7 +17,6 @@ from repro.predict.calibration.link_fitting import (
     line_errors_by_size,
     write_links,
 )
-from repro.predict.calibration.rows import read_collectives, read_rows
 from repro.predict.calibration.validation import best_constant_mape_pct
 from repro.predict.network.link_prediction import predict_collective
 from repro.predict.network.links import (
@@ -34,6 +33,8 @@ from repro.predict.network.links import (
     steps,
 )
 from repro.predict.parameters import Residuals
+from repro.predict.tables.collectives import read_collectives
+from repro.predict.tables.reading import read_rows
 
 pytestmark = pytest.mark.slow
 

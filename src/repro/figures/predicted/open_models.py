@@ -9,10 +9,10 @@ import pandas as pd
 
 from repro.figures.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY_BLUE, VERMILION, YELLOW
 from repro.paths import PUBLISHED
-from repro.predict.calibration.rows import read_rows
 from repro.predict.calibration.validation import predict_runs
 from repro.predict.explore.jobs.fused_plans import SPLIT
 from repro.predict.fused.iteration import Phases
+from repro.predict.tables.reading import read_rows
 
 _COLOURS = {
     "products": BLUE,

@@ -22,8 +22,8 @@ from repro.predict.calibration.interval import (
     TENSOR_PARALLEL,
 )
 from repro.predict.calibration.link_fitting import rounded
-from repro.predict.calibration.rows import cluster_like
 from repro.predict.parameters import Calibration, Parameters, Residuals
+from repro.predict.tables.unfused_training import cluster_like
 from repro.predict.workload import Array
 
 # Messages from which on the transfer, not the latency, decides.
@@ -68,7 +68,7 @@ def calibrate(training: pd.DataFrame, collectives: pd.DataFrame, source: str) ->
     Parameters
     ----------
     training, collectives : DataFrame
-        Rows as `repro.predict.calibration.rows.read_rows` reads them.
+        Rows as `repro.predict.tables.reading.read_rows` reads them.
     source : str
         Where the measurements come from.
 

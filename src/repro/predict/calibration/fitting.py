@@ -9,11 +9,11 @@ from tqdm import tqdm
 
 from repro.errors import ReproError
 from repro.predict.calibration.robust import most_probable
-from repro.predict.calibration.rows import TrainingRows, training_rows
 from repro.predict.network.machine import machine
 from repro.predict.parameters import Parameters, Prior
 from repro.predict.step.iteration import predict_phases
 from repro.predict.step.quantities import iteration_times_s
+from repro.predict.tables.unfused_training import TrainingRows, training_rows
 from repro.predict.workload import Array
 
 # Wide: a factor of 1.5 to 3 either way. Efficiencies are narrower, because they are near their

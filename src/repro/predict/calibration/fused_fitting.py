@@ -22,9 +22,9 @@ from repro.predict.fused.parameters import (
     FusedParameters,
     kinds,
 )
-from repro.predict.fused.reading import read_runs
 from repro.predict.fused.run import Run
 from repro.predict.parameters import Prior
+from repro.predict.tables.fused_training import read_runs
 from repro.predict.workload import Array
 
 PRIORS: Mapping[str, Prior] = {

@@ -88,7 +88,7 @@ def calibrate_links(rows: pd.DataFrame, source: str) -> LinkCalibration:
     Parameters
     ----------
     rows : DataFrame
-        As `repro.predict.calibration.rows.read_rows` reads them: gpu, ranks, nodes, network,
+        As `repro.predict.tables.reading.read_rows` reads them: gpu, ranks, nodes, network,
         collective, size_bytes, time_us.
     source : str
         Where they come from.

@@ -1,4 +1,4 @@
-"""Measurements of one GPU by itself: configurations that were tried, and as rows of training."""
+"""Measurements of one GPU by itself, by configuration and as a table of training runs."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from repro.catalog.models.papers import model
 from repro.catalog.systems.clusters import Cluster
 from repro.catalog.systems.gpus import Gpu, find_gpu_name, read_gpus
 from repro.errors import ReproError
-from repro.predict.calibration.rows import TrainingRows, training_rows
+from repro.predict.tables.unfused_training import TrainingRows, training_rows
 from repro.predict.workload import Array
 from repro.results.metrics import draw_sample, estimate, phase_time_s
 
@@ -32,10 +32,10 @@ OUT_OF_MEMORY = "out of memory"
 
 
 def calibration_rows(measured: xr.Dataset, cluster: Cluster) -> pd.DataFrame:
-    """All measurements of one GPU as rows of training (`repro.predict.calibration.rows`).
+    """Return all measurements of one GPU as a table of training runs.
 
-    Two rows per configuration that ran: its computing and its optimizer's step. Written as CSV they
-    are what `repro calibrate --training` takes.
+    Each configuration that ran has two rows: its computing and its optimizer's step. `repro
+    calibrate --training` takes them as CSV.
     """
     check_device(measured, cluster.device)
     return rows_of_cells(cells_that_ran(measured_cells(measured)), cluster).drop(columns="half")
@@ -47,7 +47,7 @@ def check_device(measured: xr.Dataset, gpu: Gpu) -> None:
     Raises
     ------
     ReproError
-        What the ranks ran on is another one, or none of the catalog's.
+        The ranks ran on another one, or on none of the catalog's.
     """
     for entry in json.loads(measured.attrs.get("ran_on", "[]")):
         if read_gpus()[find_gpu_name(str(entry["device"]))] != gpu:
@@ -58,7 +58,7 @@ def check_device(measured: xr.Dataset, gpu: Gpu) -> None:
 
 
 def measured_cells(measured: xr.Dataset) -> pd.DataFrame:
-    """A row per configuration of one GPU that was tried; an empty `half` where it ran."""
+    """Return one row per configuration of one GPU that was tried; `half` is empty where it ran."""
     if "iteration_time_s" not in measured or 1 not in measured["gpus"]:
         raise ReproError("no measurements of one GPU: run source `cluster` where there is one")
     one = measured.sel(gpus=1).isel(source=0, protocol=0).transpose("model", ...)
@@ -91,12 +91,12 @@ def _of_model(one: xr.Dataset, name: str) -> Iterator[dict[str, object]]:
 
 
 def cells_that_ran(cells: pd.DataFrame) -> pd.DataFrame:
-    """Those of `measured_cells` that have times."""
+    """Return the rows of `measured_cells` that have times."""
     return cells[cells.half != OUT_OF_MEMORY].reset_index(drop=True)
 
 
 def rows_of_cells(cells: pd.DataFrame, cluster: Cluster) -> pd.DataFrame:
-    """Computing of all cells, then the optimizer's steps; without times where memory was full."""
+    """Return the computing of all cells, then optimizer's steps; blank where memory was full."""
     plain = [
         _row(str(name), int(size), cluster)
         for name, size in zip(cells.model, cells.micro_batch_size, strict=True)
@@ -120,7 +120,6 @@ def _row(name: str, size: int, cluster: Cluster) -> dict[str, object]:
     return {
         "id": f"{name}-{size}",
         "gpu": cluster.device.label,
-        "gpus": 1,
         "gpus_per_node": cluster.topology.gpus_per_node,
         "inter_node_gbps_per_node": cluster.topology.levels[-1].link_gbps,
         "family": trained.family,
@@ -130,19 +129,15 @@ def _row(name: str, size: int, cluster: Cluster) -> dict[str, object]:
         "seq": shape.sequence_length,
         "decoder_seq": shape.decoder_sequence_length or 0,
         "vocab": shape.vocabulary_size,
-        "tp": 1,
-        "pp": 1,
-        "dp": 1,
-        "vpp": 1,
-        "micro_batch": size,
-        "global_batch": size,
+        **dict.fromkeys(("gpus", "tp", "pp", "dp", "vpp"), 1),
+        **dict.fromkeys(("micro_batch", "global_batch"), size),
         "recompute": "none",
         "sequence_parallel": "no",
     }
 
 
 def by_row(rows: pd.DataFrame, predict: Callable[[TrainingRows], Array]) -> Array:
-    """What is predicted of rows of training, in their order."""
+    """Predict training runs, in the order of their rows."""
     values = np.empty(len(rows))
     for part in training_rows(rows):
         values[part.index] = predict(part)

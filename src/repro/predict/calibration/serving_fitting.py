@@ -17,7 +17,7 @@ from repro.predict.calibration.robust import most_probable
 from repro.predict.parameters import Prior
 from repro.predict.serving.latency import Passes, latency, passes
 from repro.predict.serving.parameters import ServingFit
-from repro.predict.serving.reading import ServingRows, serving_rows
+from repro.predict.tables.serving import ServingRows, serving_rows
 from repro.predict.workload import Array
 
 PRIORS: Mapping[str, Prior] = {
@@ -44,7 +44,7 @@ class KnownRows:
 
 
 def known_rows(table: pd.DataFrame) -> list[KnownRows]:
-    """A table's rows by engine (`repro.predict.serving.reading.serving_rows`)."""
+    """A table's rows by engine (`repro.predict.tables.serving.serving_rows`)."""
     return [KnownRows(part, passes(part.rows, part.engine)) for part in serving_rows(table)]
 
 

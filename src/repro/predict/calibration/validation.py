@@ -1,4 +1,4 @@
-"""How good the performance model is on published measurements, beside a constant-MFU baseline."""
+"""Errors of the performance model on measurements, compared with those of a constant MFU."""
 
 import logging
 from collections.abc import Sequence
@@ -14,40 +14,33 @@ from repro.errors import ReproError
 from repro.predict.calibration.fitting import predicted_times_s
 from repro.predict.calibration.interval import half_width
 from repro.predict.calibration.link_fitting import errors_by_size, line_errors_by_size
-from repro.predict.calibration.rows import (
-    UNFUSED,
-    TrainingRows,
-    operator_kind,
-    read_rows,
-    software,
-    training_rows,
-)
 from repro.predict.fused.iteration import in_blocks_s
 from repro.predict.fused.parameters import half_width as fused_half_width
 from repro.predict.fused.parameters import read_fused
-from repro.predict.fused.reading import otherwise, read_runs
 from repro.predict.fused.run import training_flops as fused_flops
 from repro.predict.network.link_prediction import predict_collective
-from repro.predict.network.machine import machine
 from repro.predict.operators.measured import KINDS as OPERATORS
 from repro.predict.operators.measured import half_width as operator_half_width
 from repro.predict.operators.measured import operator_s
 from repro.predict.parameters import calibration
 from repro.predict.serving.latency import latency, passes
 from repro.predict.serving.memory import weight_bytes
-from repro.predict.serving.reading import is_serving, serving_rows
+from repro.predict.tables.collectives import is_collectives
+from repro.predict.tables.columns import naming
+from repro.predict.tables.fused_training import otherwise, read_runs
+from repro.predict.tables.reading import UNFUSED, operator_kind, read_rows, software
+from repro.predict.tables.serving import is_serving, serving_rows
+from repro.predict.tables.unfused_training import TrainingRows, training_rows
 from repro.predict.workload import Array
 
 _LOG = logging.getLogger(__name__)
 
-# A configuration is predicted this often to time it: files have tens to hundreds of rows.
-
 
 @dataclass(frozen=True)
 class Score:
-    """How predictions of one set compare with its measurements; percentages of the measured time.
+    """Errors of the predictions of one set, in percent of the measured time.
 
-    `bias_pct` is the mean signed error, `coverage_90_pct` the share of rows within their 90 %
+    `bias_pct` is the mean signed error, `coverage_90_pct` the fraction of rows within their 90 %
     interval, `baseline_mape_pct` the error of the constant MFU that suits this very set best.
     """
 
@@ -65,13 +58,12 @@ class Score:
 
 @dataclass(frozen=True)
 class CollectivesScore(Score):
-    """Of collectives also how fits to the file itself do, one size of a log held out at a time.
+    """Errors of one set of collectives, also of fits to the file with one size of a log held out.
 
     `cross_validated_pct` is the mean absolute error of the cost model
-    (`repro.predict.network.links`), `line_mape_pct` that of a line of its own for each log,
-    latency + size / bandwidth. A log is one
-    collective of so many ranks on so many nodes; None where no log has sizes enough, which are two
-    for the model and three for the line.
+    (`repro.predict.network.links`), `line_mape_pct` that of latency + size / bandwidth per log. A
+    log has one collective, number of ranks and number of nodes. The model needs two sizes of a
+    log, the line three; None where no log has them.
     """
 
     cross_validated_pct: float | None
@@ -99,35 +91,50 @@ def validate(path: Path, by: Sequence[str] = ()) -> Sequence[Score]:
         The file cannot be read or a row cannot be predicted.
     """
     rows = read_rows(path)
-    for name in by:
-        if name not in rows.columns:
-            raise ReproError(f"{path}: no column {name!r} to group by")
-    kind = operator_kind(rows)
-    if kind is None and "collective" in rows.columns:
-        if by:
-            raise ReproError(
-                f"{path}: collectives are grouped by GPU, network and collective; do without --by"
-            )
-        return _validate_collectives(rows)
-    if is_serving(rows):
-        predicted, measured = _predict_serving(path, rows)
-        known = rows.columns.intersection(["gpu", "dtype", "precision"])
-        usual = ("set",) if "set" in rows.columns else tuple(known)
-    elif kind is not None:
-        predicted, measured = _predict_operators(kind, rows), rows.time_us * 1e-6
-        usual = ("gpu", "dtype", *OPERATORS[kind].apart)
-    else:
-        predicted, measured, usual = predict_runs(rows), rows.iteration_time_s, ("set",)
+    with naming(path):
+        for name in by:
+            if name not in rows.columns:
+                raise ReproError(
+                    f"no column {name!r} to group by; choose from: {', '.join(rows.columns)}"
+                )
+        kind = operator_kind(rows)
+        if kind is None and is_collectives(rows):
+            if by:
+                raise ReproError(
+                    "collectives are grouped by GPU, network and collective; fix: leave out --by"
+                )
+            return _validate_collectives(rows)
+        predicted, measured_s, usual = _predict_rows(kind, rows)
     grouped = rows[[*(by or usual)]].astype(object).fillna("unknown")
     names = grouped.astype(str).agg(", ".join, axis=1)
     return [
         _score(str(name), predicted.loc[seconds.index], seconds)
-        for name, seconds in measured.groupby(names, sort=False)
+        for name, seconds in measured_s.groupby(names, sort=False)
     ]
 
 
+def _predict_rows(
+    kind: str | None, rows: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.Series, Sequence[str]]:
+    """Return predictions, measured seconds, and the columns whose values are the sets."""
+    if is_serving(rows):
+        known = ["set"] if "set" in rows.columns else ["gpu", "dtype", "precision"]
+        return *_predict_serving(rows), [name for name in rows.columns if name in known]
+    if kind is not None:
+        usual = ("gpu", "dtype", *OPERATORS[kind].apart)
+        return _predict_operators(kind, rows), rows.time_us * 1e-6, usual
+    return predict_runs(rows), rows.iteration_time_s, ("set",)
+
+
+def _predictions(
+    index: pd.Index, time_s: Array, half_width: Array | float, work: Array
+) -> pd.DataFrame:
+    found = {"time_s": time_s, "half_width": half_width, "work": work}
+    return pd.DataFrame(found, index=index)
+
+
 def predict_runs(rows: pd.DataFrame) -> pd.DataFrame:
-    """Training runs, each by the model of its software's generation.
+    """Predict training runs, each by the model of its software's generation.
 
     Returns
     -------
@@ -136,14 +143,31 @@ def predict_runs(rows: pd.DataFrame) -> pd.DataFrame:
         time_s e^x), and work (FLOPs over all GPUs' peak).
     """
     unfused = (software(rows) == UNFUSED).to_numpy()
-    parts = [_predict(part) for part in training_rows(rows[unfused])] if unfused.any() else []
+    parts = (
+        [_predict_unfused(part) for part in training_rows(rows[unfused])] if unfused.any() else []
+    )
     if not unfused.all():
         parts.append(_predict_fused(rows[~unfused]))
     return pd.concat(parts)
 
 
+def _predict_unfused(part: TrainingRows) -> pd.DataFrame:
+    calibrated = calibration(part.cluster.calibration)
+    run = part.workload
+    flops = training_flops(run.family, run, run.global_batch_size)
+    return _predictions(
+        part.index,
+        predicted_times_s(part, calibrated.parameters),
+        half_width(run, part.cluster, calibrated),
+        flops / (run.gpus * part.cluster.device.peak_flops),
+    )
+
+
 def _predict_fused(rows: pd.DataFrame) -> pd.DataFrame:
-    """Intervals of rows that do not say all are wider, by half of what the unsaid could change."""
+    """Predict runs of today's software.
+
+    Intervals of rows with blank cells are wider, by half of what the missing values could change.
+    """
     calibrated = read_fused()
     run = read_runs(rows)
     time_s = in_blocks_s(run, calibrated.parameters)
@@ -151,57 +175,34 @@ def _predict_fused(rows: pd.DataFrame) -> pd.DataFrame:
     for blank, table in otherwise(rows):
         other_s = in_blocks_s(read_runs(table), calibrated.parameters)
         variance += blank * (np.log(other_s / time_s) / 2) ** 2
-    return pd.DataFrame(
-        {
-            "time_s": time_s,
-            "half_width": np.sqrt(variance),
-            "work": fused_flops(run) / (run.gpus * run.peak_flops),
-        },
-        index=rows.index,
-    )
+    work = fused_flops(run) / (run.gpus * run.peak_flops)
+    return _predictions(rows.index, time_s, np.sqrt(variance), work)
 
 
-def _predict_serving(path: Path, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series]:
-    """Seconds of batches from start to end, predicted and measured; their work is reading weights
-    once for each token."""
+def _predict_serving(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series]:
+    """Return seconds of batches from start to end, predicted and measured.
+
+    Their work is reading the weights once for each token.
+    """
     parts, measured = [], []
-    try:
-        for part in serving_rows(rows):
-            found = latency(passes(part.rows, part.engine), part.engine).total_s
-            device = part.engine.device
-            read = weight_bytes(part.rows, part.engine) * part.rows.pp * part.rows.output_tokens
-            parts.append(
-                pd.DataFrame(
-                    {
-                        "time_s": found,
-                        "half_width": part.engine.half_width,
-                        "work": read / (1e9 * device.memory_gbytes_per_s),
-                    },
-                    index=part.index,
-                )
-            )
-            measured.append(pd.Series(part.total_s, index=part.index))
-    except ReproError as error:
-        raise ReproError(f"{path}: {error}") from None
+    for part in serving_rows(rows):
+        read = weight_bytes(part.rows, part.engine) * part.rows.pp * part.rows.output_tokens
+        work = read / (1e9 * part.engine.device.memory_gbytes_per_s)
+        time_s = latency(passes(part.rows, part.engine), part.engine).total_s
+        parts.append(_predictions(part.index, time_s, part.engine.half_width, work))
+        measured.append(pd.Series(part.total_s, index=part.index))
     return pd.concat(parts).loc[rows.index], pd.concat(measured).loc[rows.index]
 
 
 def _predict_operators(kind: str, rows: pd.DataFrame) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "time_s": operator_s(kind, rows),
-            "half_width": operator_half_width(kind, rows),
-            "work": OPERATORS[kind].work(rows),
-        },
-        index=rows.index,
-    )
+    width, work = operator_half_width(kind, rows), OPERATORS[kind].work(rows)
+    return _predictions(rows.index, operator_s(kind, rows), width, work)
 
 
 def _validate_collectives(rows: pd.DataFrame) -> list[CollectivesScore]:
-    """Beside the constant bus bandwidth that suits each set.
+    """Score collectives, compared with the constant bus bandwidth that suits each set.
 
-    A network that was never measured and whose name gives no rate is left out, and named in the
-    log.
+    A network that was never measured and whose name gives no rate is left out, with a warning.
     """
     networks = [group for _, group in rows.groupby(["gpu", "network"], dropna=False)]
     by_model = pd.concat([errors_by_size(group) for group in networks])
@@ -209,7 +210,7 @@ def _validate_collectives(rows: pd.DataFrame) -> list[CollectivesScore]:
     scores = []
     for name, group in rows.groupby(_sets(rows), sort=False):
         try:
-            score = _score(str(name), _predict_set(group), group.time_us * 1e-6)
+            score = _score(str(name), _predict_collectives(group), group.time_us * 1e-6)
         except ReproError as error:
             _LOG.warning("left out: %s", error)
             continue
@@ -221,12 +222,12 @@ def _validate_collectives(rows: pd.DataFrame) -> list[CollectivesScore]:
             )
         )
     if not scores:
-        raise ReproError("no network of the file can be predicted; the lines above say why")
+        raise ReproError("no network of the file can be predicted; fix: see the warnings above")
     return scores
 
 
 def _sets(rows: pd.DataFrame) -> pd.Series:
-    """Each row's set: GPU, network, collective, and whether it is on one node if others are not."""
+    """Return each row's set: GPU, network, collective, and one or several nodes if both occur."""
     name = rows[["gpu", "network", "collective"]].astype(str).agg(", ".join, axis=1)
     level = pd.Series(np.where(rows.nodes > 1, ", several nodes", ", one node"), index=rows.index)
     both = level.groupby(name).transform("nunique") > 1
@@ -235,30 +236,14 @@ def _sets(rows: pd.DataFrame) -> pd.Series:
 
 
 def _mean_error_pct(log_errors: pd.Series) -> float | None:
-    """Of the rows that have one; None where none has."""
+    """Return the mean over rows that have an error; None where none has."""
     known = log_errors.dropna()
     return float(100 * np.abs(np.expm1(known)).mean()) if len(known) else None
 
 
-def _predict_set(rows: pd.DataFrame) -> pd.DataFrame:
+def _predict_collectives(rows: pd.DataFrame) -> pd.DataFrame:
     work = bus_factor(str(rows.collective.iloc[0]), rows.ranks.to_numpy()) * rows.size_bytes
     return predict_collective(rows).assign(work=work)
-
-
-def _predict(part: TrainingRows) -> pd.DataFrame:
-    """Predict time, half width of its interval, and FLOPs over peak."""
-    calibrated = calibration(part.cluster.calibration)
-    device = machine(part.cluster, calibrated.parameters)
-    run = part.workload
-    flops = training_flops(run.family, run, run.global_batch_size)
-    return pd.DataFrame(
-        {
-            "time_s": predicted_times_s(part, calibrated.parameters),
-            "half_width": half_width(run, part.cluster, calibrated),
-            "work": flops / (run.gpus * device.gpu.peak_flops),
-        },
-        index=part.index,
-    )
 
 
 def _score(name: str, predicted: pd.DataFrame, measured: pd.Series) -> Score:
@@ -281,14 +266,14 @@ def _score(name: str, predicted: pd.DataFrame, measured: pd.Series) -> Score:
 
 
 def _rank_correlation(predicted: pd.Series, measured: pd.Series) -> float | None:
-    """Spearman's; None where all values are equal or there is one only."""
+    """Return Spearman's coefficient; None where all values are equal or there is only one."""
     if predicted.nunique() < 2 or measured.nunique() < 2:
         return None
     return float(predicted.rank().corr(measured.rank()))
 
 
 def best_constant_mape_pct(work_per_second: Array) -> float:
-    """The lowest mean absolute percentage error that time = work / constant rate can have.
+    """Return the lowest mean absolute percentage error that time = work / constant rate can have.
 
     Parameters
     ----------
@@ -301,5 +286,5 @@ def best_constant_mape_pct(work_per_second: Array) -> float:
 
 
 def table(scores: Sequence[Score]) -> str:
-    """Scores as text, a line per set."""
+    """Format scores as text, one line per set."""
     return pd.DataFrame([vars(score) for score in scores]).set_index("set").round(2).to_string()

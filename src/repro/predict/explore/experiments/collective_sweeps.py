@@ -15,8 +15,8 @@ from repro.catalog.systems.protocols import transport
 from repro.collectives.definitions import bus_factor, busbw_GBps
 from repro.errors import NotRunHere
 from repro.paths import PUBLISHED
-from repro.predict.calibration.rows import read_rows
 from repro.predict.network.expected import expected_busbw, judge_busbw
+from repro.predict.tables.reading import read_rows
 from repro.results.collectives import OUT_OF_PLACE, bandwidths
 from repro.results.merging import merge
 

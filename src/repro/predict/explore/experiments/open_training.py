@@ -22,7 +22,6 @@ from repro.predict.fused.iteration import adam_s, compute_passes_s
 from repro.predict.fused.iteration import held_parameters as held_by_gpu
 from repro.predict.fused.memory import FRAMEWORK_BYTES, memory
 from repro.predict.fused.parameters import by_software, half_width, read_fused
-from repro.predict.fused.reading import read_runs, shape_columns
 from repro.predict.fused.run import Run
 from repro.predict.memory import WIDTHS
 from repro.predict.network.machine import Machine
@@ -34,6 +33,7 @@ from repro.predict.network.placement import (
     ring_hops,
 )
 from repro.predict.parameters import Parameters
+from repro.predict.tables.fused_training import read_runs, shape_columns
 from repro.predict.workload import Array
 
 # Tokens to their experts and back.

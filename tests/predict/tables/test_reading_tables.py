@@ -9,14 +9,10 @@ from examples import CALIBRATED, measurements
 
 from repro.errors import ReproError
 from repro.paths import PUBLISHED
-from repro.predict.calibration.rows import (
-    cluster_like,
-    read_collectives,
-    read_rows,
-    read_training,
-    training_rows,
-)
 from repro.predict.calibration.validation import validate
+from repro.predict.tables.collectives import read_collectives
+from repro.predict.tables.reading import read_rows, read_training
+from repro.predict.tables.unfused_training import cluster_like, training_rows
 
 Change = Callable[[pd.DataFrame], pd.DataFrame]
 
@@ -32,27 +28,40 @@ def _with(name: str, value: object) -> Change:
     return changed
 
 
+_POSITIVE = "must be a positive number; fix: correct it"
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda table: table.drop(columns="heads"), ("no column 'heads'",)),
+        (lambda table: table.drop(columns="heads"), ("no column 'heads'; must have gpu, gpus, ",)),
         (lambda table: table.head(0), ("no rows",)),
-        (_with("iteration_time_s", 0.0), ("line 3", "iteration_time_s", "0.0", "positive")),
-        (_with("iteration_time_s", -1.5), ("line 3", "iteration_time_s", "-1.5", "positive")),
-        (_with("iteration_time_s", "fast"), ("line 3", "iteration_time_s", "fast")),
-        (_with("iteration_time_s", None), ("line 3", "iteration_time_s", "nan")),
+        (_with("iteration_time_s", 0.0), (f"iteration_time_s is 0.0; {_POSITIVE}",)),
+        (_with("iteration_time_s", -1.5), (f"iteration_time_s is -1.5; {_POSITIVE}",)),
+        (_with("iteration_time_s", "fast"), (f"iteration_time_s is 'fast'; {_POSITIVE}",)),
+        (_with("iteration_time_s", None), (f"iteration_time_s is nan; {_POSITIVE}",)),
         (_with("gpu", "Z100"), ("unknown GPU 'Z100'", "a100-sxm-80gb")),
-        (_with("recompute", "some"), ("unknown recompute 'some'", "selective")),
-        (_with("tp", 3), ("gpus", "tp x pp x dp")),
-        (_with("pp", 5), ("gpus", "tp x pp x dp")),
+        (
+            _with("recompute", "some"),
+            ("recompute is 'some'; must be one of none, selective, full; fix: correct it",),
+        ),
+        (_with("tp", 3), ("gpus is 1; must be tp x pp x dp; fix: correct it",)),
+        (_with("pp", 5), ("gpus is 1; must be tp x pp x dp; fix: correct it",)),
         (_with("global_batch", 17), ("global_batch_size 17", "micro_batch_size 4")),
-        (_with("layers", "many"), ("layers", "many")),
-        (_with("heads", None), ("heads", "nan")),
-        (_with("gpu", None), ("gpu", "nan")),
-        (_with("inter_node_gbps_per_node", None), ("inter_node_gbps_per_node", "nan")),
-        (_with("set", None), ("set", "nan")),
-        (_with("sequence_parallel", "maybe"), ("sequence_parallel", "maybe")),
-        (_with("gpus", 7), ("gpus", "7")),
+        (_with("layers", "many"), ("layers is 'many'; must be a number of 0 or more; fix: ",)),
+        (_with("layers", 0), (f"layers is 0; {_POSITIVE}",)),
+        (_with("heads", None), ("heads is nan; must be a number of 0 or more; fix: ",)),
+        (_with("gpu", None), ("gpu is nan; must be text; fix: correct it",)),
+        (
+            _with("inter_node_gbps_per_node", None),
+            (f"inter_node_gbps_per_node is nan; {_POSITIVE}",),
+        ),
+        (_with("set", None), ("set is nan; must be text; fix: correct it",)),
+        (
+            _with("sequence_parallel", "maybe"),
+            ("sequence_parallel is 'maybe'; must be yes or no; fix: correct it",),
+        ),
+        (_with("gpus", 7), ("gpus is 7; must be tp x pp x dp; fix: correct it",)),
     ],
     ids=lambda value: ", ".join(value) if isinstance(value, tuple) else "",
 )
@@ -63,7 +72,8 @@ def test_what_is_wrong_is_named(change: Change, named: tuple[str, ...], tmp_path
     with pytest.raises(ReproError) as raised:
         validate(path)
     message = str(raised.value)
-    assert "\n" not in message
+    assert "\n" not in message and message.startswith(f"{path}: ")
+    assert "; must be " not in message or ": line 3: " in message
     for part in named:
         assert part in message
 
@@ -117,7 +127,7 @@ def test_a_log_that_names_no_hosts_takes_ranks_and_nodes_from_the_caller(tmp_pat
         "1048576               1000.00\n",
         encoding="utf-8",
     )
-    with pytest.raises(ReproError, match=r"osu.txt: lists no hosts; say how many .* \(--nodes\)"):
+    with pytest.raises(ReproError, match=r"osu.txt: lists no hosts; fix: state .* \(--nodes\)"):
         read_collectives([log], "GPU", "net", ranks=8)
     rows, _ = read_collectives([log], "GPU", "net", ranks=8, nodes=2)
     added = rows[rows.gpu == "GPU"].iloc[0]
@@ -139,10 +149,13 @@ def test_the_ranks_of_all_logs_are_asked_for_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "named"),
     [
-        ({"m": [8], "n": [8], "k": [8], "dtype": ["bf16"], "gpu": ["H100"]}, "no column 'time_us'"),
+        (
+            {"m": [8], "n": [8], "k": [8], "dtype": ["bf16"], "gpu": ["H100"]},
+            "gemm.csv: no column 'time_us'; must have gpu, dtype, m, n, k, time_us; fix: ",
+        ),
         (
             {"m": [8], "n": [8], "k": [8], "dtype": ["bf16"], "gpu": [None], "time_us": [1.0]},
-            "line 2: gpu is nan",
+            r"gemm\.csv: line 2: gpu is nan; must be text; fix: correct it",
         ),
     ],
 )

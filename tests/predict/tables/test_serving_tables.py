@@ -5,7 +5,7 @@ import pytest
 
 from repro.errors import ReproError
 from repro.predict.serving.memory import largest_batch
-from repro.predict.serving.reading import (
+from repro.predict.tables.serving import (
     ServingRows,
     is_serving,
     model_called,
@@ -112,9 +112,18 @@ def test_models_are_known_by_their_usual_names(written: str, label: str) -> None
         ({"GPU": "NVIDIA H100 PCIe"}, "unknown GPU 'NVIDIA H100 PCIe'; choose from: a100-sxm-80gb"),
         ({"Precision": "int3"}, "unknown precision 'int3'"),
         ({"GPU": "A100"}, "precision 'fp8': A100-SXM-80GB has no units for it; take bf16"),
-        ({"Batch Size": 0}, "batch is 0; wanted is 1 or more"),
-        ({"ISL": "short"}, "line 2: input_len is 'short'; wanted is a number"),
-        ({"Throughput (tok/s)": -1.0}, "line 2: tokens_per_s is -1; wanted is a positive number"),
+        (
+            {"Batch Size": 0},
+            "line 2: batch is 0; must be a number of 1 or more; fix: correct it or leave it blank$",
+        ),
+        (
+            {"ISL": "short"},
+            "line 2: input_len is 'short'; must be a number of 1 or more; fix: correct it$",
+        ),
+        (
+            {"Throughput (tok/s)": -1.0},
+            "line 2: tokens_per_s is -1.0; must be a positive number; fix: correct it$",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(changed: dict[str, object], message: str) -> None:

@@ -8,8 +8,8 @@ from repro.catalog.models.open_models import open_model, read_open_models
 from repro.errors import ReproError
 from repro.paths import PUBLISHED
 from repro.predict.fused.iteration import layer_parameters
-from repro.predict.fused.reading import read_runs
 from repro.predict.fused.run import training_flops
+from repro.predict.tables.fused_training import read_runs
 
 _ONE = {
     "gpu": "h100_sxm",
@@ -38,6 +38,8 @@ def test_what_a_table_does_not_say_is_the_usual() -> None:
     )
     assert (run.operand_bytes, run.peak_flops, run.domain_gpus) == (2, 989.4e12, 8)
     assert run.nic_bytes_per_s == 400e9 / 8
+    unknown = read_runs(_table(tp=4, gpus_per_node="unknown", head_dim="-", window="?"))
+    assert (unknown.head_dim, unknown.window, unknown.nic_bytes_per_s) == (128, 0, 400e9 / 8)
     # Data and tensor parallelism overlap by default, exchanges of experts do not.
     assert (run.hidden_dp, run.hidden_tp, run.hidden_ep) == (1, 1, 0)
 
@@ -59,15 +61,29 @@ def test_what_it_says_holds() -> None:
     ("changed", "message"),
     [
         ({"gpu": "h900"}, "unknown GPU 'h900'; choose from: .*h100-sxm-80gb"),
-        ({"dtype": "int4"}, "line 2: dtype is 'int4'; wanted is one of bf16, fp8, mxfp8, nvfp4"),
-        ({"dp": 3}, "line 2: gpus is 16; wanted is tp x pp x cp x dp"),
-        ({"fsdp": "perhaps"}, "line 2: fsdp is 'perhaps'; wanted is yes or no"),
-        ({"expert_imbalance": 0.5}, "line 2: expert_imbalance is 0.5; wanted is 1 .even. or more"),
+        (
+            {"dtype": "int4"},
+            "line 2: dtype is 'int4'; must be one of bf16, fp8, mxfp8, nvfp4, fp16; "
+            "fix: correct it or leave it blank$",
+        ),
+        ({"dp": 3}, "line 2: gpus is 16; must be tp x pp x cp x dp; fix: correct it$"),
+        (
+            {"fsdp": "perhaps"},
+            "line 2: fsdp is 'perhaps'; must be yes or no; fix: correct it or leave it blank$",
+        ),
+        (
+            {"expert_imbalance": 0.5},
+            "line 2: expert_imbalance is 0.5; must be a number of 1 or more; "
+            "fix: correct it or leave it blank$",
+        ),
         (
             {"zero_bubble": "yes", "vpp": 2, "pp": 2},
-            "line 2: vpp is 2; wanted is 1, as zero_bubble",
+            "line 2: vpp is 2; must be 1 where zero_bubble is yes; fix: correct it$",
         ),
-        ({"layers": "many"}, "line 2: layers is 'many'; wanted is a number"),
+        (
+            {"layers": "many"},
+            "line 2: layers is 'many'; must be a number of 0 or more; fix: correct it$",
+        ),
         ({"stack": "megatron-9"}, "unknown stack 'megatron-9'; choose from: megatron-core, "),
     ],
 )
@@ -77,7 +93,9 @@ def test_what_is_wrong_is_named(changed: dict[str, object], message: str) -> Non
 
 
 def test_a_missing_column_is_named() -> None:
-    with pytest.raises(ReproError, match="no column 'vocab'"):
+    with pytest.raises(
+        ReproError, match=r"no column 'vocab'; must have gpu, .*; fix: add the column$"
+    ):
         read_runs(_table().drop(columns="vocab"))
 
 

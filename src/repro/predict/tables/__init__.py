@@ -1,0 +1,1 @@
+"""Tables of measurements, read with one description per column and one form of error."""

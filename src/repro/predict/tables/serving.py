@@ -1,0 +1,188 @@
+"""Tables of latencies and throughputs of serving, as rows of models and engines."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import pandas as pd
+
+from repro.catalog.models.open_models import OpenModel, read_open_models
+from repro.catalog.systems.gpus import find_gpu_name, gpu
+from repro.catalog.systems.serving import read_serving_stacks, serving_stack_of
+from repro.errors import ReproError
+from repro.predict.serving.memory import largest_batch
+from repro.predict.serving.parameters import engine
+from repro.predict.serving.served import SHAPE, Engine, Served, check
+from repro.predict.tables.columns import (
+    POSITIVE,
+    TEXT,
+    YES_NO,
+    Column,
+    number,
+    read,
+    renamed,
+)
+from repro.predict.tables.fused_training import fill_widths
+from repro.predict.workload import Array
+
+_SIZE = number(1)
+_LENGTHS = (
+    Column("input_len", _SIZE, aliases="input_length input_tokens isl prompt_len prompt_tokens"),
+    Column("output_len", _SIZE, aliases="output_length output_tokens osl generated_tokens"),
+)
+_BATCH = "batch_size concurrency max_batch max_batch_size max_num_seqs"
+# Tables that state only the number of GPUs split tensors over all of them.
+_TP = "tensor_parallel tensor_parallel_size tp_size gpus num_gpus"
+_COLUMNS = (
+    Column("gpu", TEXT, aliases="device hardware"),
+    *_LENGTHS,
+    Column("set", TEXT, "", aliases=""),
+    Column("model", TEXT, "", aliases="model_name"),
+    # Blank: as many sequences as the memory holds.
+    Column("batch", _SIZE, np.nan, aliases=_BATCH),
+    Column("dtype", TEXT, "fp16", aliases="precision quantization weights_dtype"),
+    # Blank: the precision of the weights.
+    Column("cache_dtype", TEXT, "", aliases="kv_dtype kv_cache_dtype"),
+    Column("tp", _SIZE, 1, aliases=_TP),
+    Column("pp", _SIZE, 1, aliases="pipeline_parallel pipeline_parallel_size pp_size"),
+    Column("ep", _SIZE, 1, aliases="expert_parallel expert_parallel_size ep_size"),
+    # Blank: the software that the set is known to have run on.
+    Column("stack", TEXT, "", aliases="engine framework software"),
+    # Blank: the shape of the model.
+    *(Column(name, YES_NO if name == "gated_mlp" else number(), np.nan) for name in SHAPE),
+)
+_THROUGHPUT = (
+    "throughput_tokens_per_s throughput_tok_s throughput output_tokens_per_s out_tokens_per_s "
+    "throughput_out_tok_s output_throughput tok_per_s tok_s tokens_s output_tokens_s "
+    "throughput_tokens_s throughput_tok_per_s"
+)
+_THROUGHPUT_PER_GPU = (
+    "throughput_tokens_per_s_per_gpu throughput_per_gpu tok_per_s_per_gpu "
+    "output_tokens_per_s_per_gpu out_tok_s_per_gpu out_tok_s_gpu tok_s_gpu tokens_s_gpu "
+    "output_tokens_s_gpu throughput_out_tok_s_gpu"
+)
+# The first of these columns counts.
+_MEASURED = (
+    Column("latency_ms", POSITIVE, aliases="total_latency_ms"),
+    Column("tokens_per_s", POSITIVE, aliases=_THROUGHPUT),
+    Column("tokens_per_s_per_gpu", POSITIVE, aliases=_THROUGHPUT_PER_GPU),
+)
+_OWN_SHAPE = ["layers", "hidden", "heads", "vocab"]
+
+
+@dataclass(frozen=True)
+class ServingRows:
+    """Rows of one engine: their index in the table, and measured seconds from start to end."""
+
+    index: pd.Index
+    rows: Served
+    engine: Engine
+    total_s: Array
+
+
+def is_serving(table: pd.DataFrame) -> bool:
+    """Return whether a table has prompts, outputs, and latencies or throughputs."""
+    found = set(renamed(table, (*_LENGTHS, *_MEASURED)).columns)
+    lengths, measured = ({one.name for one in columns} for columns in (_LENGTHS, _MEASURED))
+    return lengths <= found and bool(measured & found)
+
+
+def serving_rows(table: pd.DataFrame) -> Iterator[ServingRows]:
+    """Read the rows of a table by engine.
+
+    A table must have gpu, input_len, output_len, and one of latency_ms, tokens_per_s (of all its
+    GPUs) and tokens_per_s_per_gpu. It must have model, a name of `params/open_models.yaml` in any
+    spelling, or layers, hidden, heads and vocab. `_COLUMNS` has the others and their defaults.
+
+    Raises
+    ------
+    ReproError
+        A column or cell is wrong, or a name is unknown.
+    """
+    called = renamed(table, (*_COLUMNS, *_MEASURED))
+    if "model" not in called.columns and not set(_OWN_SHAPE) <= set(called.columns):
+        raise ReproError(
+            f"no column 'model'; must have it or {', '.join(_OWN_SHAPE)}; fix: add the column"
+        )
+    measured = next((one for one in _MEASURED if one.name in called.columns), _MEASURED[0])
+    rows = read(called, (*_COLUMNS, measured))
+    rows["stack"] = _stacks(rows)
+    _fill_shapes(rows)
+    for key, part in rows.groupby(["gpu", "dtype", "cache_dtype", "stack"], sort=False):
+        label, weights, cache, stack = cast(tuple[str, str, str, str], key)
+        served_by = engine(gpu(find_gpu_name(label)), weights, cache, stack)
+        served = _served(part, served_by)
+        yield ServingRows(
+            part.index, served, served_by, _total_s(measured.name, part[measured.name], served)
+        )
+
+
+def model_called(name: str) -> OpenModel:
+    """Return the open model with the longest name within `name`, without case and marks.
+
+    Raises
+    ------
+    ReproError
+        No model of the catalog has a name in it.
+    """
+    known = read_open_models()
+    plain = {
+        _plain(one): entry
+        for key, entry in known.items()
+        for one in (key, entry.label, *entry.published_as)
+    }
+    wanted = _plain(name.rsplit("/", 1)[-1])
+    inside = [one for one in plain if one in wanted]
+    if not inside:
+        raise ReproError(f"unknown model {name!r}; choose from: {', '.join(known)}")
+    return plain[max(inside, key=len)]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _stacks(rows: pd.DataFrame) -> list[str]:
+    """Return each row's software: the one it names in any spelling, else the one of its set."""
+    known = {_plain(name): name for name in read_serving_stacks()}
+    return [
+        known.get(_plain(stated), stated) or serving_stack_of(of_set, f"{layers:.0f}x{hidden:.0f}")
+        for stated, of_set, layers, hidden in zip(
+            rows["stack"], rows["set"], rows.layers, rows.hidden, strict=True
+        )
+    ]
+
+
+def _fill_shapes(rows: pd.DataFrame) -> None:
+    """Fill blank columns of a row's shape from the model that it names, else as a GPT's."""
+    incomplete = rows[_OWN_SHAPE].isna().any(axis=1)
+    for name in rows.model[incomplete].unique():
+        shape, named = model_called(name).shape, incomplete & (rows.model == name)
+        for column in SHAPE:
+            rows.loc[named & rows[column].isna(), column] = float(getattr(shape, column))
+    fill_widths(rows)
+    rows[list(SHAPE)] = rows[list(SHAPE)].fillna(0.0)
+
+
+def _served(rows: pd.DataFrame, on: Engine) -> Served:
+    columns = {name: rows[name].to_numpy() for name in (*SHAPE, "tp", "pp", "ep")}
+    columns["input_tokens"] = rows.input_len.to_numpy()
+    columns["output_tokens"] = rows.output_len.to_numpy()
+    held = np.maximum(largest_batch(Served(**columns, batch=np.ones(len(rows))), on), 1.0)
+    batch = rows.batch.to_numpy()
+    served = Served(**columns, batch=np.where(np.isnan(batch), held, batch))
+    check(served)
+    return served
+
+
+def _total_s(name: str, measured: pd.Series, rows: Served) -> Array:
+    """Return seconds from start to end: the latency, or all outputs at the throughput."""
+    value = measured.to_numpy()
+    if name == "latency_ms":
+        total: Array = 1e-3 * value
+        return total
+    gpus = rows.gpus if name == "tokens_per_s_per_gpu" else 1.0
+    written: Array = rows.batch * rows.output_tokens / (value * gpus)
+    return written
