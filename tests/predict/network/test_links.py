@@ -9,7 +9,7 @@ import pytest
 from repro.catalog.systems.clusters import cluster
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
-from repro.paths import PUBLISHED
+from repro.paths import PUBLISHED, find
 from repro.predict.calibration.calibrating import fit_ring
 from repro.predict.calibration.link_fitting import (
     calibrate_links,
@@ -19,7 +19,6 @@ from repro.predict.calibration.link_fitting import (
 )
 from repro.predict.calibration.rows import read_collectives, read_rows
 from repro.predict.calibration.validation import best_constant_mape_pct
-from repro.predict.network.link_prediction import predict_collective
 from repro.predict.network.links import (
     LINKS,
     NEW_NETWORK,
@@ -30,6 +29,7 @@ from repro.predict.network.links import (
     Costs,
     LinkCalibration,
     NetworkCalibration,
+    predict_collective,
     read_links,
     steps,
 )
@@ -151,8 +151,8 @@ def test_a_fit_finds_a_known_network_despite_rows_that_are_far_off() -> None:
     ratio = predict_collective(between, found).time_s / predict_collective(between, truth).time_s
     assert ratio.to_numpy() == pytest.approx(1, abs=0.05)
     (network,) = found.networks
-    assert network.model.table[8, 2] == pytest.approx(90, rel=0.02)
-    assert network.model.table[16, 4] == pytest.approx(70, rel=0.02)
+    assert network.table[8, 2] == pytest.approx(90, rel=0.02)
+    assert network.table[16, 4] == pytest.approx(70, rel=0.02)
 
 
 def test_bus_bandwidth_of_each_rank_count_is_that_of_its_rings(
@@ -208,10 +208,10 @@ def test_the_calibration_in_the_repository_is_that_of_the_published_rows(
     calibrated = calibrate_links(every_row, "every published row")
     write_links(calibrated, tmp_path / "links.yaml")
     assert read_links(tmp_path / "links.yaml").source == calibrated.source
-    kept = read_links(LINKS)
+    kept = read_links()
     assert {entry.gpu for entry in kept.networks} == {entry.gpu for entry in calibrated.networks}
     for old, new in zip(kept.networks, calibrated.networks, strict=True):
-        assert old.model.table == pytest.approx(new.model.table, rel=0.01)
+        assert old.table == pytest.approx(new.table, rel=0.01)
         for kind, residuals in new.residuals.items():
             assert old.residuals[kind].mape_pct == pytest.approx(residuals.mape_pct, rel=0.1)
 
@@ -300,7 +300,7 @@ def test_the_index_of_the_rows_is_kept() -> None:
         ({"network": "some wires"}, "no measured collective of gpu 'gpu' on network 'some wires'"),
         ({"network": None}, "row 0: no network; name it"),
         ({"collective": "gather"}, "unknown collective 'gather'; choose from: all_reduce"),
-        ({"nodes": None}, "row 0: nodes is None; wanted is a number of 1 or more"),
+        ({"nodes": None}, "row 0: nodes is None; take a number of 1 or more"),
         ({"ranks": 0}, "row 0: ranks is "),
         ({"size_bytes": "8K"}, "row 0: size_bytes is '8K'"),
     ],
@@ -317,7 +317,7 @@ def test_too_few_rows_to_calibrate_are_refused(published: pd.DataFrame) -> None:
 
 
 def test_a_damaged_file_names_its_key(tmp_path: Path) -> None:
-    text = LINKS.read_text(encoding="utf-8").replace("startup_s", "start_s", 1)
+    text = find(f"params/{LINKS}").read_text(encoding="utf-8").replace("startup_s", "start_s", 1)
     (tmp_path / "links.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(ReproError, match=r"networks\.0\.costs\.start_s: unknown key"):
         read_links(tmp_path / "links.yaml")
