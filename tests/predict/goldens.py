@@ -50,7 +50,7 @@ from repro.predict.explore.studies.memory import (
 )
 from repro.predict.explore.studies.partitions import memory_by_part, predict_schemes
 from repro.predict.network.expected import expected_busbw
-from repro.predict.network.link_prediction import predict_collective
+from repro.predict.network.links import predict_collective
 from repro.predict.tables.reading import read_rows
 
 FOLDER = Path(__file__).parent / "goldens"

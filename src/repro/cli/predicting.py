@@ -146,8 +146,13 @@ def busbw(
     """Print the bus bandwidth to expect on a cluster, or whether that of a log is as expected."""
     from repro.catalog.systems.clusters import cluster as read_cluster
     from repro.logs.reading import read_log
-    from repro.predict.network.busbw_table import STANDARD_SIZES, parse_size, table
-    from repro.predict.network.expected import expected_busbw, judge_busbw
+    from repro.predict.network.expected import (
+        STANDARD_SIZES,
+        expected_busbw,
+        judge_busbw,
+        parse_size,
+        table,
+    )
 
     topology = read_cluster(cluster).topology
     if log is None:

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 
 from repro.predict.explore.studies.break_even import break_even_bytes_per_s
+from repro.predict.network.collectives import message_s, topology_s
 from repro.predict.network.encoding import Encoding, Encodings, Operation, coded_bytes
 from repro.predict.network.machine import Links, Machine
-from repro.predict.network.transfers import all_reduce_s, half_all_reduce_s, message_s
+from repro.predict.network.placement import neighbour_flows, strided
 from repro.predict.step.iteration import predict_phases
 from repro.predict.workload import Array, Workload
 
@@ -109,9 +110,8 @@ def test_the_break_even_is_where_both_take_as_long(
 
         def wire_s(moved: Array) -> Array:
             if operation == "message":
-                return message_s(moved, np.ones(1), n, where)
-            ring = all_reduce_s if operation == "all_reduce" else half_all_reduce_s
-            return ring(moved, n, np.ones(1), where, IDEAL)
+                return message_s(moved, neighbour_flows(np.ones(1), n, where), where)
+            return topology_s(operation, moved, strided(n, np.ones(1), where), where, IDEAL)
 
         plain, encoded = wire_s(sizes), one.time_s(operation, sizes, n, wire_s)
         return float(np.log(encoded / plain)[0])

@@ -15,8 +15,14 @@ from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
 from repro.paths import PUBLISHED
 from repro.predict.network.busbw_limits import group_on, limits
-from repro.predict.network.busbw_table import parse_size
-from repro.predict.network.expected import AS_EXPECTED, FAST, SLOW, expected_busbw, judge_busbw
+from repro.predict.network.expected import (
+    AS_EXPECTED,
+    FAST,
+    SLOW,
+    expected_busbw,
+    judge_busbw,
+    parse_size,
+)
 from repro.predict.network.links import cost_priors, steps
 from repro.predict.tables.reading import read_rows
 

@@ -18,7 +18,6 @@ from repro.predict.calibration.link_fitting import (
     write_links,
 )
 from repro.predict.calibration.validation import best_constant_mape_pct
-from repro.predict.network.link_prediction import predict_collective
 from repro.predict.network.links import (
     LINKS,
     NEW_NETWORK,
@@ -29,6 +28,7 @@ from repro.predict.network.links import (
     Costs,
     LinkCalibration,
     NetworkCalibration,
+    predict_collective,
     read_links,
     steps,
 )
@@ -152,8 +152,8 @@ def test_a_fit_finds_a_known_network_despite_rows_that_are_far_off() -> None:
     ratio = predict_collective(between, found).time_s / predict_collective(between, truth).time_s
     assert ratio.to_numpy() == pytest.approx(1, abs=0.05)
     (network,) = found.networks
-    assert network.model.table[8, 2] == pytest.approx(90, rel=0.02)
-    assert network.model.table[16, 4] == pytest.approx(70, rel=0.02)
+    assert network.table[8, 2] == pytest.approx(90, rel=0.02)
+    assert network.table[16, 4] == pytest.approx(70, rel=0.02)
 
 
 def test_bus_bandwidth_of_each_rank_count_is_that_of_its_rings(
@@ -212,7 +212,7 @@ def test_the_calibration_in_the_repository_is_that_of_the_published_rows(
     kept = read_links()
     assert {entry.gpu for entry in kept.networks} == {entry.gpu for entry in calibrated.networks}
     for old, new in zip(kept.networks, calibrated.networks, strict=True):
-        assert old.model.table == pytest.approx(new.model.table, rel=0.01)
+        assert old.table == pytest.approx(new.table, rel=0.01)
         for kind, residuals in new.residuals.items():
             assert old.residuals[kind].mape_pct == pytest.approx(residuals.mape_pct, rel=0.1)
 
@@ -301,7 +301,7 @@ def test_the_index_of_the_rows_is_kept() -> None:
         ({"network": "some wires"}, "no measured collective of gpu 'gpu' on network 'some wires'"),
         ({"network": None}, "row 0: no network; name it"),
         ({"collective": "gather"}, "unknown collective 'gather'; choose from: all_reduce"),
-        ({"nodes": None}, "row 0: nodes is None; wanted is a number of 1 or more"),
+        ({"nodes": None}, "row 0: nodes is None; take a number of 1 or more"),
         ({"ranks": 0}, "row 0: ranks is "),
         ({"size_bytes": "8K"}, "row 0: size_bytes is '8K'"),
     ],

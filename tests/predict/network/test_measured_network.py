@@ -15,10 +15,10 @@ from repro.predict.calibration.interval import (
     half_width,
     without_columns,
 )
-from repro.predict.network.link_prediction import predict_collective
-from repro.predict.network.links import TRANSFER, read_links
+from repro.predict.network.collectives import collective_s, topology_s
+from repro.predict.network.links import TRANSFER, predict_collective, read_links
 from repro.predict.network.machine import machine
-from repro.predict.network.transfers import all_reduce_s, data_parallel_s, half_all_reduce_s
+from repro.predict.network.placement import strided
 from repro.predict.parameters import calibration
 from repro.predict.step.iteration import predict_phases
 from repro.predict.step.memory import stage_parameters
@@ -46,7 +46,7 @@ def by_network(collective: str, size: float, ranks: int, nodes: int) -> float:
 def test_measured_ranks_and_nodes_take_the_networks_time(collective: str) -> None:
     where = machine(big_red(), CALIBRATED)
     ranks, sizes = np.array([4.0, 8.0]), np.array([1e6, 7e8])
-    found = data_parallel_s(collective, sizes, ranks, np.ones(2), where, CALIBRATED)
+    found = collective_s(collective, sizes, strided(ranks, np.ones(2), where), where, CALIBRATED)
     wanted = [by_network(collective, 1e6, 4, 1), by_network(collective, 7e8, 8, 2)]
     assert found.tolist() == wanted
 
@@ -56,11 +56,11 @@ def test_elsewhere_and_in_shared_nodes_it_is_a_ring(collective: str) -> None:
     where = machine(big_red(), CALIBRATED)
     # Not measured: 2 ranks, 16 ranks, and 8 and 4 ranks on more nodes, one or two in each.
     ranks, stride = np.array([2.0, 16.0, 8.0, 4.0]), np.array([1.0, 1.0, 2.0, 4.0])
-    ring = all_reduce_s if collective == "all_reduce" else half_all_reduce_s
+    group = strided(ranks, stride, where)
     size = np.full(4, 7e8)
-    found = data_parallel_s(collective, size, ranks, stride, where, CALIBRATED)
-    assert found.tolist() == ring(size, ranks, stride, where, CALIBRATED).tolist()
-    one = data_parallel_s(collective, size, np.ones(4), stride, where, CALIBRATED)
+    found = collective_s(collective, size, group, where, CALIBRATED)
+    assert found.tolist() == topology_s(collective, size, group, where, CALIBRATED).tolist()
+    one = collective_s(collective, size, strided(np.ones(4), stride, where), where, CALIBRATED)
     assert one.tolist() == [0.0] * 4
 
 
@@ -83,7 +83,7 @@ def test_the_fabrics_rate_is_the_measured_peak_between_nodes() -> None:
     fabric = machine(big_red(), CALIBRATED).levels[-1]
     (entry,) = [e for e in read_links().networks if e.network == big_red().network]
     assert fabric.measured
-    assert fabric.bytes_per_s == 1e9 * entry.model.table[8, 2]
+    assert fabric.bytes_per_s == 1e9 * entry.table[8, 2]
     # Of the port's nominal 12.5 GB/s.
     assert 0.7 < fabric.bytes_per_s / 12.5e9 < 0.85
 
@@ -99,7 +99,7 @@ def test_draws_spread_as_the_networks_residuals() -> None:
     drawn = draw_parameters(calibration(entry.calibration), entry)
     where = machine(entry, drawn)
     size, ranks = np.array([7e8]), np.array([8.0])
-    times = data_parallel_s("all_reduce", size, ranks, np.ones(1), where, drawn)
+    times = collective_s("all_reduce", size, strided(ranks, np.ones(1), where), where, drawn)
     wanted = where.network.residuals[TRANSFER].half_width / DEVIATIONS
     spread = np.log(times / by_network("all_reduce", 7e8, 8, 2))
     assert times.shape == (300, 1)

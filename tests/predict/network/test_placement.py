@@ -6,21 +6,34 @@ from examples import CALIBRATED, IDEAL, machine_of
 
 from repro.catalog.systems.clusters import cluster
 from repro.catalog.systems.protocols import protocol
-from repro.predict.network.machine import machine
+from repro.predict.network.collectives import message_s, topology_s
+from repro.predict.network.machine import Machine, machine
 from repro.predict.network.placement import (
     Hops,
+    neighbour_flows,
     nic_bytes,
-    placed_all_reduce_s,
-    placed_message_s,
+    placed,
     ring_hops,
+    strided,
 )
-from repro.predict.network.transfers import all_reduce_s, message_s
+from repro.predict.parameters import Parameters
+from repro.predict.workload import Array
 
 _SIZE = 1e9
 # Two GPUs a node, 252 Gbit/s each on their bus; between nodes TCP's rate.
 _A = machine(cluster("pinnacles"), IDEAL, protocol("tcp"))
 _BUS, _NIC = 252e9 / 8, 9.41e9 / 8
 _LATENCY = 25e-6
+
+
+def placed_message_s(size: float, hops: Hops, where: Machine, parameters: Parameters) -> Array:
+    return parameters.hop_s + message_s(size, hops.flows(where), where)
+
+
+def placed_all_reduce_s(
+    size: float, members: Array, where: Machine, parameters: Parameters
+) -> Array:
+    return topology_s("all_reduce", size, placed(members, where), where, parameters)
 
 
 def _hops(senders: list[int], receivers: list[int]) -> Hops:
@@ -64,8 +77,8 @@ def test_neighbours_in_pipelines_are_the_closed_form(name: str, share: float) ->
     stride = int(share * where.gpus_per_node)
     ranks = np.arange(3 * stride)
     found = placed_message_s(_SIZE, Hops(ranks, ranks + stride), where, CALIBRATED)
-    sizes = np.array(_SIZE), np.array(float(stride)), np.array(4.0 * stride)
-    expected = CALIBRATED.hop_s + message_s(*sizes, where)
+    flows = neighbour_flows(np.array(float(stride)), np.array(4.0 * stride), where)
+    expected = CALIBRATED.hop_s + message_s(_SIZE, flows, where)
     assert found == pytest.approx(expected, rel=1e-12)
 
 
@@ -75,7 +88,8 @@ def test_rings_that_fill_nodes_are_the_closed_form(name: str, ranks: int) -> Non
     where = machine_of(name)
     members = np.arange(ranks)[:, None]
     found = placed_all_reduce_s(_SIZE, members, where, CALIBRATED)
-    expected = all_reduce_s(np.array(_SIZE), np.array(float(ranks)), np.ones(()), where, CALIBRATED)
+    filled = strided(np.array(float(ranks)), np.ones(()), where)
+    expected = topology_s("all_reduce", _SIZE, filled, where, CALIBRATED)
     assert found == pytest.approx(expected, rel=1e-12)
 
 

@@ -18,7 +18,7 @@ class Cluster(Entry):
     it: its peak between nodes replaces the nominal rate times the calibration's efficiency.
     Data-parallel collectives use its model wherever it was measured on as many ranks and nodes.
     `fabric_ring_sharing` states that rings with several ranks per node were measured to share NICs
-    (`repro.predict.network.transfers`).
+    (`repro.predict.network.collectives`).
     """
 
     label: str

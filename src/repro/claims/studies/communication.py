@@ -17,8 +17,9 @@ from repro.claims.studies.predictions import Predicted
 from repro.experiments.communication import asked_layouts
 from repro.predict.explore.jobs.traffic import gpt_shape
 from repro.predict.explore.studies.communication import study_layout, throughput, volumes
+from repro.predict.network.collectives import message_s
 from repro.predict.network.machine import machine
-from repro.predict.network.placement import Hops, placed_message_s
+from repro.predict.network.placement import Hops
 from repro.predict.parameters import Parameters
 from repro.predict.workload import Array
 from repro.results.communication import transfers
@@ -83,12 +84,13 @@ def _messages_are_latency_bound(parameters: Parameters) -> Array:
     hops = Hops(
         np.arange(where.gpus_per_node), np.arange(where.gpus_per_node, 2 * where.gpus_per_node)
     )
-    empty_s = placed_message_s(0.0, hops, where, parameters)
+    flows = hops.flows(where)
+    empty_s = parameters.hop_s + message_s(0.0, flows, where)
     bound = []
     for name in study.study.models:
         moved = volumes(gpt_shape(name), layout)
         size = float(moved[moved.role == "pipeline"].bytes.max())
-        bound.append(empty_s >= 0.5 * placed_message_s(size, hops, where, parameters))
+        bound.append(empty_s >= 0.5 * (parameters.hop_s + message_s(size, flows, where)))
     return np.asarray(np.all(bound, axis=0))
 
 

@@ -19,7 +19,7 @@ from repro.collectives.definitions import busbw_GBps
 from repro.paths import PUBLISHED
 from repro.predict.calibration.interval import draw_parameters
 from repro.predict.memory import MIXED
-from repro.predict.network.link_prediction import predict_collective
+from repro.predict.network.links import predict_collective
 from repro.predict.network.machine import Machine, machine
 from repro.predict.parameters import Parameters, calibration
 from repro.predict.step.quantities import quantities

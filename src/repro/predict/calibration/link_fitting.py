@@ -23,11 +23,11 @@ from repro.predict.network.links import (
     Costs,
     LinkCalibration,
     NetworkCalibration,
-    NetworkModel,
-    as_cases,
+    as_collectives,
     cost_priors,
     peak_prior,
     prior_fit,
+    regime_times,
 )
 from repro.predict.parameters import Prior, Residuals
 from repro.predict.workload import Array
@@ -43,12 +43,12 @@ _FEW = 8
 _ANY_GBPS = Prior(50.0, 1.5)
 
 
-def _fit(rows: pd.DataFrame) -> NetworkModel:
+def _fit(rows: pd.DataFrame) -> NetworkCalibration:
     """The most probable costs and peaks of one network, by least squares over logarithms."""
     gpu, network = str(rows.gpu.iloc[0]), str(rows.network.iloc[0])
-    cases, measured = as_cases(rows), rows.time_us.to_numpy(dtype=float) * 1e-6
+    chosen, measured = as_collectives(rows), rows.time_us.to_numpy(dtype=float) * 1e-6
     costs = cost_priors(int(rows.nodes.max()))
-    peaks = [peak_prior(gpu, network, nodes) or _ANY_GBPS for _, nodes in cases.cells]
+    peaks = [peak_prior(gpu, network, nodes) or _ANY_GBPS for _, nodes in chosen.pairs]
     priors = [*costs.values(), *peaks]
     medians = np.log([prior.median for prior in priors])
     deviations = np.array([prior.deviation for prior in priors])
@@ -59,7 +59,9 @@ def _fit(rows: pd.DataFrame) -> NetworkModel:
 
     def residuals(logarithms: Array, robust: Callable[[Array], Array]) -> Array:
         fitted, rates = read(logarithms)
-        errors = np.log(cases.parts_s(1e9 * rates[cases.which], fitted).time_s / measured) / _SCALE
+        transfer_s = chosen.link_bytes / (1e9 * rates[chosen.which])
+        times = regime_times(chosen.link_bytes, chosen.steps, transfer_s, fitted)
+        errors = np.log(times.time_s / measured) / _SCALE
         return np.concatenate(
             [np.sign(errors) * robust(errors), (logarithms - medians) / deviations]
         )
@@ -74,7 +76,17 @@ def _fit(rows: pd.DataFrame) -> NetworkModel:
         key=lambda result: float(result.cost),
     )
     best, rates = read(found.x)
-    return NetworkModel(gpu, network, best, dict(zip(cases.cells, rates.tolist(), strict=True)))
+    return NetworkCalibration(
+        gpu=gpu,
+        network=network,
+        rows=len(rows),
+        costs=best,
+        peaks=tuple(
+            BusBandwidth(ranks=ranks, nodes=nodes, busbw_GBps=peak)
+            for (ranks, nodes), peak in zip(chosen.pairs, rates.tolist(), strict=True)
+        ),
+        residuals={},
+    )
 
 
 def _cauchy(errors: Array) -> Array:
@@ -113,26 +125,16 @@ def calibrate_links(rows: pd.DataFrame, source: str) -> LinkCalibration:
         date=date.today().isoformat(),
         residuals=pooled,
         networks=tuple(
-            NetworkCalibration(
-                gpu=fit.gpu,
-                network=fit.network,
-                rows=len(group),
-                costs=fit.costs,
-                peaks=tuple(
-                    BusBandwidth(ranks=ranks, nodes=nodes, busbw_GBps=peak)
-                    for (ranks, nodes), peak in fit.table.items()
-                ),
-                residuals=_own(error, pooled),
-            )
-            for group, fit, error in zip(groups, fits, errors, strict=True)
+            fit.model_copy(update={"residuals": _own(error, pooled)})
+            for fit, error in zip(fits, errors, strict=True)
         ),
     )
 
 
-def _errors(rows: pd.DataFrame, fit: NetworkModel) -> pd.DataFrame:
+def _errors(rows: pd.DataFrame, fit: NetworkCalibration) -> pd.DataFrame:
     """ln(predicted / measured) of rows by fits that have not seen their size of their log, their
     (ranks, nodes) or the network; their kind, and weights by which all networks count alike."""
-    _, transfer = fit.time_s(as_cases(rows))
+    transfer = fit.times(as_collectives(rows)).mostly_transfer
     by_size = pd.DataFrame(
         {"error": errors_by_size(rows), "kind": np.where(transfer, TRANSFER, STARTUP)}
     )
@@ -189,8 +191,8 @@ def _held_out(rows: pd.DataFrame, groups: pd.Series) -> pd.Series:
     return errors
 
 
-def _log_errors(rows: pd.DataFrame, fit: NetworkModel) -> pd.Series:
-    time, _ = fit.time_s(as_cases(rows))
+def _log_errors(rows: pd.DataFrame, fit: NetworkCalibration) -> pd.Series:
+    time = fit.times(as_collectives(rows)).time_s
     return pd.Series(np.log(time / (rows.time_us.to_numpy(dtype=float) * 1e-6)), index=rows.index)
 
 

@@ -18,7 +18,7 @@ from repro.predict.fused.iteration import in_blocks_s
 from repro.predict.fused.parameters import half_width as fused_half_width
 from repro.predict.fused.parameters import read_fused
 from repro.predict.fused.run import training_flops as fused_flops
-from repro.predict.network.link_prediction import predict_collective
+from repro.predict.network.links import predict_collective
 from repro.predict.operators.measured import KINDS as OPERATORS
 from repro.predict.operators.measured import half_width as operator_half_width
 from repro.predict.operators.measured import operator_s

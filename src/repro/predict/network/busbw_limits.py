@@ -1,4 +1,4 @@
-"""The links that a collective crosses on a cluster, and the bus bandwidth each of them allows."""
+"""Bus bandwidth that the links of a cluster allow a collective, by level of the topology."""
 
 from dataclasses import dataclass
 
@@ -6,12 +6,12 @@ from repro.catalog.systems.clusters import Cluster
 from repro.catalog.systems.protocols import Protocol
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
-from repro.predict.network.links import FABRIC_EFFICIENCY, NODE_EFFICIENCY
+from repro.predict.network.links import FABRIC_EFFICIENCY, NODE_EFFICIENCY, link_factor
 
 
 @dataclass(frozen=True)
 class Group:
-    """A collective's ranks, spread evenly over nodes."""
+    """Ranks of a collective, spread evenly over nodes."""
 
     collective: str
     ranks: int
@@ -19,12 +19,12 @@ class Group:
 
     @property
     def ranks_per_node(self) -> int:
-        """On the fullest node."""
+        """Ranks on the node with the most."""
         return -(-self.ranks // self.nodes)
 
 
 def group_on(cluster: Cluster, collective: str, ranks: int, nodes: int | None) -> Group:
-    """A group that the cluster has room for; without `nodes`, ranks fill one after another.
+    """Place ranks on a cluster's nodes; without `nodes` they fill one after another.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def group_on(cluster: Cluster, collective: str, ranks: int, nodes: int | None) -
 
 @dataclass(frozen=True)
 class Limit:
-    """One level's link and what it lets a group have; bus bandwidth in GB/s.
+    """Bus bandwidth in GB/s that one level's link allows a group.
 
     Attributes
     ----------
@@ -58,11 +58,11 @@ class Limit:
     crossed
         Whether messages of the group leave vertices of the level.
     typical_GBps
-        Of the rate that collectives usually get.
+        At the fraction of the nominal rate that collectives usually reach.
     ceiling_GBps
-        Of the nominal rate, by algorithms that send as much over the link as a ring does.
+        At the nominal rate, by algorithms that send as much over the link as a ring does.
     most_GBps
-        Of the nominal rate, by any algorithm.
+        At the nominal rate, by any algorithm.
     """
 
     link: str
@@ -73,9 +73,9 @@ class Limit:
 
 
 def limits(cluster: Cluster, group: Group, protocol: Protocol | None) -> list[Limit]:
-    """What every level allows, lowest first; a protocol's effective rate is the fabric's."""
+    """List what every level allows, lowest first; a protocol's effective rate is the fabric's."""
     found = []
-    below, vertex_gpus = "GPU", 1
+    vertex, vertex_gpus = "GPU", 1
     top = cluster.topology.levels[-1]
     for level in cluster.topology.levels:
         nominal = level.link_gbps / 8
@@ -85,44 +85,32 @@ def limits(cluster: Cluster, group: Group, protocol: Protocol | None) -> list[Li
             typical = FABRIC_EFFICIENCY.median * nominal
         else:
             typical = protocol.effective_gbps / 8
-        inside = min(vertex_gpus, group.ranks_per_node)
+        below = min(vertex_gpus, group.ranks_per_node)
         lower = vertex_gpus == 1 or group.ranks_per_node > vertex_gpus
-        crowding = _sent(group, inside) / float(bus_factor(group.collective, group.ranks))
-        spare = _sent(group, inside) / _least_sent(group, inside)
+        sent = float(link_factor(group.collective, group.ranks, below))
+        crowding = sent / float(bus_factor(group.collective, group.ranks))
         found.append(
             Limit(
-                link=f"{level.name}: {level.link_gbps:g} Gbit/s per {below}",
+                link=f"{level.name}: {level.link_gbps:g} Gbit/s per {vertex}",
                 crossed=group.nodes > 1 if level is top else lower,
                 typical_GBps=typical / crowding,
                 ceiling_GBps=nominal / crowding,
-                most_GBps=nominal / crowding * spare,
+                most_GBps=nominal / crowding * (sent / _least_factor(group, below)),
             )
         )
-        below, vertex_gpus = level.name, vertex_gpus * level.members
+        vertex, vertex_gpus = level.name, vertex_gpus * level.members
     return found
 
 
-def _sent(group: Group, inside: int) -> float:
-    """What crosses a vertex's link with so many ranks below it, over the collective's size.
+def _least_factor(group: Group, below: int) -> float:
+    """Return the `link_factor` of the algorithm that sends least.
 
-    A ring enters and leaves a vertex once, whatever is below it. In an all-to-all each rank sends
-    to each outside.
-    """
-    n = group.ranks
-    if group.collective == "all_to_all" and inside < n:
-        return inside * (n - inside) / n
-    return float(bus_factor(group.collective, n))
-
-
-def _least_sent(group: Group, inside: int) -> float:
-    """The same of the algorithm that sends least.
-
-    An all-reduce has to send each vertex's sum and receive that of all, once each where the network
-    adds up (NVLink SHARP, InfiniBand SHARP) and where two vertices exchange theirs. An all-gather
-    has to receive what other vertices' ranks have, a reduce-scatter to send what they get.
+    An all-reduce has to send each vertex's sum and receive the total, once each where switches add
+    up (SHARP) or two vertices exchange sums. An all-gather has to receive what ranks of other
+    vertices have, a reduce-scatter to send what they get.
     """
     if group.collective == "all_reduce":
         return 1.0
-    if group.collective in ("all_gather", "reduce_scatter") and inside < group.ranks:
-        return (group.ranks - inside) / group.ranks
-    return _sent(group, inside)
+    if group.collective in ("all_gather", "reduce_scatter") and below < group.ranks:
+        return (group.ranks - below) / group.ranks
+    return float(link_factor(group.collective, group.ranks, below))

@@ -1,9 +1,10 @@
-"""The bus bandwidth to expect of collectives on a cluster, and a verdict on measured ones.
+"""Bus bandwidth to expect of collectives on a cluster, and a verdict on measured ones.
 
-What is expected is a prediction. Where the cluster names a measured network, that network's model
-makes it; elsewhere the links' rates do, with the widths of networks that were never measured.
+Where the cluster names a measured network, its fitted curve (`repro.predict.network.links`) gives
+the prediction. Elsewhere the links' nominal rates do, with the intervals of unknown networks.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import cast
@@ -18,25 +19,33 @@ from repro.catalog.systems.protocols import Protocol, read_protocols
 from repro.collectives.definitions import bus_factor, busbw_GBps
 from repro.errors import ReproError
 from repro.predict.network.busbw_limits import Group, Limit, group_on, limits
-from repro.predict.network.link_prediction import (
-    MeasuredNetwork,
-    measured_network,
-    predict_collective,
-)
 from repro.predict.network.links import (
     FABRIC_EFFICIENCY,
     NEW_NETWORK,
-    Costs,
-    Parts,
-    as_cases,
-    cost_priors,
+    NetworkCalibration,
+    RegimeTimes,
+    as_collectives,
+    measured_network,
     read_links,
+    regime_times,
+    usual_costs,
 )
 from repro.predict.workload import Array
 
 LATENCY, STARTUP, TRANSFER = "latency", "start-up", "transfer"
 REGIMES = (LATENCY, STARTUP, TRANSFER)
 AS_EXPECTED, SLOW, FAST = "as expected", "slow", "fast"
+
+# 1 KiB to 4 GiB, each four times the one before.
+STANDARD_SIZES = tuple(4**power for power in range(5, 17))
+# K, M and G are powers of 1024, as in nccl-tests, and so are KiB, MiB and GiB. KB, MB and GB are
+# powers of 1000.
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMG])(I?B)?|B)?\s*", re.IGNORECASE)
+_PREFIXES = " KMG"
+# Columns with one value per block of a printed table, and the others.
+_HEAD = ["collective", "ranks", "nodes", "ceiling_GBps", "basis"]
+_ROWS = ["size", "in_place", "busbw_GBps", "low_GBps", "typical_GBps", "high_GBps"]
+_WORDS = ["verdict", "regime", "limit", "remark"]
 
 
 def expected_busbw(
@@ -47,33 +56,33 @@ def expected_busbw(
     protocol: str | None = None,
     nodes: int | None = None,
 ) -> pd.DataFrame:
-    """The bus bandwidth to expect of a collective, by size.
+    """Predict the bus bandwidth of a collective by size.
 
     Parameters
     ----------
     cluster_name : str
-        A name of `params/clusters.yaml`.
+        A name in `params/clusters.yaml`.
     size_bytes : array-like
-        By nccl-tests' definition, as all of `repro.collectives`.
+        Sizes by nccl-tests' definition, as everywhere in `repro.collectives`.
     protocol : str, optional
-        One of the cluster's, between nodes. Without it: the cluster's measured network, or its
+        Protocol of the cluster between nodes. Default: the cluster's measured network, or its
         fabric's nominal rate.
     nodes : int, optional
-        That the ranks are spread over; without it they fill one after another.
+        Nodes that the ranks are spread over. Default: ranks fill one node after another.
 
     Returns
     -------
     DataFrame
         A row per size: collective, ranks, nodes, size_bytes; low_GBps, typical_GBps and high_GBps,
-        the 90 % interval of the bus bandwidth (1e9 B/s) and its middle; regime, what most of the
-        time goes to; limit, the link that limits the transfer with its nominal rate, or that no
+        the 90 % interval of the bus bandwidth (1e9 B/s) and its middle; regime, which takes most
+        of the time; limit, the link that limits the transfer with its nominal rate, or that no
         link does; ceiling_GBps, the bus bandwidth of a ring at that link's nominal rate; basis,
-        where the numbers come from.
+        the source of the numbers.
 
     Raises
     ------
     ReproError
-        A name is unknown, or the cluster has no room for the ranks.
+        A name is unknown, or the cluster has too few GPUs or nodes.
 
     Examples
     --------
@@ -91,12 +100,12 @@ def expected_busbw(
 def judge_busbw(
     measured: pd.DataFrame, cluster_name: str, protocol: str | None = None
 ) -> pd.DataFrame:
-    """Compare measured collectives with what is to be expected of them.
+    """Compare measured collectives with their expected bus bandwidth.
 
     Parameters
     ----------
     measured : DataFrame
-        As `repro.logs.reading.read_log` reads them. Bus bandwidths are computed from times;
+        Rows as `repro.logs.reading.read_log` reads them. Bus bandwidths are computed from times;
         without `nodes`, ranks fill one after another.
     cluster_name, protocol
         As in `expected_busbw`.
@@ -104,14 +113,14 @@ def judge_busbw(
     Returns
     -------
     DataFrame
-        By the index of `measured`: the columns of `expected_busbw`; busbw_GBps, which was measured;
+        By the index of `measured`: the columns of `expected_busbw`; the measured busbw_GBps;
         verdict, one of `AS_EXPECTED`, `SLOW` (below the interval) and `FAST` (above it); and
-        remark, by how much, and what it would agree with.
+        remark, by which factor, and which link or protocol would explain it.
 
     Raises
     ------
     ReproError
-        A name is unknown, or the cluster has no room for the ranks.
+        A name is unknown, or the cluster has too few GPUs or nodes.
     """
     entry = cluster(cluster_name)
     setting = _Setting(entry, _transport(entry, protocol))
@@ -135,37 +144,30 @@ def _transport(entry: Cluster, name: str | None) -> Protocol | None:
 
 @dataclass(frozen=True)
 class _Setting:
-    """A cluster and what its nodes talk over; None: its own network."""
+    """A cluster and the protocol between its nodes; None: its own network."""
 
     cluster: Cluster
     protocol: Protocol | None
 
     def expect(self, group: Group, sizes: Array) -> pd.DataFrame:
-        """The table of `expected_busbw`."""
+        """Return the table of `expected_busbw`."""
         limit = self._limit(group)
-        rows = pd.DataFrame(
-            {
-                "collective": group.collective,
-                "ranks": group.ranks,
-                "nodes": group.nodes,
-                "size_bytes": sizes,
-            }
-        )
+        rows = pd.DataFrame({**vars(group), "size_bytes": sizes})
         network = self._network(group)
         if network is None:
-            parts = _by_links(rows, limit, self.protocol)
+            times = _by_links(rows, limit, self.protocol)
             half_width: Array | float = read_links().residuals[NEW_NETWORK].half_width
             basis = "link rates"
         else:
-            named = rows.assign(gpu=network.model.gpu, network=network.model.network)
-            parts = network.model.parts_s(as_cases(rows))
-            half_width = predict_collective(named).half_width.to_numpy()
-            basis = f"collectives of {network.model.gpu}, {network.model.network}"
-        typical, width = _busbw_GBps(rows, parts), np.exp(half_width)
-        # Nothing is expected above a link's nominal rate but where it was measured.
+            chosen = as_collectives(rows)
+            times = network.times(chosen)
+            half_width = network.half_widths(chosen, times)
+            basis = f"collectives of {network.gpu}, {network.network}"
+        typical, width = _busbw_GBps(rows, times), np.exp(half_width)
+        # A link's nominal rate bounds the interval, but for higher measured ones.
         ceiling = np.maximum(limit.ceiling_GBps, typical)
-        shares = np.stack(np.broadcast_arrays(parts.latency, parts.startup, parts.transfer))
-        regime = np.array(REGIMES)[shares.argmax(axis=0)]
+        seconds = np.stack(np.broadcast_arrays(times.latency, times.startup, times.transfer))
+        regime = np.array(REGIMES)[seconds.argmax(axis=0)]
         return rows.assign(
             low_GBps=typical / width,
             typical_GBps=typical,
@@ -177,17 +179,14 @@ class _Setting:
         )
 
     def judge(self, group: Group, measured: pd.DataFrame) -> pd.DataFrame:
-        """The table of `judge_busbw`, of one group."""
+        """Return the table of `judge_busbw` for one group."""
         sizes = measured.size_bytes.to_numpy(dtype=float)
         seconds = measured.time_us.to_numpy(dtype=float) * 1e-6
         found = busbw_GBps(group.collective, group.ranks, sizes, seconds)
         expected = self.expect(group, sizes)
         others = list(self._alternatives(group, expected))
-        verdict = np.where(
-            found < expected.low_GBps,
-            SLOW,
-            np.where(found > expected.high_GBps, FAST, AS_EXPECTED),
-        )
+        above = np.where(found > expected.high_GBps, FAST, AS_EXPECTED)
+        verdict = np.where(found < expected.low_GBps, SLOW, above)
         remarks = [
             self._remark(group, expected.iloc[at], value, others, at) if kind != AS_EXPECTED else ""
             for at, (value, kind) in enumerate(zip(found, verdict, strict=True))
@@ -196,21 +195,20 @@ class _Setting:
         return judged.set_index(measured.index)
 
     def _limit(self, group: Group) -> Limit:
-        """The crossed level with the lowest rate."""
+        """Return the crossed level with the lowest rate."""
         crossed = [limit for limit in limits(self.cluster, group, self.protocol) if limit.crossed]
         return min(crossed, key=lambda limit: limit.typical_GBps)
 
-    def _network(self, group: Group) -> MeasuredNetwork | None:
-        """The cluster's measured network; None where it says nothing of the group's level."""
+    def _network(self, group: Group) -> NetworkCalibration | None:
+        """Return the cluster's network if it was measured on one node or several, as the group."""
         network = measured_network(self.cluster) if self.protocol is None else None
         if network is None:
             return None
-        one_node = group.nodes == 1
-        known = any((nodes == 1) == one_node for _, nodes in network.model.table)
+        known = any((peak.nodes == 1) == (group.nodes == 1) for peak in network.peaks)
         return network if known else None
 
     def _alternatives(self, group: Group, expected: pd.DataFrame) -> Iterator[tuple[str, Array]]:
-        """What else of the cluster could have carried a group, and the bus bandwidth it gives."""
+        """Yield other links and protocols of the cluster, and the bus bandwidth that each gives."""
         levels = limits(self.cluster, group, self.protocol)
         own = self._limit(group)
         candidates = [
@@ -222,7 +220,7 @@ class _Setting:
             for other in others:
                 over = limits(self.cluster, group, other)[-1]
                 candidates.append((f"{other.label} between nodes", over, other))
-        # A node's NICs then carry every rank's messages, not those of one.
+        # If ring neighbours are on different nodes, all of a node's ranks send through its NICs.
         sharing = group.ranks_per_node
         if sharing > 1 and group.collective != "all_to_all":
             fabric = levels[-1]
@@ -240,7 +238,7 @@ class _Setting:
         others: list[tuple[str, Array]],
         at: int,
     ) -> str:
-        """Why a value may be out of its interval."""
+        """Explain why a value may be outside its interval."""
         limit = self._limit(group)
         if found > limit.most_GBps:
             return (
@@ -258,7 +256,7 @@ class _Setting:
         fitting = []
         for name, busbw in others:
             typical = float(busbw[at])
-            # One that would itself be as expected explains nothing.
+            # An alternative inside the interval explains nothing.
             apart = typical < expected.low_GBps if slow else typical > expected.high_GBps
             if apart and abs(np.log(found / typical)) <= FABRIC_EFFICIENCY.deviation:
                 fitting.append((abs(np.log(found / typical)), name, typical))
@@ -268,24 +266,66 @@ class _Setting:
         return f"{size}; about what {name} gives ({typical:.3g} GB/s)"
 
 
-def _by_links(rows: pd.DataFrame, limit: Limit, protocol: Protocol | None) -> Parts:
-    """Times by a link's rate and what collectives of unknown networks cost beside it."""
+def _by_links(rows: pd.DataFrame, limit: Limit, protocol: Protocol | None) -> RegimeTimes:
+    """Predict seconds from a link's rate, with the usual costs of networks without measurements."""
     nodes = int(rows.nodes.iloc[0])
-    costs = {name: prior.median for name, prior in cost_priors(nodes).items()}
+    costs = usual_costs(nodes)
     if protocol is not None and nodes > 1:
-        # Each message that waits for another one is at least that far away.
-        costs["hop_s"] = max(costs["hop_s"], protocol.latency_us * 1e-6)
-    cases = as_cases(rows)
-    transfer = _link_bytes(rows) / (1e9 * limit.typical_GBps)
-    return cases.parts_s(cases.link_bytes / transfer, Costs(**costs))
+        # A dependent message takes at least the protocol's latency.
+        hop_s = max(costs.hop_s, protocol.latency_us * 1e-6)
+        costs = costs.model_copy(update={"hop_s": hop_s})
+    chosen = as_collectives(rows)
+    transfer_s = _link_bytes(rows) / (1e9 * limit.typical_GBps)
+    return regime_times(chosen.link_bytes, chosen.steps, transfer_s, costs)
 
 
 def _link_bytes(rows: pd.DataFrame) -> Array:
-    """Bytes that bus bandwidth counts."""
+    """Return the bytes that bus bandwidth counts."""
     factor = bus_factor(str(rows.collective.iloc[0]), rows.ranks.to_numpy())
     link_bytes: Array = factor * rows.size_bytes.to_numpy(dtype=float)
     return link_bytes
 
 
-def _busbw_GBps(rows: pd.DataFrame, parts: Parts) -> Array:
-    return _link_bytes(rows) / parts.time_s * 1e-9
+def _busbw_GBps(rows: pd.DataFrame, times: RegimeTimes) -> Array:
+    return _link_bytes(rows) / times.time_s * 1e-9
+
+
+def parse_size(text: str) -> float:
+    """Parse a size in bytes: `64MiB`, `1G`, `100 MB`, `4096`.
+
+    Raises
+    ------
+    ReproError
+        The text is no size.
+    """
+    found = _SIZE.fullmatch(text)
+    if not found or float(found[1]) == 0:
+        raise ReproError(f"size {text!r}: take a number of bytes, KiB, MiB or GiB, such as 64MiB")
+    base = 1000.0 if (found[3] or "").upper() == "B" else 1024.0
+    power = _PREFIXES.index((found[2] or " ").upper())
+    return float(found[1]) * float(base**power)
+
+
+def table(rows: pd.DataFrame) -> str:
+    """Format expected or judged bus bandwidths as text, a block per collective and ranks."""
+    blocks = []
+    for key, block in rows.groupby(_HEAD, sort=False):
+        collective, ranks, nodes, ceiling, basis = cast(tuple[str, int, int, float, str], key)
+        head = (
+            f"{collective}, {ranks} ranks on {nodes} node{'s' if nodes > 1 else ''}: bus bandwidth "
+            f"predicted from {basis}, with its 90 % interval; a ring's nominal ceiling is "
+            f"{ceiling:.4g} GB/s"
+        )
+        shown = block.assign(size=[_size_text(size) for size in block.size_bytes])
+        shown = shown[[name for name in (*_ROWS, *_WORDS) if name in shown]]
+        text = shown.to_string(index=False, float_format="{:.3g}".format)
+        blocks.append(f"{head}\n{text}")
+    return "\n\n".join(blocks)
+
+
+def _size_text(size_bytes: float) -> str:
+    """Write a size in the largest binary unit that divides it."""
+    for power in (3, 2, 1):
+        if size_bytes % 1024**power == 0:
+            return f"{size_bytes / 1024**power:.0f} {_PREFIXES[power]}iB"
+    return f"{size_bytes:.0f} B"

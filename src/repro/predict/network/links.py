@@ -1,25 +1,24 @@
-"""How long one collective takes on one network: a model, its calibration and its interval.
+"""Time of one collective on a network where collectives were measured: a fitted curve.
 
 The time of a collective that moves V = factor x S bytes over each rank's link (`bus_factor`) is
 
     T = launch + hop x steps  +  startup x V / (V + startup_bytes)  +  V / B(ranks, nodes)
 
-Three regimes follow. Small messages cost their latency: a launch, and a hop for each message that
-waits for another one (`steps`). In the middle the start-up sets in: messages that outgrow one
-buffer of the low-latency protocol go through the pipeline of large buffers, whose handshakes cost
-the same whatever the size. Large messages approach the peak: where V is far above `startup_bytes`,
-the bus bandwidth is B V / (V + V_half) with V_half = B x (launch + hop x steps + startup).
+Three regimes follow. Small messages cost latency: a launch, and a hop for each message that waits
+for another one (`steps`). Middle sizes add the start-up: messages that outgrow one buffer of the
+low-latency protocol go through a pipeline of large buffers, whose handshakes cost the same at any
+size. Large messages approach the peak: where V is far above `startup_bytes`, the bus bandwidth is
+B V / (V + V_half) with V_half = B x (launch + hop x steps + startup).
 
-B has a value for each (ranks, nodes), because it is no smooth function of them: between nodes the
-NICs limit it, and inside nodes without a switch it is the number of disjoint rings that the
-ranks' links make. Of eight V100 in a hybrid cube mesh, each with six NVLinks, 2, 3, 4, 6, 7 and 8
-ranks were measured at 1, 2, 4, 2, 4 and 6 times the 22 GB/s of one link, and 5 ranks at 1.7 times.
+B has a value for each (ranks, nodes), because it is no smooth function of them. Between nodes the
+NICs limit it. Inside nodes without a switch it is the number of disjoint rings that the ranks'
+links form: on eight V100 in a hybrid cube mesh, 8 ranks have six times the rate of 2 ranks.
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,6 +26,7 @@ from numpy.typing import ArrayLike
 from pydantic import PositiveFloat, PositiveInt
 
 from repro.catalog.reading import Entry, read_yaml
+from repro.catalog.systems.clusters import Cluster
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
 from repro.paths import find
@@ -35,31 +35,30 @@ from repro.predict.workload import Array
 
 LINKS = "links.yaml"
 
-# What is known of a row's prediction decides which residuals its interval is taken from.
+# Kinds of predictions, each with residuals of its own for the interval.
 STARTUP, TRANSFER = "mostly start-up", "mostly transfer"
 NEW_RANKS, NEW_NETWORK = "new rank count", "new network"
 
-# GB/s in each direction, all NVLinks of a GPU together: data sheets (300, 600, 900 and 1800 GB/s
-# in both directions).
+# GB/s in each direction over all NVLinks of a GPU, from data sheets.
 _NVLINK_GBPS = {"V100": 150.0, "A100": 300.0, "H100": 450.0, "H200": 450.0, "B200": 900.0}
 _RATE = re.compile(r"(?:(\d+)\s*x\s*)?(\d+)\s*Gb", re.IGNORECASE)
-# What collectives get of nominal rates. Inside nodes it is wide: one ring or all six of a V100.
+# Fractions of nominal rates that collectives reach. Inside nodes one ring or all six of a V100 run.
 NODE_EFFICIENCY = Prior(0.8, 1.0)
 FABRIC_EFFICIENCY = Prior(0.85, 0.4)
 
-Cell = tuple[int, int]
+RanksOnNodes = tuple[int, int]
 
 
 class Costs(Entry):
-    """What a collective costs beside its transfer.
+    """Costs of a collective in addition to its transfer.
 
     launch_s
-        Once: kernel launch, first and last synchronisation.
+        Kernel launch, first and last synchronisation, in seconds per collective.
     hop_s
-        For each message that waits for another one.
+        Seconds per message that waits for another one.
     startup_s, startup_bytes
-        What the pipeline of large buffers costs once messages fill it, and the bytes on each
-        rank's link at which half of that has set in.
+        Seconds that the pipeline of large buffers adds, and the bytes on each rank's link at which
+        half of them are due.
     """
 
     launch_s: PositiveFloat
@@ -68,8 +67,8 @@ class Costs(Entry):
     startup_bytes: PositiveFloat
 
 
-# Factors of 2 to 3 either way around what published logs of two other machines need (12 V100
-# behind switches; two nodes of four GH200). The start-up is that of one node, and between nodes.
+# Medians from published logs of two other machines (12 V100 behind switches; two nodes of four
+# GH200), which need up to 2 or 3 times more or less. Start-up on one node, and between nodes.
 _PRIORS = {
     "launch_s": Prior(12e-6, 0.7),
     "hop_s": Prior(4e-6, 0.7),
@@ -88,10 +87,9 @@ class BusBandwidth(Entry):
 
 
 class NetworkCalibration(Entry):
-    """One GPU on one network: costs, peaks, and how far off cross-validation found them to be.
+    """One GPU on one network: fitted costs and peaks, with residuals of held-out rows by kind.
 
-    `residuals` are by what a row mostly is, of rows that a fit has not seen. With fewer than eight
-    of them, their `half_width` is at least that of all networks together.
+    With fewer than eight held-out rows, `half_width` is at least that of all networks together.
     """
 
     gpu: str
@@ -102,19 +100,92 @@ class NetworkCalibration(Entry):
     residuals: dict[str, Residuals]
 
     @property
-    def model(self) -> "NetworkModel":
-        """What it predicts with."""
-        table = {(peak.ranks, peak.nodes): peak.busbw_GBps for peak in self.peaks}
-        return NetworkModel(self.gpu, self.network, self.costs, table)
+    def table(self) -> dict[RanksOnNodes, float]:
+        """Peaks in GB/s by (ranks, nodes)."""
+        return {(peak.ranks, peak.nodes): peak.busbw_GBps for peak in self.peaks}
+
+    @property
+    def fabric_bytes_per_s(self) -> float | None:
+        """Peak bus bandwidth on the most nodes; None without a measurement on several nodes."""
+        between = [(peak.nodes, peak.ranks) for peak in self.peaks if peak.nodes > 1]
+        if not between:
+            return None
+        nodes, ranks = max(between)
+        return 1e9 * self.table[ranks, nodes]
+
+    def times(self, rows: "Collectives") -> "RegimeTimes":
+        """Predict seconds of collectives."""
+        bytes_per_s = 1e9 * np.array([self._peak(pair) for pair in rows.pairs])[rows.which]
+        transfer_s = rows.link_bytes / bytes_per_s
+        return regime_times(rows.link_bytes, rows.steps, transfer_s, self.costs)
+
+    def _peak(self, pair: RanksOnNodes) -> float:
+        """Look up a peak in GB/s, or interpolate between measured rank counts in logarithms.
+
+        Beyond them the last one counts. One node and several nodes have separate peaks; without
+        any measured one the prior is taken.
+        """
+        if pair in self.table:
+            return self.table[pair]
+        one_node = pair[1] == 1
+        near = sorted((n, rate) for (n, m), rate in self.table.items() if (m == 1) == one_node)
+        if near:
+            ranks, rates = zip(*near, strict=True)
+            return float(np.exp(np.interp(np.log(pair[0]), np.log(ranks), np.log(rates))))
+        prior = peak_prior(self.gpu, self.network, pair[1])
+        if prior is None:
+            raise ReproError(
+                f"no measured collective of gpu {self.gpu!r} on network {self.network!r} and "
+                f"{'one node' if one_node else 'several nodes'} to predict from; add some to "
+                "data/published/collectives_nccl.csv and run `repro calibrate`, or name the rate, "
+                "as in '4x200 Gb/s per node'"
+            )
+        return prior.median
+
+    def half_widths(self, rows: "Collectives", times: "RegimeTimes") -> Array:
+        """Return x of each row's 90 % interval from time / e^x to time e^x."""
+        table = self.table
+        measured = np.array([pair in table for pair in rows.pairs])[rows.which]
+        seen = np.where(
+            times.mostly_transfer,
+            self.residuals[TRANSFER].half_width,
+            self.residuals[STARTUP].half_width,
+        )
+        return np.where(measured, seen, self.residuals[NEW_RANKS].half_width)
+
+    def measured_s(
+        self, collective: str, size_bytes: Array, ranks: Array, nodes: Array, error: Array
+    ) -> Array:
+        """Predict seconds of collectives; NaN where their ranks and nodes were not measured.
+
+        Parameters
+        ----------
+        error
+            Deviation of the time from the curve, in half widths of its 90 % interval.
+        """
+        pairs = tuple(self.table)
+        at = np.array([(ranks == n) & (nodes == count) for n, count in pairs])
+        link_bytes = bus_factor(collective, ranks) * size_bytes
+        rows = Collectives(link_bytes, steps(collective, ranks), pairs, at.argmax(axis=0))
+        times = self.times(rows)
+        slower = np.exp(self.half_widths(rows, times) * error)
+        return np.where(at.any(axis=0), times.time_s * slower, np.nan)
 
 
 class LinkCalibration(Entry):
-    """All calibrated networks. `residuals` are over all of them, each network weighing the same."""
+    """All calibrated networks. `residuals` are over all of them with equal weights per network."""
 
     source: str
     date: str
     residuals: dict[str, Residuals]
     networks: tuple[NetworkCalibration, ...]
+
+    def find(self, gpu: str, network: str) -> NetworkCalibration | None:
+        """Return a network with residuals of every kind; None if it was not calibrated."""
+        for entry in self.networks:
+            if (entry.gpu, entry.network) == (gpu, network):
+                return entry.model_copy(update={"residuals": self.residuals | entry.residuals})
+        return None
 
 
 def read_links(path: Path | None = None) -> LinkCalibration:
@@ -129,11 +200,31 @@ def read_links(path: Path | None = None) -> LinkCalibration:
     return value
 
 
-def steps(collective: str, ranks: ArrayLike) -> Array:
-    """Messages of a collective that wait for one another.
+def measured_network(cluster: Cluster) -> NetworkCalibration | None:
+    """Return the calibrated network that a cluster names; None where it names none.
 
-    NCCL (src/graph/tuning.cc) takes trees for small all-reduces, up and down again: 2 log2 n. The
-    others go round a ring, or to each peer: n - 1.
+    Raises
+    ------
+    ReproError
+        No such network was calibrated on the cluster's GPU.
+    """
+    if cluster.network is None:
+        return None
+    gpu = cluster.device.label
+    found = read_links().find(gpu, cluster.network)
+    if found is None:
+        raise ReproError(
+            f"{cluster.label}: params/links.yaml has no network {cluster.network!r} of GPU "
+            f"{gpu!r}; measure it and run `repro calibrate` with these two names and its --log"
+        )
+    return found
+
+
+def steps(collective: str, ranks: ArrayLike) -> Array:
+    """Count messages of a collective that wait for one another.
+
+    NCCL (src/graph/tuning.cc) sends small all-reduces up and down a tree: 2 log2 n. The others go
+    round a ring, or to each peer: n - 1.
     """
     n = np.asarray(ranks, dtype=float)
     if collective == "all_reduce":
@@ -143,9 +234,22 @@ def steps(collective: str, ranks: ArrayLike) -> Array:
     return waiting
 
 
+def link_factor(collective: str, ranks: ArrayLike, below: ArrayLike) -> Array:
+    """Bytes over a vertex's link per byte of size, with `below` of the ranks below the vertex.
+
+    A ring enters and leaves a vertex once, so the factor is nccl-tests' bus factor. In an
+    all-to-all each rank below sends to each rank outside: below (n - below)/n.
+    """
+    factor = bus_factor(collective, ranks)
+    if collective != "all_to_all":
+        return factor
+    n, inside = np.asarray(ranks, dtype=float), np.asarray(below, dtype=float)
+    return np.where(inside < n, inside * (n - inside) / n, factor)
+
+
 @dataclass(frozen=True)
-class Parts:
-    """What collectives spend their time on, in seconds: the three regimes."""
+class RegimeTimes:
+    """Seconds that collectives spend in each of the three regimes."""
 
     latency: Array
     startup: Array
@@ -153,36 +257,44 @@ class Parts:
 
     @property
     def time_s(self) -> Array:
-        """All of it."""
+        """Their sum."""
         return self.latency + self.startup + self.transfer
+
+    @property
+    def mostly_transfer(self) -> Array:
+        """Whether the transfer takes more than half of the time."""
+        return self.transfer > self.time_s / 2
+
+
+def regime_times(link_bytes: Array, steps: Array, transfer_s: Array, costs: Any) -> RegimeTimes:
+    """Evaluate the curve of the module's docstring; `costs` has the fields of `Costs`."""
+    return RegimeTimes(
+        latency=costs.launch_s + costs.hop_s * steps,
+        startup=costs.startup_s * (link_bytes / (link_bytes + costs.startup_bytes)),
+        transfer=transfer_s,
+    )
 
 
 @dataclass(frozen=True)
-class Cases:
-    """Collectives as arrays: bytes on each rank's link, and waiting messages. `which` is each
-    row's index in `cells`, the distinct ones."""
+class Collectives:
+    """Collectives as arrays: bytes on each rank's link, and dependent messages (row,).
+
+    `pairs` are the distinct (ranks, nodes), `which` is each row's index in them.
+    """
 
     link_bytes: Array
     steps: Array
-    cells: tuple[Cell, ...]
+    pairs: tuple[RanksOnNodes, ...]
     which: Array
 
-    def parts_s(self, bytes_per_s: Array, costs: Costs) -> Parts:
-        """The model of the module's docstring."""
-        return Parts(
-            latency=costs.launch_s + costs.hop_s * self.steps,
-            startup=costs.startup_s * (self.link_bytes / (self.link_bytes + costs.startup_bytes)),
-            transfer=self.link_bytes / bytes_per_s,
-        )
 
-
-def as_cases(rows: pd.DataFrame) -> Cases:
-    """Rows as arrays.
+def as_collectives(rows: pd.DataFrame) -> Collectives:
+    """Convert rows to arrays.
 
     Raises
     ------
     ReproError
-        A collective is unknown, or no number where one is wanted; the message names the row.
+        A collective is unknown, or a number is missing; the message names the row.
     """
     for name in ("size_bytes", "ranks", "nodes"):
         good = (pd.to_numeric(rows[name], errors="coerce") >= 1).to_numpy()
@@ -190,7 +302,7 @@ def as_cases(rows: pd.DataFrame) -> Cases:
             where = int(np.argmin(good))
             raise ReproError(
                 f"row {rows.index[where]}: {name} is {rows[name].iloc[where]!r}; "
-                "wanted is a number of 1 or more"
+                "take a number of 1 or more"
             )
     size, ranks, nodes = (
         pd.to_numeric(rows[name]).to_numpy(dtype=float) for name in ("size_bytes", "ranks", "nodes")
@@ -198,29 +310,19 @@ def as_cases(rows: pd.DataFrame) -> Cases:
     link_bytes, waiting = np.empty(len(rows)), np.empty(len(rows))
     for name in rows.collective.unique():
         at = (rows.collective == name).to_numpy()
-        link_bytes[at] = bus_factor(name, ranks[at]) * size[at]
-        if name == "all_to_all":
-            link_bytes[at] *= _exchange_crowding(ranks[at], nodes[at])
+        link_bytes[at] = link_factor(name, ranks[at], ranks[at] / nodes[at]) * size[at]
         waiting[at] = steps(name, ranks[at])
-    cells, which = np.unique(np.stack([ranks, nodes], axis=1), axis=0, return_inverse=True)
-    distinct = tuple((int(n), int(count)) for n, count in cells)
-    return Cases(link_bytes, waiting, distinct, which.ravel())
-
-
-def _exchange_crowding(ranks: Array, nodes: Array) -> Array:
-    """How much more an all-to-all puts on a node's NICs than a ring with the same factor.
-
-    A ring leaves a node once. Here each of its g ranks sends (n - g)/n of its bytes to other
-    nodes: g (n - g)/n against the (n - 1)/n of `bus_factor`.
-    """
-    g = ranks / nodes
-    return np.where(nodes > 1, g * (ranks - g) / np.maximum(ranks - 1, 1), 1.0)
+    pairs, which = np.unique(np.stack([ranks, nodes], axis=1), axis=0, return_inverse=True)
+    distinct = tuple((int(n), int(count)) for n, count in pairs)
+    return Collectives(link_bytes, waiting, distinct, which.ravel())
 
 
 def peak_prior(gpu: str, network: str, nodes: int) -> Prior | None:
-    """Peak bus bandwidth in GB/s that names promise: the GPU's NVLinks inside a node, else the
-    first rate in the network's name, of all NICs of a node (`4x200 Gb/s`). None where no name
-    does."""
+    """Estimate peak bus bandwidth in GB/s from names; None where no name has a rate.
+
+    Inside a node the GPU's NVLinks give it, else the first rate in the network's name, which is
+    that of all NICs of a node (`4x200 Gb/s`).
+    """
     if nodes == 1 or "nvlink" in network.lower():
         known = [rate for name, rate in _NVLINK_GBPS.items() if gpu.startswith(name)]
         if known and "pcie" not in gpu.lower():
@@ -233,53 +335,64 @@ def peak_prior(gpu: str, network: str, nodes: int) -> Prior | None:
 
 
 def cost_priors(nodes: int) -> dict[str, Prior]:
-    """Of the costs, where up to `nodes` nodes take part."""
+    """Return priors of the costs by name, for collectives on up to `nodes` nodes."""
     return _PRIORS | ({"startup_s": _FABRIC_STARTUP} if nodes > 1 else {})
 
 
-@dataclass(frozen=True)
-class NetworkModel:
-    """Costs, and peaks in GB/s by (ranks, nodes), of a GPU on a network."""
-
-    gpu: str
-    network: str
-    costs: Costs
-    table: Mapping[Cell, float]
-
-    def parts_s(self, cases: Cases) -> Parts:
-        """What each spends its time on."""
-        bytes_per_s = 1e9 * np.array([self._peak(cell) for cell in cases.cells])[cases.which]
-        return cases.parts_s(bytes_per_s, self.costs)
-
-    def time_s(self, cases: Cases) -> tuple[Array, Array]:
-        """Times, and whether the transfer is most of each."""
-        parts = self.parts_s(cases)
-        return parts.time_s, parts.transfer > parts.time_s / 2
-
-    def _peak(self, cell: Cell) -> float:
-        """From the table; between its rank counts by interpolation in logarithms, beyond them the
-        last one. One node says nothing of several: without any such entry, the prior."""
-        if cell in self.table:
-            return self.table[cell]
-        one_node = cell[1] == 1
-        near = sorted((n, rate) for (n, m), rate in self.table.items() if (m == 1) == one_node)
-        if near:
-            ranks, rates = zip(*near, strict=True)
-            return float(np.exp(np.interp(np.log(cell[0]), np.log(ranks), np.log(rates))))
-        prior = peak_prior(self.gpu, self.network, cell[1])
-        if prior is None:
-            raise ReproError(
-                f"no measured collective of gpu {self.gpu!r} on network {self.network!r} and "
-                f"{'one node' if one_node else 'several nodes'} to predict from; add some to "
-                "data/published/collectives_nccl.csv and run `repro calibrate`, or name the rate, "
-                "as in '4x200 Gb/s per node'"
-            )
-        return prior.median
+def usual_costs(nodes: int) -> Costs:
+    """Return the priors' medians, for networks without measurements."""
+    return Costs(**{name: prior.median for name, prior in cost_priors(nodes).items()})
 
 
-def prior_fit(rows: pd.DataFrame) -> NetworkModel:
-    """What is known of a network without any measurement."""
-    gpu, network = str(rows.gpu.iloc[0]), str(rows.network.iloc[0])
-    priors = cost_priors(int(rows.nodes.max()))
-    medians = {name: prior.median for name, prior in priors.items()}
-    return NetworkModel(gpu, network, Costs(**medians), {})
+def prior_fit(rows: pd.DataFrame) -> NetworkCalibration:
+    """Return the curve of a network without any measurement, from its name and the priors."""
+    return NetworkCalibration(
+        gpu=str(rows.gpu.iloc[0]),
+        network=str(rows.network.iloc[0]),
+        rows=0,
+        costs=usual_costs(int(rows.nodes.max())),
+        peaks=(),
+        residuals={},
+    )
+
+
+def predict_collective(rows: pd.DataFrame, links: LinkCalibration | None = None) -> pd.DataFrame:
+    """Predict collectives by the names of their GPU and network.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        gpu, network, collective, ranks, nodes, size_bytes. The size is that of nccl-tests: of all
+        ranks together for all_gather, reduce_scatter and all_to_all.
+    links : LinkCalibration, optional
+        Calibrated networks. Default: those of params/links.yaml.
+
+    Returns
+    -------
+    DataFrame
+        By the index of `rows`: time_s, and half_width, the x for a 90 % interval from time_s / e^x
+        to time_s e^x. The residuals of equally well-known rows give it: those of the network, of
+        new rank counts, or of networks without measurements.
+
+    Raises
+    ------
+    ReproError
+        A collective is unknown, a number is missing, or a network without measurements has no
+        rate in its name.
+    """
+    calibrated = read_links() if links is None else links
+    for name in ("gpu", "network"):
+        if rows[name].isna().any():
+            raise ReproError(f"row {rows.index[rows[name].isna()][0]}: no {name}; name it")
+    time, width = np.empty(len(rows)), np.empty(len(rows))
+    for gpu, network in rows[["gpu", "network"]].drop_duplicates().itertuples(index=False):
+        at = ((rows.gpu == gpu) & (rows.network == network)).to_numpy()
+        chosen = as_collectives(rows[at])
+        entry = calibrated.find(gpu, network)
+        if entry is None:
+            time[at] = prior_fit(rows[at]).times(chosen).time_s
+            width[at] = calibrated.residuals[NEW_NETWORK].half_width
+        else:
+            times = entry.times(chosen)
+            time[at], width[at] = times.time_s, entry.half_widths(chosen, times)
+    return pd.DataFrame({"time_s": time, "half_width": width}, index=rows.index)

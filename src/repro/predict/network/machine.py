@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from repro.catalog.systems.clusters import Cluster
 from repro.catalog.systems.gpus import Gpu
 from repro.catalog.systems.protocols import Protocol
-from repro.predict.network.link_prediction import MeasuredNetwork, measured_network
+from repro.predict.network.links import NetworkCalibration, measured_network
 from repro.predict.parameters import Parameters
 
 _BYTES_PER_GBIT = 1e9 / 8
@@ -43,7 +43,7 @@ class Machine:
     gpu: Gpu
     levels: tuple[Links, ...]
     ring_sharing: bool = False
-    network: MeasuredNetwork | None = None
+    network: NetworkCalibration | None = None
 
     @property
     def gpus_per_node(self) -> int:

@@ -1,91 +1,130 @@
-"""What messages and rings get of a machine's links, by where their ranks are: ranks fill nodes in
-order.
-
-`repro.predict.network.transfers` has closed forms for groups that fill nodes evenly; pipelines send
-between any two ranks.
-"""
+"""Ranks of communicating groups on a machine's topology, and how many share each link."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from repro.predict.network.machine import Machine
-from repro.predict.network.transfers import congestion, placed_ring_latency_s
-from repro.predict.parameters import Parameters
 from repro.predict.workload import Array
+
+# Transfers that share the busiest link of each level, lowest level first; 0 where none crosses it.
+Flows = tuple[Array, ...]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Equal groups of ranks that run one collective each at the same time.
+
+    Attributes
+    ----------
+    ranks
+        Ranks of one group.
+    below
+        Ranks of one group below one vertex of each level, lowest level first.
+    flows
+        Rings that share the busiest link of each level.
+    alone
+        Whether no other group has ranks between those of one group.
+    """
+
+    ranks: Array
+    below: tuple[Array, ...]
+    flows: Flows
+    alone: Array
+
+    @property
+    def nodes(self) -> Array:
+        """Nodes of one group."""
+        count: Array = self.ranks / self.below[-1]
+        return count
+
+
+def strided(
+    ranks: Array, stride: Array, machine: Machine, beside: Array | None = None
+) -> Placement:
+    """Place groups whose ranks are `stride` apart, with a group in each of the gaps.
+
+    Megatron's order of ranks has a stride of 1 in tensor parallelism, and of the tensor-parallel
+    size in data parallelism. A ring in the order of ranks crosses the link of a vertex once.
+
+    Parameters
+    ----------
+    beside
+        Groups that communicate at the same time. Default: `stride`, one per gap.
+    """
+    groups = stride if beside is None else beside
+    span = (ranks - 1) * stride + groups
+    below, flows = [], []
+    for level in machine.levels:
+        inside = np.clip(level.vertex_gpus / stride, 1, ranks)
+        below.append(np.where(span <= level.vertex_gpus, ranks, inside))
+        crossed = (ranks > 1) & (span > level.vertex_gpus)
+        flows.append(np.where(crossed, np.minimum(groups, level.vertex_gpus), 0.0))
+    return Placement(ranks, tuple(below), tuple(flows), stride == 1)
 
 
 @dataclass(frozen=True)
 class Hops:
-    """Ranks that send at the same time, and the ranks that they send to (hop)."""
+    """Ranks that send at the same time, and the ranks that they send to (hop,)."""
 
     senders: Array
     receivers: Array
 
     def backward(self) -> "Hops":
-        """The same hops the other way."""
+        """Return the same hops in the other direction."""
         return Hops(self.receivers, self.senders)
+
+    def flows(self, machine: Machine) -> Flows:
+        """Count hops that leave, or enter, the busiest vertex of each level."""
+        return tuple(self._most_flows(level.vertex_gpus) for level in machine.levels)
+
+    def _most_flows(self, vertex_gpus: int) -> Array:
+        senders, receivers = self.senders // vertex_gpus, self.receivers // vertex_gpus
+        crossing = senders != receivers
+        if not crossing.any():
+            return np.zeros(())
+        busiest = [np.bincount(ends[crossing]).max() for ends in (senders, receivers)]
+        return np.asarray(np.max(busiest))
+
+
+def neighbour_flows(stride: Array, ranks: Array, machine: Machine) -> Flows:
+    """Count messages per link when each of `ranks` ranks sends to the rank `stride` further.
+
+    The last `stride` ranks send nothing.
+    """
+    flows = []
+    for number, level in enumerate(machine.levels):
+        crossed = (number == 0) | (ranks > level.vertex_gpus)
+        senders = np.minimum(level.vertex_gpus, np.maximum(stride, 1))
+        flows.append(np.where(crossed, senders, 0.0))
+    return tuple(flows)
 
 
 def ring_hops(members: Array) -> Hops:
-    """All hops of rings whose members are given (member, ring), each to the next."""
+    """List all hops of rings whose members are given (member, ring), each to the next one."""
     return Hops(members.ravel(), np.roll(members, -1, axis=0).ravel())
 
 
-def placed_message_s(
-    size_bytes: Array | float, hops: Hops, machine: Machine, parameters: Parameters
-) -> Array:
-    """One message over each hop at the same time: the slowest of them.
-
-    Hops that leave or enter one vertex share its link, full duplex.
-    """
-    rate: Array = np.array(np.inf)
-    latency: Array = np.zeros(())
-    for level in machine.levels:
-        if flows := _most_flows(hops, level.vertex_gpus):
-            rate = np.minimum(rate, level.bytes_per_s / flows)
-            latency = latency + level.latency_s
-    return parameters.hop_s + size_bytes / rate + latency
-
-
-def placed_all_reduce_s(
-    size_bytes: Array | float, members: Array, machine: Machine, parameters: Parameters
-) -> Array:
-    """Ring all-reduces of S bytes at the same time: 2 (n-1)/n S over the slowest hop, and latency.
-
-    Parameters
-    ----------
-    members
-        Ranks (member, ring); no time passes where a ring has one member.
-    """
+def placed(members: Array, machine: Machine) -> Placement:
+    """Place rings whose members are given by rank (member, ring)."""
     ranks = len(members)
-    if ranks == 1:
-        return np.zeros(())
-    hops = ring_hops(members)
-    nodes = len(np.unique(members[:, 0] // machine.gpus_per_node))
-    rate: Array = np.array(np.inf)
-    for level in machine.levels:
-        if flows := _most_flows(hops, level.vertex_gpus):
-            share: Array | float = level.bytes_per_s / flows
-            # As for rings that fill nodes (`ring_bytes_per_s`).
-            if level is not machine.levels[-1]:
-                share = share * ranks / (ranks + parameters.ring_ramp)
-            elif not level.measured:
-                share = share * congestion(nodes, parameters)
-            rate = np.minimum(rate, share)
-    latency = placed_ring_latency_s(np.array(ranks / nodes), np.array(nodes), machine, parameters)
-    return 2 * (ranks - 1) / ranks * size_bytes / rate + latency
+    below = [
+        np.array(ranks / len(np.unique(members[:, 0] // level.vertex_gpus)))
+        for level in machine.levels
+    ]
+    flows = ring_hops(members).flows(machine)
+    return Placement(np.array(float(ranks)), tuple(below), flows, np.array(True))
 
 
 def nic_bytes(
     hops: Hops, size_bytes: Array | float, machine: Machine, nodes: int
 ) -> tuple[Array, Array]:
-    """What the NICs of so many nodes send and receive when each hop carries so many bytes.
+    """Sum bytes through each node's NICs when every hop carries `size_bytes`.
 
     Returns
     -------
     tuple of Array
-        Bytes sent and bytes received (node,); hops within a node count for nothing.
+        Bytes sent and bytes received (node,). Hops within a node add nothing.
     """
     node = machine.gpus_per_node
     senders, receivers = hops.senders // node, hops.receivers // node
@@ -93,12 +132,3 @@ def nic_bytes(
     sent = np.bincount(senders, carried, minlength=nodes)
     received = np.bincount(receivers, carried, minlength=nodes)
     return sent, received
-
-
-def _most_flows(hops: Hops, vertex_gpus: int) -> int:
-    """Hops that leave, or enter, the busiest vertex of so many GPUs; 0 if none leaves its own."""
-    senders, receivers = hops.senders // vertex_gpus, hops.receivers // vertex_gpus
-    crossing = senders != receivers
-    if not crossing.any():
-        return 0
-    return int(max(np.bincount(ends[crossing]).max() for ends in (senders, receivers)))

@@ -7,6 +7,7 @@ import numpy as np
 from pydantic import NonNegativeFloat, PositiveFloat
 
 from repro.catalog.reading import Entry
+from repro.predict.network.links import regime_times
 from repro.predict.workload import Array
 
 # Output tiles of large and of small products, and the depth of a step along k, as in cuBLAS's and
@@ -233,9 +234,7 @@ def collective_s(
         switched = (ranks + 1) / (2 * (ranks - 1)) * link_bytes
         reach = rates.link_bytes_per_s * costs.switch_efficiency
         transfer = np.minimum(transfer, switched / reach)
-    startup = costs.startup_s * link_bytes / (link_bytes + costs.startup_bytes)
-    seconds: Array = costs.launch_s + costs.hop_s * steps + startup + transfer
-    return seconds
+    return regime_times(link_bytes, steps, transfer, costs).time_s
 
 
 def joint(computing: Array, traffic: Array) -> Array:

@@ -5,14 +5,10 @@ from typing import Literal
 
 import numpy as np
 
+from repro.predict.network.collectives import collective_s, message_s, topology_s
 from repro.predict.network.encoding import NOTHING_ENCODED, PLAIN, Encoding, Encodings
 from repro.predict.network.machine import Machine
-from repro.predict.network.transfers import (
-    all_reduce_s,
-    data_parallel_s,
-    half_all_reduce_s,
-    message_s,
-)
+from repro.predict.network.placement import neighbour_flows, strided
 from repro.predict.parameters import Parameters
 from repro.predict.step.kernels import Kernels
 from repro.predict.step.layers import (
@@ -166,12 +162,12 @@ def _parameter_gather_s(
 ) -> Array:
     """A sharded optimizer's half-precision parameters, gathered by all data-parallel ranks."""
     size = 2 * stage_parameters(w)
-    links = (w.data_parallel, w.tensor_parallel, machine, parameters)
+    where = (strided(w.data_parallel, w.tensor_parallel, machine), machine, parameters)
     gather = encoding.time_s(
         "all_gather",
         size,
         w.data_parallel,
-        lambda kept: data_parallel_s("all_gather", kept, *links),
+        lambda kept: collective_s("all_gather", kept, *where),
     )
     return np.where((w.distributed_optimizer > 0) & (w.data_parallel > 1), gather, 0.0)
 
@@ -182,7 +178,8 @@ def _embedding_sync_s(w: Workload, machine: Machine, parameters: Parameters) -> 
     stage = w.tensor_parallel * w.data_parallel
     apart = stage * np.maximum(w.pipeline_parallel - 1, 1)
     two = np.full_like(apart, 2.0)
-    sync = all_reduce_s(table, two, apart, machine, parameters, beside=stage)
+    ends = strided(two, apart, machine, beside=stage)
+    sync = topology_s("all_reduce", table, ends, machine, parameters)
     return np.where(w.pipeline_parallel > 1, sync, 0.0)
 
 
@@ -201,11 +198,11 @@ def gradient_wire_s(
     """How long gradients are on the wire, hidden or not: a reduce-scatter where the optimizer is
     sharded, otherwise an all-reduce."""
     size = stage_parameters(w) * w.gradient_bytes
-    links = (w.data_parallel, w.tensor_parallel, machine, parameters)
+    where = (strided(w.data_parallel, w.tensor_parallel, machine), machine, parameters)
 
     def sync(operation: Literal["reduce_scatter", "all_reduce"]) -> Array:
         return encoding.time_s(
-            operation, size, w.data_parallel, lambda kept: data_parallel_s(operation, kept, *links)
+            operation, size, w.data_parallel, lambda kept: collective_s(operation, kept, *where)
         )
 
     return np.where(w.distributed_optimizer > 0, sync("reduce_scatter"), sync("all_reduce"))
@@ -241,14 +238,16 @@ def _receive_s(
     """
     t = w.tensor_parallel
     size = 2 * w.tokens * w.hidden_size
+    flows = neighbour_flows(t * w.data_parallel, w.gpus, machine)
     sent = encodings.pipeline.time_s(
-        "message", size / t, t, lambda kept: message_s(kept, t * w.data_parallel, w.gpus, machine)
+        "message", size / t, t, lambda kept: message_s(kept, flows, machine)
     )
+    where = (strided(t, np.ones_like(t), machine), machine, parameters)
     gather = encodings.tensor.time_s(
         "all_gather",
         size,
         t,
-        lambda kept: half_all_reduce_s(kept, t, np.ones_like(t), machine, parameters),
+        lambda kept: topology_s("all_gather", kept, *where),
     )
     hop = parameters.hop_s + sent + np.where(w.sequence_parallel > 0, 0.0, gather)
     return np.where(w.pipeline_parallel > 1, 2 * w.virtual_stages * hop, 0.0)

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from repro.catalog.models.layers import Scores, classic_layer, products
+from repro.predict.network.collectives import topology_s
 from repro.predict.network.encoding import PLAIN, Encoding
 from repro.predict.network.machine import Machine
-from repro.predict.network.transfers import all_reduce_s, half_all_reduce_s
+from repro.predict.network.placement import strided
 from repro.predict.step.kernels import Kernels
 from repro.predict.workload import Array, Workload
 
@@ -120,12 +121,14 @@ def layer_passes(
     # An all-reduce behind attention and one behind the MLP, each way; with sequence parallelism an
     # all-gather and a reduce-scatter of the same volume, and in the backward pass one more
     # all-gather of each product's split input (Korthikanti et al., 2023, section 4.2.2).
-    size, neighbours = 2 * tokens * h, np.ones_like(t)
-    links = (t, neighbours, machine, p)
+    size = 2 * tokens * h
+    where = (strided(t, np.ones_like(t), machine), machine, p)
     collectives = (1 + attentions) * encoding.time_s(
-        "all_reduce", size, t, lambda kept: all_reduce_s(kept, *links)
+        "all_reduce", size, t, lambda kept: topology_s("all_reduce", kept, *where)
     )
-    gather = encoding.time_s("all_gather", size, t, lambda kept: half_all_reduce_s(kept, *links))
+    gather = encoding.time_s(
+        "all_gather", size, t, lambda kept: topology_s("all_gather", kept, *where)
+    )
     gathers = np.where(w.sequence_parallel > 0, (1 + attentions) * gather, 0.0)
 
     parallel = t > 1
@@ -184,12 +187,13 @@ def head_passes(
     # BERT's masked-token head has a dense layer and a norm before the logits.
     dense = kernels.gemm_s(w.tokens, h, h) if w.family == "bert" else np.zeros_like(h)
     # Three reductions of one number per token: its largest logit, its target's, the sum.
-    latency = 3 * all_reduce_s(4 * w.tokens, t, np.ones_like(t), machine, p)
+    where = (strided(t, np.ones_like(t), machine), machine, p)
+    latency = 3 * topology_s("all_reduce", 4 * w.tokens, *where)
     gathered = encoding.time_s(
         "all_reduce",
         2 * w.tokens * h,
         t,
-        lambda kept: all_reduce_s(kept, t, np.ones_like(t), machine, p),
+        lambda kept: topology_s("all_reduce", kept, *where),
     )
     return (
         Pass(product + dense + kernels.traffic_s(_LOSS_FORWARD * logits), latency),

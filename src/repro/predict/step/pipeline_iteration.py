@@ -6,15 +6,9 @@ import numpy as np
 
 from repro.catalog.models.volumes import ring_all_reduce_bytes
 from repro.catalog.phases import MESSAGE_PHASES, P2P_TIMERS, PHASES
+from repro.predict.network.collectives import collective_s, message_s, topology_s
 from repro.predict.network.machine import Machine
-from repro.predict.network.placement import (
-    Hops,
-    nic_bytes,
-    placed_all_reduce_s,
-    placed_message_s,
-    ring_hops,
-)
-from repro.predict.network.transfers import data_parallel_s
+from repro.predict.network.placement import Hops, nic_bytes, placed, ring_hops, strided
 from repro.predict.parameters import Parameters
 from repro.predict.step.iteration import optimizer_s
 from repro.predict.step.kernels import Kernels
@@ -138,7 +132,7 @@ def _messages_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
     taken to be rare, and not to slow each other down.
     """
     times = [
-        placed_message_s(size, _boundary(w, boundary), machine, parameters)
+        parameters.hop_s + message_s(size, _boundary(w, boundary).flows(machine), machine)
         for boundary, size in enumerate(message_bytes(w))
     ]
     return np.array(np.broadcast_arrays(*times)) if times else np.zeros((0,))
@@ -158,13 +152,15 @@ def _syncs_s(w: Workload, machine: Machine, parameters: Parameters) -> tuple[Arr
     """Each stage's gradient sync, and how long it then waits until the last one has summed up its
     copy of the embeddings (stage, ...)."""
     reduce = "reduce_scatter" if w.distributed_optimizer > 0 else "all_reduce"
+    replicas = strided(w.data_parallel, np.ones(()), machine)
     gradients = np.array(
         [
-            data_parallel_s(reduce, size, w.data_parallel, np.ones(()), machine, parameters)
+            collective_s(reduce, size, replicas, machine, parameters)
             for size in parameters_by_stage(w) * w.gradient_bytes
         ]
     )
-    table = placed_all_reduce_s(_table_bytes(w), _copies(w), machine, parameters)
+    copies = placed(_copies(w), machine)
+    table = topology_s("all_reduce", _table_bytes(w), copies, machine, parameters)
     summed_up = gradients[embedding_stages(w)].max(axis=0) + table
     return gradients, np.maximum(gradients.max(axis=0), summed_up) - gradients
 
@@ -174,7 +170,8 @@ def _parameter_gather_s(w: Workload, machine: Machine, parameters: Parameters) -
     if w.distributed_optimizer == 0:
         return np.zeros(())
     size = 2 * parameters_by_stage(w).max()
-    return data_parallel_s("all_gather", size, w.data_parallel, np.ones(()), machine, parameters)
+    replicas = strided(w.data_parallel, np.ones(()), machine)
+    return collective_s("all_gather", size, replicas, machine, parameters)
 
 
 def _slowest_optimizer_s(w: Workload, kernels: Kernels) -> Array:

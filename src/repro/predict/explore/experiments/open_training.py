@@ -24,12 +24,12 @@ from repro.predict.fused.memory import FRAMEWORK_BYTES, memory
 from repro.predict.fused.parameters import by_software, half_width, read_fused
 from repro.predict.fused.run import Run
 from repro.predict.memory import WIDTHS
+from repro.predict.network.collectives import message_s, topology_s
 from repro.predict.network.machine import Machine
 from repro.predict.network.placement import (
     Hops,
     nic_bytes,
-    placed_all_reduce_s,
-    placed_message_s,
+    placed,
     ring_hops,
 )
 from repro.predict.parameters import Parameters
@@ -100,7 +100,7 @@ def _predicted(
     pairs = _all_pairs(ranks.reshape(-1, experts))
     started = float(by_software(run, fused.exchange)[0])
     exchange = (
-        often * (placed_message_s(pair, pairs, machine, parameters) + started)
+        often * (parameters.hop_s + message_s(pair, pairs.flows(machine), machine) + started)
         if experts > 1
         else 0.0
     )
@@ -111,7 +111,8 @@ def _predicted(
         "backward all-to-all": exchange,
         "straggler wait": fused.straggler_fraction * np.log2(gpus) * (forward + backward),
         "gradient sync": sum(
-            placed_all_reduce_s(size, members, machine, parameters) for size, members in rings
+            topology_s("all_reduce", size, placed(members, machine), machine, parameters)
+            for size, members in rings
         ),
         "optimizer": adam_s(run, fused, held.all)[0],
     }

@@ -14,8 +14,9 @@ from repro.catalog.systems.gpus import gpu
 from repro.catalog.systems.protocols import protocol
 from repro.collectives.definitions import bus_factor
 from repro.predict.explore.studies.compressed_training import compressed, encoding
+from repro.predict.network.collectives import ring_bytes_per_s
 from repro.predict.network.encoding import Encoding, Operation, coded_bytes
-from repro.predict.network.transfers import ring_bytes_per_s
+from repro.predict.network.placement import strided
 from repro.predict.workload import Array
 
 # Of the map, in bytes a second.
@@ -94,9 +95,10 @@ def ring_rates_gbytes_per_s() -> dict[str, float]:
     study, base = known.study, known.study.base
     tensor, one = np.array([float(base.tensor_parallel)]), np.ones(1)
     replicas = study.gpus / (tensor * base.pipeline_parallel)
-    found = {"NVLink": ring_bytes_per_s(tensor, one, known.where, known.parameters)}
+    inside = strided(tensor, one, known.where)
+    found = {"NVLink": ring_bytes_per_s(inside, known.where, known.parameters)}
     for name in (None, *study.protocols):
         label = protocol(name).label if name else study.cluster.capitalize()
         where = compressed(None, name).where
-        found[label] = ring_bytes_per_s(replicas, tensor, where, known.parameters)
+        found[label] = ring_bytes_per_s(strided(replicas, tensor, where), where, known.parameters)
     return {label: 1e-9 * float(rate[0]) for label, rate in found.items()}

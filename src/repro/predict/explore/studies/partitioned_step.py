@@ -22,13 +22,9 @@ from repro.catalog.parallel.partitions import (
     unit_traffic,
 )
 from repro.catalog.studies.partitions import Setting
+from repro.predict.network.collectives import topology_s
 from repro.predict.network.machine import Machine
-from repro.predict.network.transfers import (
-    all_reduce_s,
-    congestion,
-    half_all_reduce_s,
-    ring_latency_s,
-)
+from repro.predict.network.placement import strided
 from repro.predict.parameters import Parameters
 from repro.predict.step.iteration import optimizer_s, predict_phases
 from repro.predict.step.kernels import Kernels
@@ -188,38 +184,12 @@ def collective_s(
 ) -> Array:
     """One collective while all groups like it are busy, with what quantising for it takes."""
     ranks, stride = np.array([float(call.ranks)]), np.array([float(call.stride)])
-    size = float(call.size_bytes)
-    where = (ranks, stride, machine, parameters)
-    if call.operation == "all_reduce":
-        return all_reduce_s(np.array([size]), *where)
-    wire: Array
-    if call.operation == "all_to_all":
-        wire = _exchange_s(size, call, machine, parameters) + ring_latency_s(*where)
-    else:
-        wire = half_all_reduce_s(np.array([size]), *where)
+    group = strided(ranks, stride, machine)
+    wire = topology_s(call.operation, float(call.size_bytes), group, machine, parameters)
     if call.quantised:
         moved = np.array([_QUANTISING_BYTES[call.operation] * call.quantised])
         wire = wire + Kernels(machine.gpu, parameters).traffic_s(moved)
     return wire
-
-
-def _exchange_s(
-    size_bytes: float, call: Collective, machine: Machine, parameters: Parameters
-) -> Array:
-    """An all-to-all: over each level's link goes what ranks below a vertex have for others."""
-    slowest = np.zeros(1)
-    nodes = max(1.0, call.ranks * call.stride / machine.gpus_per_node)
-    for level in machine.levels:
-        below = max(1, min(call.ranks, level.vertex_gpus // call.stride))
-        groups = min(call.stride, level.vertex_gpus)
-        if below == call.ranks:
-            continue
-        rate: Array | float = level.bytes_per_s
-        if level is machine.levels[-1] and not level.measured:
-            rate = rate * congestion(nodes, parameters)
-        out = groups * below * (call.ranks - below) / call.ranks * size_bytes
-        slowest = np.maximum(slowest, out / rate)
-    return slowest
 
 
 def memory_bytes(shape: Shape, partition: Partition, own: Computing) -> dict[str, float]:

@@ -8,14 +8,11 @@ from examples import CALIBRATED, IDEAL, machine_of, machines, with_free_links
 from hypothesis import given
 from hypothesis import strategies as st
 
+from repro.predict.network import collectives
+from repro.predict.network.collectives import topology_s
 from repro.predict.network.machine import Machine
-from repro.predict.network.transfers import (
-    all_reduce_s,
-    half_all_reduce_s,
-    message_s,
-    ring_bytes_per_s,
-    ring_latency_s,
-)
+from repro.predict.network.placement import neighbour_flows, strided
+from repro.predict.parameters import Parameters
 from repro.predict.workload import Array
 
 _S = np.array(1e9)
@@ -26,6 +23,43 @@ _RANKS = st.sampled_from([1, 2, 3, 4, 8, 16, 64])
 
 def _of(*values: float) -> Array:
     return np.array(values, dtype=float)
+
+
+def all_reduce_s(
+    size: Array,
+    ranks: Array,
+    stride: Array,
+    machine: Machine,
+    parameters: Parameters,
+    beside: Array | None = None,
+) -> Array:
+    group = strided(ranks, stride, machine, beside)
+    return topology_s("all_reduce", size, group, machine, parameters)
+
+
+def half_all_reduce_s(
+    size: Array, ranks: Array, stride: Array, machine: Machine, parameters: Parameters
+) -> Array:
+    found = [
+        topology_s(half, size, strided(ranks, stride, machine), machine, parameters)
+        for half in ("reduce_scatter", "all_gather")
+    ]
+    assert (found[0] == found[1]).all()
+    return found[0]
+
+
+def ring_bytes_per_s(
+    ranks: Array, stride: Array, machine: Machine, parameters: Parameters
+) -> Array:
+    return collectives.ring_bytes_per_s(strided(ranks, stride, machine), machine, parameters)
+
+
+def ring_latency_s(ranks: Array, stride: Array, machine: Machine, parameters: Parameters) -> Array:
+    return collectives.latency_s(strided(ranks, stride, machine), machine, parameters)
+
+
+def message_s(size: Array, stride: Array, ranks: Array, machine: Machine) -> Array:
+    return collectives.message_s(size, neighbour_flows(stride, ranks, machine), machine)
 
 
 def test_rings_in_a_node_move_two_times_n_minus_one_nths() -> None:

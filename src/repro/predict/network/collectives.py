@@ -1,0 +1,113 @@
+"""Time of one collective, or one message, on a machine.
+
+`collective_s` is the curve of a measured network (`repro.predict.network.links`) at the ranks and
+nodes where one was fitted, and `topology_s` elsewhere: a ring, or the exchange of an all-to-all,
+over the slowest link that the group crosses. Sizes are by nccl-tests' definition, in bytes.
+"""
+
+import numpy as np
+
+from repro.predict.network.links import link_factor
+from repro.predict.network.machine import Links, Machine
+from repro.predict.network.placement import Flows, Placement
+from repro.predict.parameters import Parameters
+from repro.predict.workload import Array
+
+
+def collective_s(
+    operation: str, size_bytes: Array, group: Placement, machine: Machine, parameters: Parameters
+) -> Array:
+    """Predict seconds of a collective.
+
+    Networks were measured with one group at a time, so groups that share nodes are predicted by
+    the topology.
+    """
+    generic = topology_s(operation, size_bytes, group, machine, parameters)
+    if machine.network is None:
+        return generic
+    nodes = np.ceil(group.ranks / machine.gpus_per_node)
+    error = np.asarray(parameters.network_error)
+    measured = machine.network.measured_s(operation, size_bytes, group.ranks, nodes, error)
+    return np.where(group.alone & ~np.isnan(measured), measured, generic)
+
+
+def topology_s(
+    operation: str,
+    size_bytes: Array | float,
+    group: Placement,
+    machine: Machine,
+    parameters: Parameters,
+) -> Array:
+    """Predict seconds of a collective from the rates of the links that its group crosses.
+
+    A ring carries the bus factor times the size over each link; an all-to-all carries over a
+    vertex's link what each rank below it sends to each rank outside.
+    """
+    latency = latency_s(group, machine, parameters)
+    if operation != "all_to_all":
+        moved = link_factor(operation, group.ranks, group.ranks) * size_bytes
+        return moved / ring_bytes_per_s(group, machine, parameters) + latency
+    slowest: Array = np.zeros(())
+    for level, below, flows in zip(machine.levels, group.below, group.flows, strict=True):
+        rate = level.bytes_per_s * _congestion(level, group, machine, parameters)
+        moved = flows * link_factor(operation, group.ranks, below) * size_bytes
+        slowest = np.maximum(slowest, moved / rate)
+    return slowest + latency
+
+
+def ring_bytes_per_s(group: Placement, machine: Machine, parameters: Parameters) -> Array:
+    """Predict the bus bandwidth of a group's ring while all groups like it are busy."""
+    rate: Array = np.array(np.inf)
+    for level, flows in zip(machine.levels, group.flows, strict=True):
+        fraction = _congestion(level, group, machine, parameters)
+        if level is not machine.levels[-1]:
+            fraction = group.ranks / (group.ranks + parameters.ring_ramp)
+        elif machine.ring_sharing:
+            # Each of the m ranks per node crosses the NIC, and the ring has one rank's part of it.
+            fraction = fraction * np.where(group.alone, 1.0, group.below[-1] ** -2.0)
+        rate = np.minimum(rate, _rate(level, flows) * fraction)
+    return rate
+
+
+def _congestion(
+    level: Links, group: Placement, machine: Machine, parameters: Parameters
+) -> Array | float:
+    """Fraction of a fabric's rate between two nodes that rings over more nodes get.
+
+    A rate that was measured on the fabric contains its congestion.
+    """
+    if level is not machine.levels[-1] or level.measured:
+        return 1.0
+    fraction: Array = np.maximum(group.nodes / 2, 1) ** -parameters.congestion_exponent
+    return fraction
+
+
+def latency_s(group: Placement, machine: Machine, parameters: Parameters) -> Array:
+    """Predict seconds of a collective in addition to its transfer; 0 for a single rank.
+
+    Ranks of one node: latency x n^exponent. Each further doubling of nodes adds two messages over
+    the fabric, up and down a tree.
+    """
+    inside = np.maximum(group.below[-1], 2) ** parameters.latency_exponent
+    across = 2 * machine.levels[-1].latency_s * np.log2(group.nodes)
+    return np.where(group.ranks > 1, parameters.collective_latency_s * inside + across, 0.0)
+
+
+def message_s(size_bytes: Array | float, flows: Flows, machine: Machine) -> Array:
+    """Predict seconds of the slowest of simultaneous messages, without the receiver's `hop_s`.
+
+    Messages that leave or enter one vertex share its link in each direction.
+    """
+    rate: Array = np.array(np.inf)
+    latency: Array = np.zeros(())
+    for level, crossing in zip(machine.levels, flows, strict=True):
+        rate = np.minimum(rate, _rate(level, crossing))
+        latency = latency + np.where(crossing > 0, level.latency_s, 0.0)
+    time: Array = size_bytes / rate + latency
+    return time
+
+
+def _rate(level: Links, flows: Array) -> Array:
+    """Bytes per second of one of `flows` transfers over a link; infinite without any."""
+    with np.errstate(divide="ignore"):
+        return np.divide(level.bytes_per_s, flows)
