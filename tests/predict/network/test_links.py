@@ -10,7 +10,6 @@ from repro.catalog.systems.clusters import cluster
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
 from repro.paths import PUBLISHED
-from repro.predict.calibration.calibrating import fit_ring
 from repro.predict.calibration.link_fitting import (
     calibrate_links,
     errors_by_size,
@@ -18,6 +17,7 @@ from repro.predict.calibration.link_fitting import (
     write_links,
 )
 from repro.predict.calibration.rows import read_collectives, read_rows
+from repro.predict.calibration.step_fitting import fit_ring
 from repro.predict.calibration.validation import best_constant_mape_pct
 from repro.predict.network.link_prediction import predict_collective
 from repro.predict.network.links import (
@@ -312,7 +312,9 @@ def test_what_cannot_be_predicted_is_one_line(changed: dict[str, object], proble
 
 
 def test_too_few_rows_to_calibrate_are_refused(published: pd.DataFrame) -> None:
-    with pytest.raises(ReproError, match=r"one log: no row says how far off a '.+' is"):
+    with pytest.raises(
+        ReproError, match=r"one log: no held-out row shows the error of '.+'; fix: add"
+    ):
         calibrate_links(published[published.gpu == "GB10 (DGX Spark)"], "one log")
 
 

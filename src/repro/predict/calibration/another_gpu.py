@@ -5,7 +5,6 @@ import pandas as pd
 import xarray as xr
 
 from repro.catalog.systems.clusters import Cluster
-from repro.predict.calibration.fitting import fit, predicted_times_s
 from repro.predict.calibration.one_gpu_rows import (
     ONE_GPU,
     by_row,
@@ -15,6 +14,7 @@ from repro.predict.calibration.one_gpu_rows import (
     measured_cells,
     rows_of_cells,
 )
+from repro.predict.calibration.step_fitting import fit, predicted_times_s
 from repro.predict.parameters import calibration
 
 # Of the time of the smallest micro batch, which the host's launches set.

@@ -15,7 +15,6 @@ import xarray as xr
 from repro.catalog.systems.clusters import Cluster
 from repro.catalog.systems.gpus import Gpu
 from repro.errors import ReproError
-from repro.predict.calibration.fitting import Fit, fit, predicted_times_s
 from repro.predict.calibration.one_gpu_rows import (
     ONE_GPU,
     OUT_OF_MEMORY,
@@ -24,6 +23,7 @@ from repro.predict.calibration.one_gpu_rows import (
     measured_cells,
     rows_of_cells,
 )
+from repro.predict.calibration.step_fitting import Fit, fit, predicted_times_s
 from repro.predict.memory import WIDTHS
 from repro.predict.parameters import Parameters, calibration
 from repro.predict.step.layers import TORCH_SOFTMAX
