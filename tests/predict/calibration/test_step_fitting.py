@@ -78,5 +78,6 @@ def test_errors_are_in_the_order_of_the_parts() -> None:
     table.loc[4, "inter_node_gbps_per_node"] = 1600.5
     parts = list(training_rows(table))
     errors = log_errors(parts, CALIBRATED)
+    assert errors.index.tolist() == [number for part in parts for number in part.index]
     assert errors[0] == pytest.approx(-1)
     assert errors.drop(0).to_numpy() == pytest.approx(0, abs=1e-3)

@@ -122,7 +122,7 @@ def held_out_errors(
     """
     errors = pd.Series(np.nan, index=groups.index)
     names = groups.dropna().unique()
-    # Short ones show no progress bar.
+    # Only a cross-validation of more than two seconds shows a progress bar.
     for name in tqdm(names, desc=f"cross-validation by {groups.name}", unit="group", delay=2):
         held = (groups == name).to_numpy()
         if not held.all():

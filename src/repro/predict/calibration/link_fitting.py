@@ -173,7 +173,7 @@ def _held_out(rows: pd.DataFrame, groups: pd.Series) -> pd.Series:
         try:
             return _log_errors(rows[held], _fit(rows[seen]))
         except ReproError:
-            # One node says nothing of several nodes, and the reverse.
+            # Rows on one node cannot predict several nodes, nor the reverse.
             return np.nan
 
     return held_out_errors(groups, errors_of_fit)

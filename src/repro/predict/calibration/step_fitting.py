@@ -27,7 +27,7 @@ from repro.predict.step.iteration import predict_phases
 from repro.predict.step.quantities import iteration_times_s
 from repro.predict.workload import Array
 
-# Priors allow a factor of 1.5 to 3 either way. Those of efficiencies are narrower, because large
+# Priors allow a factor of 1.5 to 3 either way. Efficiencies have narrower ones, because large
 # kernels are near their limit in all published benchmarks.
 PRIORS: Mapping[str, Prior] = {
     "gemm_efficiency": Prior(0.85, 0.1),
@@ -55,7 +55,7 @@ PRIORS: Mapping[str, Prior] = {
 }
 
 
-# Bytes from which the latency of an all-reduce is small beside its transfer.
+# Bytes from which the latency of an all-reduce is small compared with its transfer.
 _LARGE_BYTES = 64e6
 
 
