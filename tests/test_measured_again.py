@@ -83,7 +83,7 @@ def test_what_decides_no_measurement_invalidates_none(project: Path) -> None:
         "src/repro/figures/disk.py",
         "src/repro/claims/shown/table.py",
         "src/repro/predict/explore/jobs/plans.py",
-        "src/repro/predict/calibration/fitting.py",
+        "src/repro/predict/calibration/step_fitting.py",
         "src/repro/predict/step/layers.py",
         "src/repro/launch/nodes/step.py",
         "src/repro/launch/journal.py",

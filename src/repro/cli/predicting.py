@@ -234,11 +234,11 @@ def calibrate(
     GPUs are fitted to training runs, links to collectives, and all other parts
     to published measurements.
     """
-    from repro.predict.calibration.calibrating import calibrate, write_calibration
     from repro.predict.calibration.fused_fitting import calibrate_fused, write_fused
     from repro.predict.calibration.link_fitting import calibrate_links, write_links
-    from repro.predict.calibration.operator_fitting import fit_operators, write_operators
+    from repro.predict.calibration.operator_fitting import calibrate_operators, write_operators
     from repro.predict.calibration.serving_fitting import calibrate_serving, write_serving
+    from repro.predict.calibration.step_fitting import calibrate_step, write_step
     from repro.predict.fused.parameters import FUSED
     from repro.predict.network.links import LINKS
     from repro.predict.operators.measured import OPERATORS
@@ -258,9 +258,9 @@ def calibrate(
     write_links(calibrate_links(collectives, sources), params_path(LINKS))
     if log:
         return
-    value = calibrate(runs, collectives, f"{training.name}, {sources}")
-    write_calibration(value, params_path(f"{CALIBRATIONS.name}/{name}.yaml"))
-    write_operators(fit_operators(), params_path(OPERATORS))
+    value = calibrate_step(runs, collectives, f"{training.name}, {sources}")
+    write_step(value, params_path(f"{CALIBRATIONS.name}/{name}.yaml"))
+    write_operators(calibrate_operators(), params_path(OPERATORS))
     modern = PUBLISHED / "training_modern.csv"
     write_fused(calibrate_fused(read_rows(modern), modern.name), params_path(FUSED))
     served = PUBLISHED / "inference_a100_fastertransformer.csv"

@@ -7,7 +7,7 @@ import pytest
 from examples import IDEAL, rows
 
 from repro.catalog.systems.clusters import cluster
-from repro.predict.calibration.calibrating import residuals_of
+from repro.predict.calibration.fit import residuals_of
 from repro.predict.calibration.interval import ALONE, BETWEEN_NODES, TENSOR_PARALLEL, half_width
 from repro.predict.parameters import Calibration, Residuals, calibration
 from repro.predict.workload import Array, Plan
@@ -50,7 +50,7 @@ def test_runs_between_nodes_have_residuals_of_their_own() -> None:
 def test_of_few_groups_the_next_one_may_differ_more() -> None:
     """Student's t of two degrees of freedom is 2.92 where a normal distribution has 1.645."""
     errors = np.linspace(-0.1, 0.1, 101)
-    rows_alone, three_groups = residuals_of(errors), residuals_of(errors, 3)
+    rows_alone, three_groups = residuals_of(errors), residuals_of(errors, groups=3)
     assert rows_alone.half_width == pytest.approx(0.09)
     assert three_groups.half_width == pytest.approx(0.09 * 2.920 / 1.645, rel=1e-3)
     assert three_groups.mape_pct == rows_alone.mape_pct

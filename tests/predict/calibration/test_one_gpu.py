@@ -14,7 +14,6 @@ from repro.catalog.studies.selection import select
 from repro.catalog.systems.clusters import cluster
 from repro.errors import ReproError
 from repro.predict.calibration.another_gpu import carried_over, carried_summary
-from repro.predict.calibration.calibrating import calibrate
 from repro.predict.calibration.one_gpu import (
     FITTED,
     HELD_OUT,
@@ -25,6 +24,7 @@ from repro.predict.calibration.one_gpu import (
     summary,
 )
 from repro.predict.calibration.one_gpu_rows import ONE_GPU, OUT_OF_MEMORY, calibration_rows
+from repro.predict.calibration.step_fitting import calibrate_step
 from repro.predict.explore.experiments.predicted import predict_experiment
 from repro.predict.tables.collectives import read_collectives
 from repro.predict.tables.reading import read_rows
@@ -140,7 +140,7 @@ def test_repro_calibrate_takes_the_rows_of_a_gpu_that_was_never_calibrated(
     calibration_rows(few, CLUSTER).to_csv(path, index=False)
     rows = read_rows(path)
     assert len(rows) == 8 and set(rows.timed) == {"computing", "optimizer"}
-    value = calibrate(rows, read_collectives([], "", "")[0], "made up")
+    value = calibrate_step(rows, read_collectives([], "", "")[0], "made up")
     assert value.gpu == CLUSTER.gpu != "a100-sxm-80gb"
     assert value.parameters.host_layer_s == pytest.approx(TRUTH.host_layer_s, rel=0.1)
 
@@ -224,7 +224,7 @@ def test_an_h200_is_met_on_the_half_that_no_fit_has_seen() -> None:
 def test_calibrating_takes_two_models(measured: xr.Dataset) -> None:
     rows = calibration_rows(measured.sel(model=["bert-large"], micro_batch_size=[1, 2]), CLUSTER)
     with pytest.raises(ReproError, match="all runs are of one model"):
-        calibrate(rows, read_collectives([], "", "")[0], "made up")
+        calibrate_step(rows, read_collectives([], "", "")[0], "made up")
 
 
 def test_what_is_fitted_to_one_gpu_carries_over_to_another() -> None:

@@ -6,8 +6,8 @@ A changed term or calibration changes some of them: look at which, and pin what 
 import pytest
 
 from repro.paths import PUBLISHED
-from repro.predict.calibration.fitting import cross_validate
 from repro.predict.calibration.interval import ALONE, BETWEEN_NODES, TENSOR_PARALLEL
+from repro.predict.calibration.step_fitting import cross_validate
 from repro.predict.calibration.validation import validate
 from repro.predict.fused.parameters import read_fused
 from repro.predict.parameters import calibration

@@ -10,13 +10,13 @@ from repro.catalog.systems.clusters import cluster
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
 from repro.paths import PUBLISHED, find
-from repro.predict.calibration.calibrating import fit_ring
 from repro.predict.calibration.link_fitting import (
     calibrate_links,
     errors_by_size,
     line_errors_by_size,
     write_links,
 )
+from repro.predict.calibration.step_fitting import fit_ring
 from repro.predict.calibration.validation import best_constant_mape_pct
 from repro.predict.network.links import (
     LINKS,
@@ -313,7 +313,9 @@ def test_what_cannot_be_predicted_is_one_line(changed: dict[str, object], proble
 
 
 def test_too_few_rows_to_calibrate_are_refused(published: pd.DataFrame) -> None:
-    with pytest.raises(ReproError, match=r"one log: no row says how far off a '.+' is"):
+    with pytest.raises(
+        ReproError, match=r"one log: no held-out row shows the error of '.+'; fix: add"
+    ):
         calibrate_links(published[published.gpu == "GB10 (DGX Spark)"], "one log")
 
 

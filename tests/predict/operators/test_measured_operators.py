@@ -6,7 +6,7 @@ import pytest
 
 from repro.catalog.systems.gpus import gpu
 from repro.errors import ReproError
-from repro.predict.calibration.operator_fitting import fit_costs, held_out_errors
+from repro.predict.calibration.operator_fitting import cross_validate, fit_costs
 from repro.predict.operators.measured import (
     KINDS,
     costs_alone_s,
@@ -33,7 +33,7 @@ def test_each_kind_was_measured_on_three_generations() -> None:
 def test_shapes_that_no_fit_has_seen_are_met(kind: str, most_pct: float) -> None:
     rows = measured_rows(kind, "h100-sxm-80gb")
     rows = rows[rows.dtype == "bf16"]
-    errors = held_out_errors(kind, rows)
+    errors = cross_validate(kind, rows)
     found = operator_costs(kind, gpu("h100-sxm-80gb"), "bf16")
     assert 100 * np.abs(np.expm1(errors)).mean() == pytest.approx(found.held_out_mape_pct, rel=0.02)
     assert found.held_out_mape_pct < most_pct

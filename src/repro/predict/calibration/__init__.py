@@ -1,1 +1,1 @@
-"""Measurements as rows, fits to them, intervals, and validation."""
+"""Measurements as rows, fits to them, intervals of predictions, and validation."""

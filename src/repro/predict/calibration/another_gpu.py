@@ -1,11 +1,10 @@
-"""From one GPU to another: calibrated on one's measurements, and judged on the other's."""
+"""Predictions of one GPU by parameters fitted to another one."""
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
 from repro.catalog.systems.clusters import Cluster
-from repro.predict.calibration.fitting import fit, predicted_times_s
 from repro.predict.calibration.one_gpu_rows import (
     ONE_GPU,
     by_row,
@@ -15,31 +14,38 @@ from repro.predict.calibration.one_gpu_rows import (
     measured_cells,
     rows_of_cells,
 )
+from repro.predict.calibration.step_fitting import fit, predicted_times_s
 from repro.predict.parameters import calibration
 
-# Of the time of the smallest micro batch, which the host's launches set.
+# The host's launches decide the time of the smallest micro batch. The GPU decides times that are
+# longer by this factor.
 _GPU_BOUND = 1.5
 
 
 def carried_over(
     fitted_to: xr.Dataset, fitted_on: Cluster, judged: xr.Dataset, judged_on: Cluster
 ) -> pd.DataFrame:
-    """Fit the model to all measurements of one GPU, and predict another's by its data sheet.
+    """Fit the model to all measurements of one GPU, and predict another GPU by its data sheet.
 
-    What the host takes for launches is fitted too, but is the machine's and not the GPU's. Where an
-    iteration takes more than `_GPU_BOUND` times that of the smallest micro batch, the GPU is what
-    takes long.
+    The fit includes the host's launch times, which belong to the machine and not to the GPU.
+
+    Parameters
+    ----------
+    fitted_to, judged
+        Measurements of the two GPUs (`repro.results.schema`).
+    fitted_on, judged_on
+        Clusters with these GPUs.
 
     Returns
     -------
     DataFrame
         A row per model and micro batch that ran: model, micro_batch_size, measured_s, predicted_s,
-        error_pct and gpu_bound.
+        error_pct, and gpu_bound, whether the GPU and not the host decides the time.
 
     Raises
     ------
     ReproError
-        Nothing ran on one GPU, or it was another GPU than its cluster's.
+        Nothing ran on one GPU, or the GPU is not that of its cluster.
     """
     check_device(judged, judged_on.device)
     before = calibration(fitted_on.calibration).parameters
@@ -56,18 +62,16 @@ def carried_over(
 
 
 def carried_summary(carried: pd.DataFrame) -> pd.DataFrame:
-    """Median and largest absolute error of `carried_over`.
+    """Summarize the absolute errors of `carried_over`.
 
     Returns
     -------
     DataFrame
-        Indexed by gpu_bound: cells, median_pct and largest_pct.
+        Indexed by gpu_bound: number of cells, median_pct and largest_pct.
     """
-    absolute = carried.error_pct.abs().groupby(carried.gpu_bound)
-    return pd.DataFrame(
-        {
-            "cells": absolute.size(),
-            "median_pct": absolute.median(),
-            "largest_pct": absolute.max(),
-        }
+    return (
+        carried.assign(absolute_pct=carried.error_pct.abs())
+        .groupby("gpu_bound")
+        .absolute_pct.agg(["size", "median", "max"])
+        .set_axis(["cells", "median_pct", "largest_pct"], axis=1)
     )

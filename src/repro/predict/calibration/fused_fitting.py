@@ -1,4 +1,4 @@
-"""Fit the model of fused steps to published runs; judge it on models that a fit has not seen."""
+"""Calibration of the fused model to published runs, with one model held out at a time."""
 
 from collections.abc import Mapping
 from datetime import date
@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
-from tqdm import tqdm
 
 from repro.atomic import replace_text
 from repro.catalog.systems.gpus import find_gpu_name
-from repro.predict.calibration.calibrating import residuals_of
-from repro.predict.calibration.link_fitting import rounded
-from repro.predict.calibration.robust import most_probable
+from repro.predict.calibration.fit import (
+    group_weights,
+    held_out_errors,
+    most_probable,
+    residuals_of,
+    yaml_text,
+)
 from repro.predict.fused.iteration import iteration_times_s
 from repro.predict.fused.parameters import (
     KINDS,
@@ -28,7 +30,7 @@ from repro.predict.tables.fused_training import read_runs
 from repro.predict.workload import Array
 
 PRIORS: Mapping[str, Prior] = {
-    # Products in bursts draw more power than a GPU may for long.
+    # Matmuls in bursts draw more power than a GPU may draw for long.
     "sustained ampere bf16": Prior(0.9, 0.1),
     "sustained hopper bf16": Prior(0.85, 0.1),
     "sustained hopper fp8": Prior(0.8, 0.15),
@@ -41,7 +43,7 @@ PRIORS: Mapping[str, Prior] = {
     "attention flash2 hopper": Prior(0.55, 0.2),
     "attention vendor hopper": Prior(1.0, 0.1),
     "attention vendor blackwell": Prior(1.0, 0.15),
-    # The same paper: 0.7 to 0.8 of the forward pass's rate.
+    # The same paper: the backward pass reaches 0.7 to 0.8 of the forward pass's rate.
     "attention_backward": Prior(0.75, 0.1),
     "memory_efficiency": Prior(0.85, 0.07),
     "traffic megatron-core": Prior(1.0, 0.2),
@@ -49,19 +51,19 @@ PRIORS: Mapping[str, Prior] = {
     "traffic maxtext": Prior(1.0, 0.3),
     "link_efficiency": Prior(0.8, 0.07),
     "fabric_efficiency": Prior(0.9, 0.07),
-    # 16 to 20 of 108 to 148 (NCCL's channels, userbuffers' copies).
+    # NCCL's channels and the copies of userbuffers take 16 to 20 of 108 to 148 multiprocessors.
     "reserved": Prior(0.13, 0.3),
     "launch_s": Prior(5e-6, 0.3),
     "exchange megatron-core": Prior(5e-5, 0.7),
     "exchange megatron-core-2024": Prior(5e-4, 1.0),
-    # All ranks send to all others at the same time, in small pieces.
+    # All ranks send small messages to all others at the same time.
     "exchange_efficiency": Prior(0.6, 0.3),
     "straggler_fraction": Prior(0.002, 1.0),
 }
 
 
 def parameters_of(values: Mapping[str, float]) -> FusedParameters:
-    """Parameters by the names of `PRIORS`."""
+    """Return parameters from values by the names of `PRIORS`."""
     nested: dict[str, Any] = {}
     for name, value in values.items():
         field, _, rest = name.partition(" ")
@@ -73,39 +75,43 @@ def parameters_of(values: Mapping[str, float]) -> FusedParameters:
 
 
 def fit(run: Run, measured_s: Array, weights: Array) -> FusedParameters:
-    """The most probable parameters, by least squares over logarithms."""
+    """Fit parameters to iteration times of runs."""
     found = most_probable(
         lambda values: np.log(iteration_times_s(run, parameters_of(values)) / measured_s),
-        weights,
         PRIORS,
+        weights,
         diff_step=1e-3,
     )
     return parameters_of(found.values)
 
 
 def model_weights(table: pd.DataFrame) -> Array:
-    """Re-measurements of one configuration weigh as one, and a model's rows as their root."""
+    """Return weights of runs, 1 on average: a model counts as the root of its configurations.
+
+    Runs of one `dup_group` repeat one configuration.
+    """
     groups = table["dup_group"] if "dup_group" in table.columns else table.index.to_series()
-    alike = table.groupby(groups)["gpus"].transform("size").to_numpy(dtype=float)
-    of_model = (1 / pd.Series(alike, index=table.index)).groupby(table["model"]).transform("sum")
-    weights = 1 / alike / np.sqrt(of_model.to_numpy(dtype=float))
+    copies = groups.groupby(groups).transform("size").to_numpy(dtype=float)
+    weights = group_weights(table["model"], copies)
     relative: Array = weights / weights.mean()
     return relative
 
 
 def cross_validate(table: pd.DataFrame, by: pd.Series) -> Array:
-    """ln(predicted / measured) of every row, by fits that have seen no row of its group."""
-    run, measured = read_runs(table), table.iteration_time_s.to_numpy(dtype=float)
-    weights, errors = model_weights(table), np.full(len(table), np.nan)
-    for group in tqdm(by.unique(), desc=f"cross-validation by {by.name}", unit="group"):
-        held = (by == group).to_numpy()
-        fitted = fit(run.rows(~held), measured[~held], weights[~held])
-        errors[held] = np.log(iteration_times_s(run.rows(held), fitted) / measured[held])
-    return errors
+    """Return ln(predicted / measured) of every run by a fit without its group."""
+    run, measured_s = read_runs(table), table.iteration_time_s.to_numpy(dtype=float)
+    weights = model_weights(table)
+
+    def errors_of_fit(seen: Array, held: Array) -> Array:
+        fitted = fit(run.rows(seen), measured_s[seen], weights[seen])
+        errors: Array = np.log(iteration_times_s(run.rows(held), fitted) / measured_s[held])
+        return errors
+
+    return held_out_errors(by, errors_of_fit).to_numpy()
 
 
 def calibrate_fused(table: pd.DataFrame, source: str) -> FusedCalibration:
-    """Fit published runs, and hold out one model after the other for the residuals."""
+    """Fit parameters to published runs; residuals are of held-out models."""
     run = read_runs(table)
     errors, of_kind = cross_validate(table, table["model"]), kinds(run)
     return FusedCalibration(
@@ -120,7 +126,6 @@ def calibrate_fused(table: pd.DataFrame, source: str) -> FusedCalibration:
 
 
 def write_fused(value: FusedCalibration, path: Path) -> None:
-    """Write a calibration as YAML with numbers of four digits."""
-    lines = "# Written by `repro calibrate`; what each is: repro.predict.fused.parameters.\n"
-    text = yaml.safe_dump(rounded(value.model_dump(mode="json")), sort_keys=False)
-    replace_text(path, lines + text)
+    """Write a calibration as YAML, atomically."""
+    header = "# Written by `repro calibrate`; what each is: repro.predict.fused.parameters.\n"
+    replace_text(path, header + yaml_text(value))

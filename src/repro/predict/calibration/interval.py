@@ -1,6 +1,6 @@
-"""How sure a prediction is: what calibration leaves open, and what the model itself gets wrong.
+"""Uncertainty of predictions: half widths of intervals, and draws of parameters.
 
-As the half width of an interval, or as draws of the parameters.
+It has two causes: measurements leave parameters uncertain, and the model itself is inexact.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ DEVIATIONS = 1.645
 _STEP = 0.01
 _DRAWS = 300
 
-# What computing takes its time from: the GPU, and the host.
+# Parameters that decide how fast the GPU and the host are.
 _RATES = (
     "gemm_efficiency",
     "attention_gemm_efficiency",
@@ -41,23 +41,23 @@ BETWEEN_NODES = "between nodes"
 
 
 def transfer_half_width(calibrated: Calibration, cluster: Cluster) -> float:
-    """What a calibration made on another GPU adds to the half width."""
+    """Return the half width that a calibration on another GPU than the cluster's adds."""
     return 0.0 if cluster.gpu == calibrated.gpu else TRANSFER
 
 
 def half_width(
     w: Workload, cluster: Cluster, calibrated: Calibration, protocol: Protocol | None = None
 ) -> Array:
-    """Half of the 90 % interval of ln(iteration time).
+    """Return half of the 90 % interval of ln(iteration time).
 
-    The quantile of the cross-validated residuals of the row's regime, and in quadrature the
-    parameters' covariance and the half width of a measured network, carried through the model by
-    differences.
+    Three parts add in quadrature: the cross-validated residuals of the row's regime, the covariance
+    of parameters, and the half width of a measured network. The model's differences carry the last
+    two over to times.
 
     Returns
     -------
     Array
-        x, for an interval from time / e^x to time e^x.
+        x, for an interval from time / e^x to time * e^x.
     """
     parallel, alone = (calibrated.residuals[name].half_width for name in (TENSOR_PARALLEL, ALONE))
     quantile = np.where(w.tensor_parallel > 1, parallel, alone)
@@ -88,11 +88,10 @@ def half_width(
 
 
 def draw_parameters(calibrated: Calibration, cluster: Cluster) -> Parameters:
-    """Parameters with a column of values each, drawn from their distribution.
+    """Draw parameters from their distribution, as a column of values each.
 
-    Their covariance, and one factor on all computing by the cross-validated residuals, wider on a
-    GPU that was not calibrated. Where the cluster names a measured network, one error of all
-    collectives there.
+    One more factor applies to all computing. It varies by the cross-validated residuals, more on a
+    GPU that was not calibrated. A measured network adds one error for all its collectives.
     """
     generator = np.random.default_rng(0)
     centre = np.log([getattr(calibrated.parameters, name) for name in calibrated.fitted])
@@ -108,13 +107,13 @@ def draw_parameters(calibrated: Calibration, cluster: Cluster) -> Parameters:
 
 
 def without_columns(parameters: Parameters) -> Parameters:
-    """Drawn parameters as plain rows of values, for a plan whose fields have no axis."""
+    """Flatten drawn parameters to rows, for a plan whose fields have no axis."""
     drawn = {name: np.ravel(value) for name, value in parameters if np.ndim(value)}
     return parameters.model_copy(update=drawn)
 
 
 def slower(parameters: Parameters, gpu: Any, host: Any) -> Parameters:
-    """Parameters with which the GPU takes `gpu` times as long and the host `host` times."""
+    """Return parameters by which the GPU takes `gpu` times as long and the host `host` times."""
     changed = {name: getattr(parameters, name) / gpu for name in _RATES}
     changed["kernel_s"] = parameters.kernel_s * gpu
     changed |= {name: getattr(parameters, name) * host for name in _HOST}

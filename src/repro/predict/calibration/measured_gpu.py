@@ -1,4 +1,4 @@
-"""What was measured of a GPU by itself (`repro gpu`), beside what the model says of it."""
+"""Comparison of predictions with measurements of one GPU (`repro gpu`)."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -18,23 +18,23 @@ from repro.predict.serving.served import Engine, served
 from repro.predict.workload import Array
 from repro.results.measured import measured_on
 
-# Shorter ones are mostly start and end of a kernel.
+# Operators shorter than this are mostly start and end of a kernel.
 _LONG_US = 20.0
 
 
 def operator_errors(measured: xr.Dataset) -> pd.DataFrame:
-    """Operators that ran, beside what is predicted of the GPU from published ones of another.
+    """Compare measured operators with predictions from published ones of another GPU.
 
     Parameters
     ----------
     measured : Dataset
-        By `repro.experiments.machine.gpu.measure_gpu_operators`.
+        Result of `repro.experiments.machine.gpu.measure_gpu_operators`.
 
     Returns
     -------
     DataFrame
-        A row per operator with its kind, variant and axes; measured_us, the median of repeats;
-        predicted_us; error_pct; and published_us of the other GPU.
+        A row per operator: kind, variant, axes, measured_us (median of repeats), predicted_us,
+        error_pct, and published_us of the other GPU.
     """
     device, rows = gpu(measured_on(measured)), measured.drop_vars("time_s").to_dataframe()
     rows["measured_us"] = 1e6 * measured["time_s"].median("repeat").values
@@ -53,18 +53,18 @@ def _operator_s(kind: str, variant: str, rows: pd.DataFrame, device: Gpu) -> Arr
 
 
 def operator_summary(errors: pd.DataFrame) -> pd.DataFrame:
-    """Mean absolute error, and that of operators longer than 20 microseconds.
+    """Summarize errors of all operators, and of those longer than 20 microseconds.
 
     Parameters
     ----------
     errors : DataFrame
-        `operator_errors` of some GPUs (`repro.results.measured.by_gpu`).
+        Result of `operator_errors` for some GPUs (`repro.results.measured.by_gpu`).
 
     Returns
     -------
     DataFrame
-        Indexed by gpu, kind and variant: operators, mape_pct; long_operators, long_mape_pct and
-        long_median_pct, which has a sign.
+        Indexed by gpu, kind and variant: operators and mape_pct of all; long_operators,
+        long_mape_pct and long_median_pct (signed) of the long ones.
     """
     rows = {}
     for name, found in errors.groupby(["gpu", "kind", "variant"]):
@@ -81,12 +81,12 @@ def operator_summary(errors: pd.DataFrame) -> pd.DataFrame:
 
 
 def memory_rates(measured: xr.Dataset) -> pd.DataFrame:
-    """Bytes per second of additions, by what they move.
+    """Return the memory rate of additions by the bytes that they move.
 
     Returns
     -------
     DataFrame
-        moved_bytes, measured_us and gbytes_per_s.
+        Columns moved_bytes, measured_us and gbytes_per_s (1e9 B/s).
     """
     added = measured.isel(row=np.flatnonzero(measured["kind"].values == "addition"))
     moved = added["moved_bytes"].values
@@ -97,20 +97,26 @@ def memory_rates(measured: xr.Dataset) -> pd.DataFrame:
 
 
 def sustained_rates(measured: xr.Dataset) -> pd.DataFrame:
-    """What products without a pause keep of the rate that they begin with.
+    """Compare the sustained rate of matmuls without a pause with their first rate.
 
     Parameters
     ----------
     measured : Dataset
-        By `repro.experiments.machine.gpu.measure_gpu_sustained`.
+        Result of `repro.experiments.machine.gpu.measure_gpu_sustained`.
 
     Returns
     -------
     DataFrame
-        A row per product: variant, m, n, k; burst_tflops, of the first 20 ms behind a rest;
-        sustained_tflops, of the median replay in the last half; kept, of both; fitted, what the
-        model takes of its generation and precision, fitted to training runs; and the power_w and
-        clock_mhz of the last half.
+        A row per matmul (variant, m, n, k):
+
+        burst_tflops
+            Rate of the first 20 ms after a pause.
+        sustained_tflops, power_w, clock_mhz
+            Medians of the replays in the last half of the time.
+        kept
+            Ratio of the two rates.
+        fitted
+            The same ratio as fitted to training runs of the GPU's generation and precision.
     """
     generation = gpu(measured_on(measured)).generation
     known = read_fused().parameters.sustained
@@ -132,19 +138,24 @@ def sustained_rates(measured: xr.Dataset) -> pd.DataFrame:
 
 
 def decoding_errors(measured: xr.Dataset) -> pd.DataFrame:
-    """Decoders' passes as CUDA graphs, beside the sum of what is predicted of their operators.
+    """Compare decoders' forward passes as CUDA graphs with the sum of their predicted operators.
 
     Parameters
     ----------
     measured : Dataset
-        By `repro.experiments.machine.gpu_decoding.measure_gpu_decoding`.
+        Result of `repro.experiments.machine.gpu_decoding.measure_gpu_decoding`.
 
     Returns
     -------
     DataFrame
-        A row per pass: model, weights (their precision), phase (`token` or `prompt`), batch, tokens
-        (cached or of a prompt), measured_ms (medians of repeats), host_ms (the same, launched by
-        the host one operator after another), predicted_ms and error_pct.
+        A row per pass:
+
+        model, weights, phase, batch, tokens
+            Weights by precision, phase `token` or `prompt`, tokens in the cache or the prompt.
+        measured_ms, host_ms
+            Medians of repeats, as a CUDA graph and with each operator launched by the host.
+        predicted_ms, error_pct
+            Prediction for the CUDA graph.
     """
     parts = []
     for table, on, predicted in _passes(measured.median("repeat"), "launch"):
@@ -155,12 +166,12 @@ def decoding_errors(measured: xr.Dataset) -> pd.DataFrame:
 
 
 def decoding_parts(measured: xr.Dataset) -> pd.DataFrame:
-    """What kernels of decoders' passes do, beside what is predicted of the same work.
+    """Compare the kernels of decoders' forward passes with predictions of the same work.
 
     Parameters
     ----------
     measured : Dataset
-        By `repro.experiments.machine.gpu_decoding.measure_gpu_decoding_parts`.
+        Result of `repro.experiments.machine.gpu_decoding.measure_gpu_decoding_parts`.
 
     Returns
     -------
@@ -182,7 +193,7 @@ def decoding_parts(measured: xr.Dataset) -> pd.DataFrame:
 
 
 def _part(predicted: Part) -> str:
-    """What `measure_gpu_decoding_parts` calls it."""
+    """Return the name of a predicted part in `measure_gpu_decoding_parts`."""
     if predicted.kind == "product":
         return "products"
     if predicted.kind == "elements":
@@ -191,13 +202,13 @@ def _part(predicted: Part) -> str:
 
 
 def decoding_summary(errors: pd.DataFrame) -> pd.DataFrame:
-    """Mean and largest absolute error of `decoding_errors` of some GPUs.
+    """Summarize `decoding_errors` of some GPUs.
 
     Returns
     -------
     DataFrame
-        Indexed by gpu, model, weights and phase: passes, mean_pct, largest_pct, and median_pct,
-        which has a sign.
+        Indexed by gpu, model, weights and phase: passes, mean_pct and largest_pct of absolute
+        errors, and median_pct (signed).
     """
     of = ["gpu", "model", "weights", "phase"]
     errors = errors.assign(absolute_pct=errors.error_pct.abs())
@@ -210,8 +221,10 @@ def decoding_summary(errors: pd.DataFrame) -> pd.DataFrame:
 
 
 def _passes(measured: xr.Dataset, along: str) -> Iterator[tuple[pd.DataFrame, Engine, list[Part]]]:
-    """Milliseconds of passes, a column for each of a dimension, with the operators that are
-    predicted of them on the GPU."""
+    """Yield milliseconds of forward passes, with the engine and predicted operators.
+
+    A table has one column for each value of the dimension `along`.
+    """
     device = gpu(measured_on(measured))
     for model, weights in product(measured["model"].values, measured["weights"].values):
         on = engine(device, str(weights), cache="bf16", stack="pytorch")

@@ -1,12 +1,11 @@
-"""One GPU: calibrated on one half of its measurements, and judged on the other.
+"""Calibration to one half of a GPU's measurements, compared with the other half.
 
-What is fitted are the parameters that one GPU shows (`ONE_GPU`), by the fitter and the priors of
-`repro.predict.calibration.fitting`; the others stay those of the cluster's calibration. Memory has
-no parameters: the memory model is compared as it is.
+The parameters that one GPU shows (`ONE_GPU`) are fitted as in
+`repro.predict.calibration.step_fitting`. All others keep their values of the cluster's calibration.
+The memory model has no parameters to fit.
 """
 
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -15,7 +14,6 @@ import xarray as xr
 from repro.catalog.systems.clusters import Cluster
 from repro.catalog.systems.gpus import Gpu
 from repro.errors import ReproError
-from repro.predict.calibration.fitting import Fit, fit, predicted_times_s
 from repro.predict.calibration.one_gpu_rows import (
     ONE_GPU,
     OUT_OF_MEMORY,
@@ -24,6 +22,7 @@ from repro.predict.calibration.one_gpu_rows import (
     measured_cells,
     rows_of_cells,
 )
+from repro.predict.calibration.step_fitting import Fit, fit, predicted_times_s
 from repro.predict.memory import WIDTHS
 from repro.predict.parameters import Parameters, calibration
 from repro.predict.step.layers import TORCH_SOFTMAX
@@ -35,7 +34,7 @@ FITTED, HELD_OUT = "fitted", "held out"
 
 @dataclass(frozen=True)
 class Comparison:
-    """A GPU's measurements beside what the model says of them.
+    """Measurements of a GPU and predictions of them.
 
     Attributes
     ----------
@@ -43,30 +42,29 @@ class Comparison:
         A row per model and micro batch that was tried:
 
         model, micro_batch_size
-            What was run.
+            The configuration.
         half
             `FITTED`, `HELD_OUT` or, without times, `OUT_OF_MEMORY`.
         measured_s, low_s, high_s
             Forward and backward computing of an iteration, and its 95 % interval over iterations.
         predicted_s, error_pct
-            With the parameters fitted to one half, and how far it is off.
+            Prediction with the parameters fitted to one half, and its error.
         transferred_s, transferred_error_pct
-            The same before any fit, with the cluster's calibration, made on another GPU and with
-            Apex's fused softmax.
+            The same before any fit, with the cluster's calibration. It was made on another GPU and
+            with Apex's fused softmax.
         counted_s, counted_error_pct
-            The same with what torch's softmax moves instead (`TORCH_SOFTMAX`), which is the one
-            that ran.
+            The same with the traffic of PyTorch's softmax (`TORCH_SOFTMAX`), which ran here.
         optimizer_s, predicted_optimizer_s
             Adam's step.
         measured_peak_bytes, predicted_peak_bytes, memory_error_pct
-            The most memory that tensors took, without the framework's own; predicted without
-            dropout and with torch's softmax, as it ran.
+            Peak memory of tensors, without the framework's own. The prediction is for the software
+            that ran, without dropout and with PyTorch's softmax.
         predicted_full
-            Whether the memory model says that the GPU's memory is not enough.
+            Whether the predicted peak exceeds the GPU's memory.
     fit : Fit
-        Parameters, and the covariance of those in `ONE_GPU`.
+        Fitted parameters, and the covariance of those in `ONE_GPU`.
     before : Parameters
-        Those of the cluster's calibration.
+        Parameters of the cluster's calibration.
     """
 
     cells: pd.DataFrame
@@ -77,22 +75,22 @@ class Comparison:
 def compare_halves(measured: xr.Dataset, cluster: Cluster) -> Comparison:
     """Fit the model to every other micro batch of each model, and predict all.
 
-    The micro batches that a model ran with, in ascending order, go to the two halves in turns, so
-    that each half has small and large ones of every model; the second model begins with the other
-    half, and so on, so that each half has some of the smallest and some of the largest.
+    Micro batches of a model, in ascending order, go to the two halves alternately. Every other
+    model begins with the other half. Each half thus has small and large micro batches.
 
     Parameters
     ----------
     measured : Dataset
-        By the schema of `repro.results.schema`, with runs on one GPU; times of the first source
-        and protocol.
+        Measurements (`repro.results.schema`) with runs on one GPU. The first source and protocol
+        count.
     cluster : Cluster
-        One with the GPU that was measured. Its calibration gives what one GPU does not show.
+        A cluster with the measured GPU. Its calibration gives the parameters that are not fitted.
 
     Raises
     ------
     ReproError
-        Nothing ran on one GPU, it was another GPU, or a model ran with less than two micro batches.
+        Nothing ran on one GPU, the GPU is not the cluster's, or a model ran with a single micro
+        batch.
     """
     check_device(measured, cluster.device)
     cells = _with_halves(measured_cells(measured))
@@ -104,13 +102,13 @@ def compare_halves(measured: xr.Dataset, cluster: Cluster) -> Comparison:
 
 
 def summary(compared: Comparison) -> pd.DataFrame:
-    """Median and largest absolute error of either half, percent of what was measured.
+    """Summarize the absolute errors of either half, in percent of the measured value.
 
     Returns
     -------
     DataFrame
-        Indexed by quantity and half: number of cells, median_pct and largest_pct. `transferred` are
-        predictions before any fit, whose halves are no different.
+        Indexed by quantity and half: number of cells, median_pct and largest_pct. `transferred`
+        marks predictions before any fit.
     """
     quantities = {
         "forward + backward": "error_pct",
@@ -131,14 +129,14 @@ def summary(compared: Comparison) -> pd.DataFrame:
 
 
 def memory_limits(compared: Comparison) -> pd.DataFrame:
-    """The largest micro batch with which each model fits, measured and predicted.
+    """Return the largest micro batch of each model that fits into memory.
 
     Returns
     -------
     DataFrame
-        Indexed by model, among the micro batches that were tried: `measured` and `predicted`, the
-        largest that fits, `full`, the first one that was measured not to (missing: all did), and
-        `agrees`. Missing: none fits.
+        Indexed by model: `measured` and `predicted`, the largest tried micro batch that fits
+        (missing: none); `full`, the smallest that did not fit when measured (missing: all did);
+        `agrees`, whether the first two are equal.
     """
     limits = {
         name: {
@@ -153,13 +151,13 @@ def memory_limits(compared: Comparison) -> pd.DataFrame:
 
 
 def fitted_parameters(compared: Comparison) -> pd.DataFrame:
-    """What was fitted: its value in the cluster's calibration, on this GPU, and how sure that is.
+    """Return the fitted parameters, their values before the fit and their uncertainty.
 
     Returns
     -------
     DataFrame
-        Indexed by parameter: `before` and `fitted` in the units of `Parameters`, and
-        `deviation_pct`, one standard deviation of the latter.
+        Indexed by parameter: `before` (of the cluster's calibration) and `fitted` in the units of
+        `Parameters`, and `deviation_pct`, one standard deviation of `fitted`.
     """
     found = compared.fit
     return pd.DataFrame(
@@ -173,54 +171,57 @@ def fitted_parameters(compared: Comparison) -> pd.DataFrame:
 
 
 def _with_halves(cells: pd.DataFrame) -> pd.DataFrame:
-    """Deal the micro batches of each model to the two halves in turns."""
+    """Assign the micro batches of each model alternately to the two halves."""
     halves = cells.half.copy()
     for number, (name, ran) in enumerate(
         cells[cells.half != OUT_OF_MEMORY].groupby("model", sort=False)
     ):
         if len(ran) < 2:
             raise ReproError(
-                f"{name} ran with micro batch {ran.micro_batch_size.iloc[0]} only; to fit one half "
-                "and predict the other takes two or more: measure more of them"
+                f"{name} ran with micro batch {ran.micro_batch_size.iloc[0]} only; two halves take "
+                "two or more; fix: measure more micro batches"
             )
-        turns = (np.arange(len(ran)) + number) % 2
-        halves.loc[ran.index] = np.where(turns, HELD_OUT, FITTED)
+        odd = (np.arange(len(ran)) + number) % 2
+        halves.loc[ran.index] = np.where(odd, HELD_OUT, FITTED)
     return cells.assign(half=halves)
 
 
 def _with_predictions(
     cells: pd.DataFrame, rows: pd.DataFrame, fitted: Parameters, before: Parameters, gpu: Gpu
 ) -> pd.DataFrame:
-    ran = (cells.half != OUT_OF_MEMORY).to_numpy()
-    times = by_row(rows, lambda part: predicted_times_s(part, fitted))
-    computing, optimizer = np.split(times, 2)
     passes = before.attention_passes * TORCH_SOFTMAX
     counting = before.model_copy(update={"attention_passes": passes})
-    transferred, counted = (
-        by_row(rows, partial(predicted_times_s, parameters=one))[: len(cells)]
-        for one in (before, counting)
+
+    def times_s(parameters: Parameters) -> tuple[Array, Array]:
+        times = by_row(rows, lambda part: predicted_times_s(part, parameters))
+        # A configuration that does not run has no time.
+        computing, optimizer = np.where(cells.half != OUT_OF_MEMORY, np.split(times, 2), np.nan)
+        return computing, optimizer
+
+    (predicted_s, optimizer_s), (transferred_s, _), (counted_s, _) = map(
+        times_s, (fitted, before, counting)
     )
     peak = by_row(rows, lambda part: as_run_bytes(part.workload))[: len(cells)]
-    predicted = cells.assign(
-        # A configuration that does not run has no time.
-        predicted_s=np.where(ran, computing, np.nan),
-        predicted_optimizer_s=np.where(ran, optimizer, np.nan),
-        transferred_s=np.where(ran, transferred, np.nan),
-        counted_s=np.where(ran, counted, np.nan),
+    return cells.assign(
+        predicted_s=predicted_s,
+        predicted_optimizer_s=optimizer_s,
+        transferred_s=transferred_s,
+        counted_s=counted_s,
         predicted_peak_bytes=peak,
         predicted_full=peak > tensor_bytes(gpu),
-    )
-    return predicted.assign(
-        error_pct=100 * (predicted.predicted_s / cells.measured_s - 1),
-        transferred_error_pct=100 * (predicted.transferred_s / cells.measured_s - 1),
-        counted_error_pct=100 * (predicted.counted_s / cells.measured_s - 1),
+        error_pct=100 * (predicted_s / cells.measured_s - 1),
+        transferred_error_pct=100 * (transferred_s / cells.measured_s - 1),
+        counted_error_pct=100 * (counted_s / cells.measured_s - 1),
         memory_error_pct=100 * (peak / cells.measured_peak_bytes - 1),
     )
 
 
 def as_run_bytes(workload: Workload) -> Array:
-    """Bytes of tensors of a run here, at most: gradients in half precision, of which the
-    optimizer's step makes fp32 ones once activations are gone, no dropout, torch's softmax."""
+    """Return the peak bytes of tensors of a measured run, without dropout, with PyTorch's softmax.
+
+    Gradients have half precision. The optimizer's step copies them to fp32 after activations are
+    freed.
+    """
     widths = WIDTHS["half gradients"]
     held = memory(workload, widths=widths, dropout=False, torch_softmax=True)
     copied = WIDTHS["fp32"].gradient / widths.gradient * held.gradients
@@ -228,5 +229,5 @@ def as_run_bytes(workload: Workload) -> Array:
 
 
 def tensor_bytes(gpu: Gpu) -> float:
-    """What a GPU's memory has for tensors: all but what the framework takes."""
+    """Return the bytes of a GPU's memory for tensors, without those of the framework."""
     return gpu.memory_bytes - FRAMEWORK_BYTES

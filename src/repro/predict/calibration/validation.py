@@ -11,9 +11,9 @@ import pandas as pd
 from repro.catalog.models.volumes import training_flops
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
-from repro.predict.calibration.fitting import predicted_times_s
 from repro.predict.calibration.interval import half_width
 from repro.predict.calibration.link_fitting import errors_by_size, line_errors_by_size
+from repro.predict.calibration.step_fitting import predicted_times_s
 from repro.predict.fused.iteration import in_blocks_s
 from repro.predict.fused.parameters import half_width as fused_half_width
 from repro.predict.fused.parameters import read_fused
