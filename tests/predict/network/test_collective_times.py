@@ -34,14 +34,14 @@ def all_reduce_s(
     beside: Array | None = None,
 ) -> Array:
     group = strided(ranks, stride, machine, beside)
-    return topology_s("all_reduce", size, group, machine, parameters)
+    return topology_s("all_reduce", size, group, parameters)
 
 
 def half_all_reduce_s(
     size: Array, ranks: Array, stride: Array, machine: Machine, parameters: Parameters
 ) -> Array:
     found = [
-        topology_s(half, size, strided(ranks, stride, machine), machine, parameters)
+        topology_s(half, size, strided(ranks, stride, machine), parameters)
         for half in ("reduce_scatter", "all_gather")
     ]
     assert (found[0] == found[1]).all()
@@ -51,11 +51,11 @@ def half_all_reduce_s(
 def ring_bytes_per_s(
     ranks: Array, stride: Array, machine: Machine, parameters: Parameters
 ) -> Array:
-    return collectives.ring_bytes_per_s(strided(ranks, stride, machine), machine, parameters)
+    return collectives.ring_bytes_per_s(strided(ranks, stride, machine), parameters)
 
 
 def ring_latency_s(ranks: Array, stride: Array, machine: Machine, parameters: Parameters) -> Array:
-    return collectives.latency_s(strided(ranks, stride, machine), machine, parameters)
+    return collectives.latency_s(strided(ranks, stride, machine), parameters)
 
 
 def message_s(size: Array, stride: Array, ranks: Array, machine: Machine) -> Array:

@@ -111,7 +111,7 @@ def test_the_break_even_is_where_both_take_as_long(
         def wire_s(moved: Array) -> Array:
             if operation == "message":
                 return message_s(moved, neighbour_flows(np.ones(1), n, where), where)
-            return topology_s(operation, moved, strided(n, np.ones(1), where), where, IDEAL)
+            return topology_s(operation, moved, strided(n, np.ones(1), where), IDEAL)
 
         plain, encoded = wire_s(sizes), one.time_s(operation, sizes, n, wire_s)
         return float(np.log(encoded / plain)[0])

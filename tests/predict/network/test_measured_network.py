@@ -46,7 +46,7 @@ def by_network(collective: str, size: float, ranks: int, nodes: int) -> float:
 def test_measured_ranks_and_nodes_take_the_networks_time(collective: str) -> None:
     where = machine(big_red(), CALIBRATED)
     ranks, sizes = np.array([4.0, 8.0]), np.array([1e6, 7e8])
-    found = collective_s(collective, sizes, strided(ranks, np.ones(2), where), where, CALIBRATED)
+    found = collective_s(collective, sizes, strided(ranks, np.ones(2), where), CALIBRATED)
     wanted = [by_network(collective, 1e6, 4, 1), by_network(collective, 7e8, 8, 2)]
     assert found.tolist() == wanted
 
@@ -58,9 +58,9 @@ def test_elsewhere_and_in_shared_nodes_it_is_a_ring(collective: str) -> None:
     ranks, stride = np.array([2.0, 16.0, 8.0, 4.0]), np.array([1.0, 1.0, 2.0, 4.0])
     group = strided(ranks, stride, where)
     size = np.full(4, 7e8)
-    found = collective_s(collective, size, group, where, CALIBRATED)
-    assert found.tolist() == topology_s(collective, size, group, where, CALIBRATED).tolist()
-    one = collective_s(collective, size, strided(np.ones(4), stride, where), where, CALIBRATED)
+    found = collective_s(collective, size, group, CALIBRATED)
+    assert found.tolist() == topology_s(collective, size, group, CALIBRATED).tolist()
+    one = collective_s(collective, size, strided(np.ones(4), stride, where), CALIBRATED)
     assert one.tolist() == [0.0] * 4
 
 
@@ -99,7 +99,7 @@ def test_draws_spread_as_the_networks_residuals() -> None:
     drawn = draw_parameters(calibration(entry.calibration), entry)
     where = machine(entry, drawn)
     size, ranks = np.array([7e8]), np.array([8.0])
-    times = collective_s("all_reduce", size, strided(ranks, np.ones(1), where), where, drawn)
+    times = collective_s("all_reduce", size, strided(ranks, np.ones(1), where), drawn)
     wanted = where.network.residuals[TRANSFER].half_width / DEVIATIONS
     spread = np.log(times / by_network("all_reduce", 7e8, 8, 2))
     assert times.shape == (300, 1)

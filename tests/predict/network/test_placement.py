@@ -33,7 +33,7 @@ def placed_message_s(size: float, hops: Hops, where: Machine, parameters: Parame
 def placed_all_reduce_s(
     size: float, members: Array, where: Machine, parameters: Parameters
 ) -> Array:
-    return topology_s("all_reduce", size, placed(members, where), where, parameters)
+    return topology_s("all_reduce", size, placed(members, where), parameters)
 
 
 def _hops(senders: list[int], receivers: list[int]) -> Hops:
@@ -89,7 +89,7 @@ def test_rings_that_fill_nodes_are_the_closed_form(name: str, ranks: int) -> Non
     members = np.arange(ranks)[:, None]
     found = placed_all_reduce_s(_SIZE, members, where, CALIBRATED)
     filled = strided(np.array(float(ranks)), np.ones(()), where)
-    expected = topology_s("all_reduce", _SIZE, filled, where, CALIBRATED)
+    expected = topology_s("all_reduce", _SIZE, filled, CALIBRATED)
     assert found == pytest.approx(expected, rel=1e-12)
 
 

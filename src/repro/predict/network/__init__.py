@@ -1,1 +1,1 @@
-"""One collective or message on one network: its time, its limits, what to expect of it."""
+"""Collectives and messages on one network: their time, their limits, their expected rates."""

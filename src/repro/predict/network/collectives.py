@@ -15,81 +15,76 @@ from repro.predict.workload import Array
 
 
 def collective_s(
-    operation: str, size_bytes: Array, group: Placement, machine: Machine, parameters: Parameters
+    operation: str, size_bytes: Array, group: Placement, parameters: Parameters
 ) -> Array:
     """Predict seconds of a collective.
 
     Networks were measured with one group at a time, so groups that share nodes are predicted by
     the topology.
     """
-    generic = topology_s(operation, size_bytes, group, machine, parameters)
-    if machine.network is None:
+    generic = topology_s(operation, size_bytes, group, parameters)
+    network = group.machine.network
+    if network is None:
         return generic
-    nodes = np.ceil(group.ranks / machine.gpus_per_node)
+    nodes = np.ceil(group.ranks / group.machine.gpus_per_node)
     error = np.asarray(parameters.network_error)
-    measured = machine.network.measured_s(operation, size_bytes, group.ranks, nodes, error)
+    measured = network.measured_s(operation, size_bytes, group.ranks, nodes, error)
     return np.where(group.alone & ~np.isnan(measured), measured, generic)
 
 
 def topology_s(
-    operation: str,
-    size_bytes: Array | float,
-    group: Placement,
-    machine: Machine,
-    parameters: Parameters,
+    operation: str, size_bytes: Array | float, group: Placement, parameters: Parameters
 ) -> Array:
     """Predict seconds of a collective from the rates of the links that its group crosses.
 
     A ring carries the bus factor times the size over each link; an all-to-all carries over a
     vertex's link what each rank below it sends to each rank outside.
     """
-    latency = latency_s(group, machine, parameters)
+    latency = latency_s(group, parameters)
     if operation != "all_to_all":
         moved = link_factor(operation, group.ranks, group.ranks) * size_bytes
-        return moved / ring_bytes_per_s(group, machine, parameters) + latency
+        return moved / ring_bytes_per_s(group, parameters) + latency
     slowest: Array = np.zeros(())
-    for level, below, flows in zip(machine.levels, group.below, group.flows, strict=True):
-        rate = level.bytes_per_s * _congestion(level, group, machine, parameters)
+    for level, below, flows in zip(group.machine.levels, group.below, group.flows, strict=True):
+        rate = level.bytes_per_s * _congestion(level, group, parameters)
         moved = flows * link_factor(operation, group.ranks, below) * size_bytes
         slowest = np.maximum(slowest, moved / rate)
     return slowest + latency
 
 
-def ring_bytes_per_s(group: Placement, machine: Machine, parameters: Parameters) -> Array:
+def ring_bytes_per_s(group: Placement, parameters: Parameters) -> Array:
     """Predict the bus bandwidth of a group's ring while all groups like it are busy."""
     rate: Array = np.array(np.inf)
-    for level, flows in zip(machine.levels, group.flows, strict=True):
-        fraction = _congestion(level, group, machine, parameters)
-        if level is not machine.levels[-1]:
+    for level, flows in zip(group.machine.levels, group.flows, strict=True):
+        fraction = _congestion(level, group, parameters)
+        if level is not group.machine.levels[-1]:
             fraction = group.ranks / (group.ranks + parameters.ring_ramp)
-        elif machine.ring_sharing:
+        elif group.machine.ring_sharing:
             # Each of the m ranks per node crosses the NIC, and the ring has one rank's part of it.
             fraction = fraction * np.where(group.alone, 1.0, group.below[-1] ** -2.0)
         rate = np.minimum(rate, _rate(level, flows) * fraction)
     return rate
 
 
-def _congestion(
-    level: Links, group: Placement, machine: Machine, parameters: Parameters
-) -> Array | float:
+def _congestion(level: Links, group: Placement, parameters: Parameters) -> Array | float:
     """Fraction of a fabric's rate between two nodes that rings over more nodes get.
 
     A rate that was measured on the fabric contains its congestion.
     """
-    if level is not machine.levels[-1] or level.measured:
+    if level is not group.machine.levels[-1] or level.measured:
         return 1.0
     fraction: Array = np.maximum(group.nodes / 2, 1) ** -parameters.congestion_exponent
     return fraction
 
 
-def latency_s(group: Placement, machine: Machine, parameters: Parameters) -> Array:
+def latency_s(group: Placement, parameters: Parameters) -> Array:
     """Predict seconds of a collective in addition to its transfer; 0 for a single rank.
 
     Ranks of one node: latency x n^exponent. Each further doubling of nodes adds two messages over
     the fabric, up and down a tree.
     """
     inside = np.maximum(group.below[-1], 2) ** parameters.latency_exponent
-    across = 2 * machine.levels[-1].latency_s * np.log2(group.nodes)
+    across = 2 * group.machine.levels[-1].latency_s * np.log2(group.nodes)
     return np.where(group.ranks > 1, parameters.collective_latency_s * inside + across, 0.0)
 
 

@@ -1,8 +1,8 @@
-"""What encoding does to collectives: fewer bytes on the wire, and time to encode and decode.
+"""Encoded collectives and messages: fewer bytes on the wire, and time to encode and decode.
 
-A ring encodes at hops: what is summed has to be decoded, added to and encoded again at each of its
-n - 1 hops. What is gathered its owner can encode once, and all others hand on as it came; a library
-that compresses messages, and knows of no collective, encodes it at every hop too.
+A ring that sums decodes, adds and encodes again at each of its n - 1 hops. In a ring that gathers,
+the owner can encode its part once, and the others pass it on. A library that compresses single
+messages encodes it at every hop.
 """
 
 from collections.abc import Callable
@@ -18,20 +18,20 @@ Operation = Literal["all_reduce", "reduce_scatter", "all_gather", "message"]
 
 @dataclass(frozen=True)
 class Encoding:
-    """How values travel. Fields are numbers, or arrays that broadcast against collectives.
+    """Encoding of values on the wire; numbers, or arrays that broadcast against collectives.
 
     Attributes
     ----------
     kept
-        Bytes on the wire, of those in half precision.
+        Bytes on the wire per byte of values in half precision.
     encode_s_per_byte, decode_s_per_byte
-        Of values in half precision.
+        Seconds per byte of values in half precision.
     call_s
-        More for each time that something is encoded, or decoded.
+        Additional seconds per call that encodes or decodes.
     every_hop
-        Whether a ring encodes again what it hands on unchanged.
+        Whether a ring encodes unchanged values again at every hop.
     pipelined
-        Whether encoding and decoding go on while others' bytes are on the wire.
+        Whether encoding and decoding overlap with transfers.
     """
 
     kept: Array | float = 1.0
@@ -48,14 +48,14 @@ class Encoding:
         ranks: Array,
         wire_s: Callable[[Array], Array],
     ) -> Array:
-        """A collective, or a message, with what coding for it takes.
+        """Predict seconds of a collective, or a message, with its encoding and decoding.
 
         Parameters
         ----------
         size_bytes
-            Of values in half precision, by nccl-tests' definition.
+            Size of the values in half precision, by nccl-tests' definition.
         wire_s
-            Its time without coding, of so many bytes.
+            Function from bytes to seconds without coding.
         """
         if self is PLAIN:
             return wire_s(size_bytes)
@@ -64,7 +64,7 @@ class Encoding:
         return np.maximum(wire, coding) if self.pipelined else wire + coding
 
     def coding_s(self, operation: Operation, size_bytes: Array, ranks: Array) -> Array:
-        """What a rank spends on encoding and decoding; none where it is alone."""
+        """Predict seconds of encoding and decoding per rank; 0 for a single rank."""
         encoded, decoded, calls = coded_bytes(operation, size_bytes, ranks, self.every_hop)
         coding: Array = (
             encoded * self.encode_s_per_byte
@@ -77,10 +77,10 @@ class Encoding:
 def coded_bytes(
     operation: Operation, size_bytes: Array, ranks: Array, every_hop: bool
 ) -> tuple[Array, Array, Array]:
-    """Bytes that a rank encodes and decodes, and in how many calls.
+    """Count bytes that a rank encodes, bytes that it decodes, and calls.
 
-    With S bytes and n ranks, (n-1)/n S are encoded and decoded in the hops that sum, and decoded in
-    those that gather; there S/n is encoded once, or (n-1)/n S at every hop.
+    With S bytes and n ranks, hops that sum encode and decode (n-1)/n S. Hops that gather decode as
+    much, and encode S/n once or (n-1)/n S at every hop.
     """
     if operation == "message":
         return size_bytes, size_bytes, np.full_like(size_bytes, 2.0)
@@ -97,8 +97,10 @@ PLAIN = Encoding()
 
 @dataclass(frozen=True)
 class Encodings:
-    """Of a training step's communication: tensor parallelism's, messages between stages, sums of
-    gradients, and gathers of parameters."""
+    """Encodings of a training step's communication.
+
+    They cover tensor parallelism, messages between stages, gradient sync and parameter all-gather.
+    """
 
     tensor: Encoding = PLAIN
     pipeline: Encoding = PLAIN

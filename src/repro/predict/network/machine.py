@@ -1,4 +1,4 @@
-"""A cluster as the performance model sees it: one GPU, and levels of links with their rates."""
+"""Machine of the performance model: one GPU's data sheet, and levels of links with rates."""
 
 from dataclasses import dataclass, replace
 
@@ -13,18 +13,18 @@ _BYTES_PER_GBIT = 1e9 / 8
 
 @dataclass(frozen=True)
 class Links:
-    """One level of a topology.
+    """Links of one level of a topology.
 
     Attributes
     ----------
     vertex_gpus : int
-        GPUs below each vertex whose link this is: 1 on the lowest level.
+        GPUs below each vertex that has such a link; 1 on the lowest level.
     bytes_per_s : float
-        What collectives get through one vertex's link in each direction, before ring effects.
+        Rate of collectives over one link in each direction, before ring effects.
     latency_s : float
-        One way of a small message over the level, beside what every collective costs.
+        One-way latency of a small message, in addition to the costs of every collective.
     measured : bool
-        Whether the rate is one of collectives on this very fabric, which has its congestion in it.
+        Whether the rate was measured on this fabric, so that it contains congestion.
     """
 
     name: str
@@ -36,8 +36,10 @@ class Links:
 
 @dataclass(frozen=True)
 class Machine:
-    """A GPU's data sheet and the levels of links between GPUs, lowest first; the last one is the
-    fabric between nodes. `network` is what collectives were measured to take there, if they were.
+    """A GPU and the levels of links between GPUs, lowest first; the last one is the fabric.
+
+    `network` is the fitted curve of collectives measured there, if any. With `ring_sharing`, rings
+    with several ranks per node share NICs.
     """
 
     gpu: Gpu
@@ -52,14 +54,13 @@ class Machine:
 
 
 def machine(cluster: Cluster, parameters: Parameters, protocol: Protocol | None = None) -> Machine:
-    """The machine that a cluster is with a protocol between nodes.
+    """Build the machine of a cluster with a protocol between nodes.
 
     Parameters
     ----------
     protocol : Protocol, optional
-        Its effective rate and latency replace the fabric's nominal rate times
-        `fabric_efficiency`, and the cluster's measured network; None where a cluster has one
-        protocol only.
+        Protocol whose effective rate and latency replace the cluster's measured network, and the
+        fabric's nominal rate times `fabric_efficiency`. None for clusters with one protocol.
 
     Raises
     ------

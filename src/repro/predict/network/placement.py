@@ -13,7 +13,7 @@ Flows = tuple[Array, ...]
 
 @dataclass(frozen=True)
 class Placement:
-    """Equal groups of ranks that run one collective each at the same time.
+    """Equal groups of ranks on a machine that run one collective each at the same time.
 
     Attributes
     ----------
@@ -27,6 +27,7 @@ class Placement:
         Whether no other group has ranks between those of one group.
     """
 
+    machine: Machine
     ranks: Array
     below: tuple[Array, ...]
     flows: Flows
@@ -60,7 +61,7 @@ def strided(
         below.append(np.where(span <= level.vertex_gpus, ranks, inside))
         crossed = (ranks > 1) & (span > level.vertex_gpus)
         flows.append(np.where(crossed, np.minimum(groups, level.vertex_gpus), 0.0))
-    return Placement(ranks, tuple(below), tuple(flows), stride == 1)
+    return Placement(machine, ranks, tuple(below), tuple(flows), stride == 1)
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def placed(members: Array, machine: Machine) -> Placement:
         for level in machine.levels
     ]
     flows = ring_hops(members).flows(machine)
-    return Placement(np.array(float(ranks)), tuple(below), flows, np.array(True))
+    return Placement(machine, np.array(float(ranks)), tuple(below), flows, np.array(True))
 
 
 def nic_bytes(

@@ -162,12 +162,12 @@ def _parameter_gather_s(
 ) -> Array:
     """A sharded optimizer's half-precision parameters, gathered by all data-parallel ranks."""
     size = 2 * stage_parameters(w)
-    where = (strided(w.data_parallel, w.tensor_parallel, machine), machine, parameters)
+    replicas = strided(w.data_parallel, w.tensor_parallel, machine)
     gather = encoding.time_s(
         "all_gather",
         size,
         w.data_parallel,
-        lambda kept: collective_s("all_gather", kept, *where),
+        lambda kept: collective_s("all_gather", kept, replicas, parameters),
     )
     return np.where((w.distributed_optimizer > 0) & (w.data_parallel > 1), gather, 0.0)
 
@@ -179,7 +179,7 @@ def _embedding_sync_s(w: Workload, machine: Machine, parameters: Parameters) -> 
     apart = stage * np.maximum(w.pipeline_parallel - 1, 1)
     two = np.full_like(apart, 2.0)
     ends = strided(two, apart, machine, beside=stage)
-    sync = topology_s("all_reduce", table, ends, machine, parameters)
+    sync = topology_s("all_reduce", table, ends, parameters)
     return np.where(w.pipeline_parallel > 1, sync, 0.0)
 
 
@@ -198,11 +198,14 @@ def gradient_wire_s(
     """How long gradients are on the wire, hidden or not: a reduce-scatter where the optimizer is
     sharded, otherwise an all-reduce."""
     size = stage_parameters(w) * w.gradient_bytes
-    where = (strided(w.data_parallel, w.tensor_parallel, machine), machine, parameters)
+    replicas = strided(w.data_parallel, w.tensor_parallel, machine)
 
     def sync(operation: Literal["reduce_scatter", "all_reduce"]) -> Array:
         return encoding.time_s(
-            operation, size, w.data_parallel, lambda kept: collective_s(operation, kept, *where)
+            operation,
+            size,
+            w.data_parallel,
+            lambda kept: collective_s(operation, kept, replicas, parameters),
         )
 
     return np.where(w.distributed_optimizer > 0, sync("reduce_scatter"), sync("all_reduce"))
@@ -242,12 +245,12 @@ def _receive_s(
     sent = encodings.pipeline.time_s(
         "message", size / t, t, lambda kept: message_s(kept, flows, machine)
     )
-    where = (strided(t, np.ones_like(t), machine), machine, parameters)
+    group = strided(t, np.ones_like(t), machine)
     gather = encodings.tensor.time_s(
         "all_gather",
         size,
         t,
-        lambda kept: topology_s("all_gather", kept, *where),
+        lambda kept: topology_s("all_gather", kept, group, parameters),
     )
     hop = parameters.hop_s + sent + np.where(w.sequence_parallel > 0, 0.0, gather)
     return np.where(w.pipeline_parallel > 1, 2 * w.virtual_stages * hop, 0.0)

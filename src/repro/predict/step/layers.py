@@ -122,12 +122,12 @@ def layer_passes(
     # all-gather and a reduce-scatter of the same volume, and in the backward pass one more
     # all-gather of each product's split input (Korthikanti et al., 2023, section 4.2.2).
     size = 2 * tokens * h
-    where = (strided(t, np.ones_like(t), machine), machine, p)
+    group = strided(t, np.ones_like(t), machine)
     collectives = (1 + attentions) * encoding.time_s(
-        "all_reduce", size, t, lambda kept: topology_s("all_reduce", kept, *where)
+        "all_reduce", size, t, lambda kept: topology_s("all_reduce", kept, group, p)
     )
     gather = encoding.time_s(
-        "all_gather", size, t, lambda kept: topology_s("all_gather", kept, *where)
+        "all_gather", size, t, lambda kept: topology_s("all_gather", kept, group, p)
     )
     gathers = np.where(w.sequence_parallel > 0, (1 + attentions) * gather, 0.0)
 
@@ -187,13 +187,13 @@ def head_passes(
     # BERT's masked-token head has a dense layer and a norm before the logits.
     dense = kernels.gemm_s(w.tokens, h, h) if w.family == "bert" else np.zeros_like(h)
     # Three reductions of one number per token: its largest logit, its target's, the sum.
-    where = (strided(t, np.ones_like(t), machine), machine, p)
-    latency = 3 * topology_s("all_reduce", 4 * w.tokens, *where)
+    group = strided(t, np.ones_like(t), machine)
+    latency = 3 * topology_s("all_reduce", 4 * w.tokens, group, p)
     gathered = encoding.time_s(
         "all_reduce",
         2 * w.tokens * h,
         t,
-        lambda kept: topology_s("all_reduce", kept, *where),
+        lambda kept: topology_s("all_reduce", kept, group, p),
     )
     return (
         Pass(product + dense + kernels.traffic_s(_LOSS_FORWARD * logits), latency),

@@ -155,12 +155,12 @@ def _syncs_s(w: Workload, machine: Machine, parameters: Parameters) -> tuple[Arr
     replicas = strided(w.data_parallel, np.ones(()), machine)
     gradients = np.array(
         [
-            collective_s(reduce, size, replicas, machine, parameters)
+            collective_s(reduce, size, replicas, parameters)
             for size in parameters_by_stage(w) * w.gradient_bytes
         ]
     )
     copies = placed(_copies(w), machine)
-    table = topology_s("all_reduce", _table_bytes(w), copies, machine, parameters)
+    table = topology_s("all_reduce", _table_bytes(w), copies, parameters)
     summed_up = gradients[embedding_stages(w)].max(axis=0) + table
     return gradients, np.maximum(gradients.max(axis=0), summed_up) - gradients
 
@@ -171,7 +171,7 @@ def _parameter_gather_s(w: Workload, machine: Machine, parameters: Parameters) -
         return np.zeros(())
     size = 2 * parameters_by_stage(w).max()
     replicas = strided(w.data_parallel, np.ones(()), machine)
-    return collective_s("all_gather", size, replicas, machine, parameters)
+    return collective_s("all_gather", size, replicas, parameters)
 
 
 def _slowest_optimizer_s(w: Workload, kernels: Kernels) -> Array:

@@ -111,7 +111,7 @@ def _predicted(
         "backward all-to-all": exchange,
         "straggler wait": fused.straggler_fraction * np.log2(gpus) * (forward + backward),
         "gradient sync": sum(
-            topology_s("all_reduce", size, placed(members, machine), machine, parameters)
+            topology_s("all_reduce", size, placed(members, machine), parameters)
             for size, members in rings
         ),
         "optimizer": adam_s(run, fused, held.all)[0],

@@ -96,9 +96,9 @@ def ring_rates_gbytes_per_s() -> dict[str, float]:
     tensor, one = np.array([float(base.tensor_parallel)]), np.ones(1)
     replicas = study.gpus / (tensor * base.pipeline_parallel)
     inside = strided(tensor, one, known.where)
-    found = {"NVLink": ring_bytes_per_s(inside, known.where, known.parameters)}
+    found = {"NVLink": ring_bytes_per_s(inside, known.parameters)}
     for name in (None, *study.protocols):
         label = protocol(name).label if name else study.cluster.capitalize()
         where = compressed(None, name).where
-        found[label] = ring_bytes_per_s(strided(replicas, tensor, where), where, known.parameters)
+        found[label] = ring_bytes_per_s(strided(replicas, tensor, where), known.parameters)
     return {label: 1e-9 * float(rate[0]) for label, rate in found.items()}

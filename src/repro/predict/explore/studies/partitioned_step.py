@@ -185,7 +185,7 @@ def collective_s(
     """One collective while all groups like it are busy, with what quantising for it takes."""
     ranks, stride = np.array([float(call.ranks)]), np.array([float(call.stride)])
     group = strided(ranks, stride, machine)
-    wire = topology_s(call.operation, float(call.size_bytes), group, machine, parameters)
+    wire = topology_s(call.operation, float(call.size_bytes), group, parameters)
     if call.quantised:
         moved = np.array([_QUANTISING_BYTES[call.operation] * call.quantised])
         wire = wire + Kernels(machine.gpu, parameters).traffic_s(moved)
