@@ -7,7 +7,7 @@ import pytest
 from repro.predict.calibration.fit import (
     Loss,
     group_weights,
-    held_out_errors,
+    held_out,
     most_probable,
     yaml_text,
 )
@@ -51,10 +51,10 @@ def test_each_group_is_predicted_by_the_rows_of_all_others() -> None:
         return errors
 
     groups = pd.Series(["a", "a", "b", None], index=values.index)
-    found = held_out_errors(groups, above_sum)
+    found = held_out(groups, above_sum)
     assert found[[7, 3, 5]].tolist() == [1 - 12, 2 - 12, 4 - 11]
     assert found.isna().tolist() == [False, False, False, True]
-    assert held_out_errors(groups[:2], above_sum).isna().all()
+    assert held_out(groups[:2], above_sum).isna().all()
 
 
 def test_numbers_are_written_with_four_digits() -> None:

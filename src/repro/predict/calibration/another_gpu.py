@@ -29,13 +29,6 @@ def carried_over(
 
     The fit includes the host's launch times, which belong to the machine and not to the GPU.
 
-    Parameters
-    ----------
-    fitted_to, judged
-        Measurements of the two GPUs (`repro.results.schema`).
-    fitted_on, judged_on
-        Clusters with these GPUs.
-
     Returns
     -------
     DataFrame
@@ -69,9 +62,5 @@ def carried_summary(carried: pd.DataFrame) -> pd.DataFrame:
     DataFrame
         Indexed by gpu_bound: number of cells, median_pct and largest_pct.
     """
-    return (
-        carried.assign(absolute_pct=carried.error_pct.abs())
-        .groupby("gpu_bound")
-        .absolute_pct.agg(["size", "median", "max"])
-        .set_axis(["cells", "median_pct", "largest_pct"], axis=1)
-    )
+    absolute = carried.error_pct.abs().groupby(carried.gpu_bound).agg(["size", "median", "max"])
+    return absolute.set_axis(["cells", "median_pct", "largest_pct"], axis=1)

@@ -89,12 +89,8 @@ def most_probable(
 def group_weights(groups: pd.Series, copies: Array | float = 1.0) -> Array:
     """Return row weights by which a group counts as the square root of its number of rows.
 
-    Parameters
-    ----------
-    groups
-        Group of each row. If all rows are of one group and have no copies, each weighs 1.
-    copies
-        Number of rows with the configuration of each row, which together weigh as one.
+    The `copies` of one configuration, given per row, weigh as one. Rows of a single group without
+    copies weigh 1 each.
     """
     distinct = 1 / pd.Series(np.broadcast_to(copies, len(groups)), index=groups.index)
     size = distinct.groupby(groups).transform("sum")
@@ -102,23 +98,14 @@ def group_weights(groups: pd.Series, copies: Array | float = 1.0) -> Array:
     return weights
 
 
-def held_out_errors(
+def held_out(
     groups: pd.Series, errors_of_fit: Callable[[Array, Array], Array | float]
 ) -> pd.Series:
     """Return ln(predicted / measured) of each row by a fit to the rows of other groups.
 
-    Parameters
-    ----------
-    groups
-        Group of each row. Rows without a group (NaN) are in every fit.
-    errors_of_fit
-        Function of two masks over the rows: fits to the rows of the first, and returns the errors
-        of the rows of the second.
-
-    Returns
-    -------
-    Series
-        By the index of `groups`; NaN for rows without a group, or if there is one group only.
+    `errors_of_fit` takes two masks over the rows. It fits to the rows of the first, and returns the
+    errors of the rows of the second. Rows without a group (NaN) are in every fit. Their errors are
+    NaN, as are those of a single group.
     """
     errors = pd.Series(np.nan, index=groups.index)
     names = groups.dropna().unique()
@@ -135,15 +122,8 @@ def residuals_of(
 ) -> Residuals:
     """Summarize ln(predicted / measured) of held-out rows.
 
-    Parameters
-    ----------
-    errors
-        Error of each row.
-    weights
-        Weight of each row. None: all count alike.
-    groups
-        Number of groups whose rows share one error. Student's t then widens the half width to that
-        of the next group. None: each row has an error of its own.
+    Where the rows of each of a few `groups` share one error, Student's t widens the half width to
+    that of the next group.
     """
     widened = 1.0 if groups is None else stdtrit(groups - 1, (1 + LEVEL) / 2) / DEVIATIONS
     size = np.abs(errors)
@@ -159,14 +139,9 @@ def residuals_of(
 
 
 def yaml_text(value: Any, *, compact: bool = False) -> str:
-    """Return YAML text with numbers of four digits.
+    """Return lists, mappings and entries as YAML with numbers of four digits.
 
-    Parameters
-    ----------
-    value
-        Lists, mappings and entries.
-    compact
-        Whether innermost lists and mappings take one line each.
+    Compact text has each innermost list or mapping on one line.
     """
     style = None if compact else False
     return yaml.safe_dump(_rounded(value), sort_keys=False, default_flow_style=style, width=10**6)

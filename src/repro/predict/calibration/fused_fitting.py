@@ -12,18 +12,13 @@ from repro.atomic import replace_text
 from repro.catalog.systems.gpus import find_gpu_name
 from repro.predict.calibration.fit import (
     group_weights,
-    held_out_errors,
+    held_out,
     most_probable,
     residuals_of,
     yaml_text,
 )
 from repro.predict.fused.iteration import iteration_times_s
-from repro.predict.fused.parameters import (
-    KINDS,
-    FusedCalibration,
-    FusedParameters,
-    kinds,
-)
+from repro.predict.fused.parameters import KINDS, FusedCalibration, FusedParameters, kinds
 from repro.predict.fused.run import Run
 from repro.predict.parameters import Prior
 from repro.predict.tables.fused_training import read_runs
@@ -107,7 +102,7 @@ def cross_validate(table: pd.DataFrame, by: pd.Series) -> Array:
         errors: Array = np.log(iteration_times_s(run.rows(held), fitted) / measured_s[held])
         return errors
 
-    return held_out_errors(by, errors_of_fit).to_numpy()
+    return held_out(by, errors_of_fit).to_numpy()
 
 
 def calibrate_fused(table: pd.DataFrame, source: str) -> FusedCalibration:

@@ -9,12 +9,7 @@ from scipy.optimize import nnls
 
 from repro.atomic import replace_text
 from repro.errors import ReproError
-from repro.predict.calibration.fit import (
-    held_out_errors,
-    most_probable,
-    residuals_of,
-    yaml_text,
-)
+from repro.predict.calibration.fit import held_out, most_probable, residuals_of, yaml_text
 from repro.predict.network.links import (
     NEW_NETWORK,
     NEW_RANKS,
@@ -35,7 +30,6 @@ from repro.predict.workload import Array
 
 # Fewer held-out rows than this do not show a 90 % quantile.
 _FEW = 8
-
 _ANY_GBPS = Prior(50.0, 1.5)
 
 
@@ -123,8 +117,7 @@ def _errors(rows: pd.DataFrame, fit: NetworkCalibration) -> pd.DataFrame:
     by_size = pd.DataFrame(
         {"error": errors_by_size(rows), "kind": np.where(transfer, TRANSFER, STARTUP)}
     )
-    by_ranks = pd.DataFrame({"error": _held_out(rows, _cells(rows)), "kind": NEW_RANKS})
-    parts = [by_size, by_ranks]
+    parts = [by_size, pd.DataFrame({"error": _held_out(rows, _cells(rows)), "kind": NEW_RANKS})]
     if all(peak_prior(fit.gpu, fit.network, nodes) for _, nodes in fit.table):
         error = _log_errors(rows, prior_fit(rows))
         parts.append(pd.DataFrame({"error": error, "kind": NEW_NETWORK}, index=rows.index))
@@ -178,7 +171,7 @@ def _held_out(rows: pd.DataFrame, groups: pd.Series) -> pd.Series:
             # Rows on one node cannot predict several nodes, nor the reverse.
             return np.nan
 
-    return held_out_errors(groups, errors_of_fit)
+    return held_out(groups, errors_of_fit)
 
 
 def _log_errors(rows: pd.DataFrame, fit: NetworkCalibration) -> Array:

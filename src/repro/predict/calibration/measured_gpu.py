@@ -107,16 +107,9 @@ def sustained_rates(measured: xr.Dataset) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        A row per matmul (variant, m, n, k):
-
-        burst_tflops
-            Rate of the first 20 ms after a pause.
-        sustained_tflops, power_w, clock_mhz
-            Medians of the replays in the last half of the time.
-        kept
-            Ratio of the two rates.
-        fitted
-            The same ratio as fitted to training runs of the GPU's generation and precision.
+        A row per matmul: variant, m, n, k; burst_tflops of the first 20 ms after a pause;
+        sustained_tflops, power_w and clock_mhz, medians over the last half of the time; kept, the
+        ratio of the two rates; fitted, this ratio as fitted to training runs.
     """
     generation = gpu(measured_on(measured)).generation
     known = read_fused().parameters.sustained
@@ -148,14 +141,9 @@ def decoding_errors(measured: xr.Dataset) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        A row per pass:
-
-        model, weights, phase, batch, tokens
-            Weights by precision, phase `token` or `prompt`, tokens in the cache or the prompt.
-        measured_ms, host_ms
-            Medians of repeats, as a CUDA graph and with each operator launched by the host.
-        predicted_ms, error_pct
-            Prediction for the CUDA graph.
+        A row per pass: model, weights (precision), phase (`token` or `prompt`), batch, tokens (in
+        the cache or the prompt), measured_ms (median of repeats), host_ms (the same with operators
+        launched by the host one after another), predicted_ms and error_pct.
     """
     parts = []
     for table, on, predicted in _passes(measured.median("repeat"), "launch"):

@@ -8,12 +8,7 @@ from tqdm import tqdm
 
 from repro.atomic import replace_text
 from repro.catalog.systems.gpus import Gpu, find_gpu_name, read_gpus
-from repro.predict.calibration.fit import (
-    held_out_errors,
-    most_probable,
-    residuals_of,
-    yaml_text,
-)
+from repro.predict.calibration.fit import held_out, most_probable, residuals_of, yaml_text
 from repro.predict.operators.measured import (
     KINDS,
     MEASURED,
@@ -111,7 +106,7 @@ def cross_validate(kind: str, rows: pd.DataFrame) -> Array:
         errors: Array = np.log(predicted / (unseen.time_us.to_numpy() * 1e-6))
         return errors
 
-    return held_out_errors(pd.Series(fold, rows.index, name="shapes"), errors_of_fit).to_numpy()
+    return held_out(pd.Series(fold, rows.index, name="shapes"), errors_of_fit).to_numpy()
 
 
 def calibrate_operators() -> list[MeasuredOperator]:

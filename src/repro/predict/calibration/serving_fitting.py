@@ -12,7 +12,7 @@ from repro.atomic import replace_text
 from repro.catalog.systems.serving import ServingCosts, read_serving_stacks
 from repro.predict.calibration.fit import (
     group_weights,
-    held_out_errors,
+    held_out,
     most_probable,
     residuals_of,
     yaml_text,
@@ -82,7 +82,7 @@ def cross_validate(table: pd.DataFrame, by: pd.Series) -> Array:
         costs = fit(known, table.index[seen], model_weights(models[seen]))
         return log_errors(known, costs)[table.index[held]].to_numpy()
 
-    return held_out_errors(by, errors_of_fit).to_numpy()
+    return held_out(by, errors_of_fit).to_numpy()
 
 
 def model_names(table: pd.DataFrame) -> pd.Series:

@@ -14,7 +14,7 @@ from repro.catalog.systems.gpus import find_gpu_name
 from repro.errors import ReproError
 from repro.predict.calibration.fit import (
     group_weights,
-    held_out_errors,
+    held_out,
     most_probable,
     residuals_of,
     yaml_text,
@@ -68,14 +68,6 @@ class Fit:
     covariance: Array
 
 
-@dataclass(frozen=True)
-class Ring:
-    """Bus bandwidth of n ranks: efficiency x nominal link rate x n / (n + ramp)."""
-
-    efficiency: float
-    ramp: float
-
-
 def predicted_times_s(part: TrainingRows, parameters: Parameters) -> Array:
     """Predict the time that was measured of each row of a part, in seconds."""
     device = machine(part.cluster, parameters)
@@ -115,8 +107,8 @@ def fit(rows: pd.DataFrame, start: Parameters, names: Sequence[str] = tuple(PRIO
     return Fit(start.model_copy(update=found.values), tuple(names), found.covariance)
 
 
-def fit_ring(rows: pd.DataFrame) -> Ring:
-    """Fit the bus bandwidth of rings to large all-reduces of A100 on one node."""
+def fit_ring(rows: pd.DataFrame) -> dict[str, float]:
+    """Fit `collective_efficiency` and `ring_ramp` to large all-reduces of A100 on one node."""
     chosen = rows[
         (rows.gpu == "A100")
         & (rows.collective == "all_reduce")
@@ -135,21 +127,14 @@ def fit_ring(rows: pd.DataFrame) -> Ring:
         error: Array = np.log(predicted / time)
         return error
 
-    found = np.exp(least_squares(log_error, np.log([0.8, 0.5, 5e-5])).x)
-    return Ring(float(found[0]), float(found[1]))
+    efficiency, ramp, _ = np.exp(least_squares(log_error, np.log([0.8, 0.5, 5e-5])).x).tolist()
+    return {"collective_efficiency": efficiency, "ring_ramp": ramp}
 
 
 def cross_validate(rows: pd.DataFrame, groups: pd.Series, start: Parameters) -> pd.Series:
     """Return ln(predicted / measured) of rows by fits without their group.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        Training measurements.
-    groups : Series
-        Group of each row to hold out, by its index; other rows are in every fit.
-    start : Parameters
-        Values of parameters that are not fitted.
+    `groups` are of the rows to hold out, by their index; all other rows are in every fit.
     """
 
     def errors_of_fit(seen: Array, held: Array) -> Array:
@@ -157,7 +142,7 @@ def cross_validate(rows: pd.DataFrame, groups: pd.Series, start: Parameters) -> 
         errors = log_errors(parts, fit(rows[seen], start).parameters)
         return errors[rows.index[held]].to_numpy()
 
-    return held_out_errors(groups.reindex(rows.index), errors_of_fit)[groups.index]
+    return held_out(groups.reindex(rows.index), errors_of_fit)[groups.index]
 
 
 def model_sizes(rows: pd.DataFrame) -> pd.Series:
@@ -194,9 +179,11 @@ def calibrate_step(training: pd.DataFrame, collectives: pd.DataFrame, source: st
     ReproError
         The training runs are of a GPU that is not in the catalog, or of several GPUs.
     """
-    ring = fit_ring(collectives)
+    gpu, *others = sorted({find_gpu_name(str(label)) for label in training.gpu.unique()})
+    if others:
+        raise ReproError(f"training runs on {gpu}, {', '.join(others)}; calibrate one at a time")
     medians = {name: prior.median for name, prior in PRIORS.items()}
-    start = Parameters(**medians, collective_efficiency=ring.efficiency, ring_ramp=ring.ramp)
+    start = Parameters(**medians, **fit_ring(collectives))
     fitted = fit(training, start)
     errors = cross_validate(training, model_sizes(training), start).to_numpy(dtype=float)
     parallel = training.tp.to_numpy() > 1
@@ -214,20 +201,12 @@ def calibrate_step(training: pd.DataFrame, collectives: pd.DataFrame, source: st
     return Calibration(
         source=source,
         date=date.today().isoformat(),
-        gpu=_gpu(training),
+        gpu=gpu,
         parameters=fitted.parameters,
         fitted=fitted.names,
         covariance=tuple(tuple(row) for row in fitted.covariance.tolist()),
         residuals=residuals,
     )
-
-
-def _gpu(training: pd.DataFrame) -> str:
-    """Return the catalog's name of the one GPU that was measured."""
-    found = {find_gpu_name(str(label)) for label in training.gpu.unique()}
-    if len(found) > 1:
-        raise ReproError(f"training runs on {', '.join(sorted(found))}; calibrate one at a time")
-    return found.pop()
 
 
 def write_step(value: Calibration, path: Path) -> None:
