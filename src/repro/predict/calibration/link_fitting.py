@@ -15,15 +15,15 @@ from repro.errors import ReproError
 from repro.predict.calibration.interval import LEVEL
 from repro.predict.calibration.robust import soft_l1
 from repro.predict.network.links import (
+    MOSTLY_STARTUP,
+    MOSTLY_TRANSFER,
     NEW_NETWORK,
     NEW_RANKS,
-    STARTUP,
-    TRANSFER,
     BusBandwidth,
     Costs,
     LinkCalibration,
     NetworkCalibration,
-    as_collectives,
+    collective_arrays,
     cost_priors,
     peak_prior,
     prior_fit,
@@ -46,7 +46,7 @@ _ANY_GBPS = Prior(50.0, 1.5)
 def _fit(rows: pd.DataFrame) -> NetworkCalibration:
     """The most probable costs and peaks of one network, by least squares over logarithms."""
     gpu, network = str(rows.gpu.iloc[0]), str(rows.network.iloc[0])
-    chosen, measured = as_collectives(rows), rows.time_us.to_numpy(dtype=float) * 1e-6
+    chosen, measured = collective_arrays(rows), rows.time_us.to_numpy(dtype=float) * 1e-6
     costs = cost_priors(int(rows.nodes.max()))
     peaks = [peak_prior(gpu, network, nodes) or _ANY_GBPS for _, nodes in chosen.pairs]
     priors = [*costs.values(), *peaks]
@@ -114,7 +114,7 @@ def calibrate_links(rows: pd.DataFrame, source: str) -> LinkCalibration:
     fits = [_fit(group) for group in groups]
     errors = [_errors(group, fit) for group, fit in zip(groups, fits, strict=True)]
     pooled = _residuals(pd.concat(errors))
-    missing = sorted({STARTUP, TRANSFER, NEW_RANKS, NEW_NETWORK} - set(pooled))
+    missing = sorted({MOSTLY_STARTUP, MOSTLY_TRANSFER, NEW_RANKS, NEW_NETWORK} - set(pooled))
     if missing:
         raise ReproError(
             f"{source}: no row says how far off a {missing[0]!r} is; add networks with several "
@@ -134,14 +134,14 @@ def calibrate_links(rows: pd.DataFrame, source: str) -> LinkCalibration:
 def _errors(rows: pd.DataFrame, fit: NetworkCalibration) -> pd.DataFrame:
     """ln(predicted / measured) of rows by fits that have not seen their size of their log, their
     (ranks, nodes) or the network; their kind, and weights by which all networks count alike."""
-    transfer = fit.times(as_collectives(rows)).mostly_transfer
+    transfer = fit.times(collective_arrays(rows)).mostly_transfer
     by_size = pd.DataFrame(
-        {"error": errors_by_size(rows), "kind": np.where(transfer, TRANSFER, STARTUP)}
+        {"error": errors_by_size(rows), "kind": np.where(transfer, MOSTLY_TRANSFER, MOSTLY_STARTUP)}
     )
     cells = rows.groupby(["ranks", "nodes"]).ngroup()
     by_ranks = pd.DataFrame({"error": _held_out(rows, cells), "kind": NEW_RANKS})
     parts = [by_size, by_ranks]
-    if all(peak_prior(fit.gpu, fit.network, nodes) for _, nodes in fit.table):
+    if all(peak_prior(fit.gpu, fit.network, nodes) for _, nodes in fit.peaks_GBps):
         error = _log_errors(rows, prior_fit(rows))
         parts.append(pd.DataFrame({"error": error, "kind": NEW_NETWORK}))
     errors = pd.concat(parts).dropna()
@@ -192,7 +192,7 @@ def _held_out(rows: pd.DataFrame, groups: pd.Series) -> pd.Series:
 
 
 def _log_errors(rows: pd.DataFrame, fit: NetworkCalibration) -> pd.Series:
-    time = fit.times(as_collectives(rows)).time_s
+    time = fit.times(collective_arrays(rows)).time_s
     return pd.Series(np.log(time / (rows.time_us.to_numpy(dtype=float) * 1e-6)), index=rows.index)
 
 

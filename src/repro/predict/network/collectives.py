@@ -40,7 +40,7 @@ def topology_s(
     A ring carries the bus factor times the size over each link; an all-to-all carries over a
     vertex's link what each rank below it sends to each rank outside.
     """
-    latency = latency_s(group, parameters)
+    latency = ring_latency_s(group, parameters)
     if operation != "all_to_all":
         moved = link_factor(operation, group.ranks, group.ranks) * size_bytes
         return moved / ring_bytes_per_s(group, parameters) + latency
@@ -77,7 +77,7 @@ def _congestion(level: Links, group: Placement, parameters: Parameters) -> Array
     return fraction
 
 
-def latency_s(group: Placement, parameters: Parameters) -> Array:
+def ring_latency_s(group: Placement, parameters: Parameters) -> Array:
     """Predict seconds of a collective in addition to its transfer; 0 for a single rank.
 
     Ranks of one node: latency x n^exponent. Each further doubling of nodes adds two messages over
