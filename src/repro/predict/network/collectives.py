@@ -90,7 +90,7 @@ def ring_bytes_per_s(group: Placement, parameters: Parameters) -> Array:
 
 
 def _congestion(level: Links, group: Placement, parameters: Parameters) -> Array | float:
-    """Fraction of a fabric's rate between two nodes that rings over more nodes get.
+    """Return the fraction of a fabric's rate between two nodes that rings over more nodes get.
 
     A rate that was measured on the fabric contains its congestion.
     """
@@ -128,6 +128,6 @@ def message_s(
 
 
 def _rate(level: Links, flows: Array) -> Array:
-    """Bytes per second of one of `flows` transfers over a link; infinite without any."""
+    """Return bytes per second of one of `flows` transfers over a link; infinite without any."""
     with np.errstate(divide="ignore"):
         return np.divide(level.bytes_per_s, flows)

@@ -234,7 +234,7 @@ def steps(collective: str, ranks: ArrayLike) -> Array:
 
 
 def link_factor(collective: str, ranks: ArrayLike, below: ArrayLike) -> Array:
-    """Bytes over a vertex's link per byte of size, with `below` of the ranks below the vertex.
+    """Return bytes over a vertex's link per byte of size, with `below` of the ranks below it.
 
     A ring enters and leaves a vertex once, so the factor is nccl-tests' bus factor. In an
     all-to-all each rank below sends to each rank outside: below (n - below)/n.
