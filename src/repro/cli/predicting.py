@@ -148,10 +148,10 @@ def busbw(
     from repro.logs.reading import read_log
     from repro.predict.network.expected import (
         STANDARD_SIZES,
+        busbw_table,
         expected_busbw,
         judge_busbw,
         parse_size,
-        table,
     )
 
     topology = read_cluster(cluster).topology
@@ -159,7 +159,8 @@ def busbw(
         sizes = STANDARD_SIZES if size is None else parse_size(size)
         two_nodes = min(2 * topology.gpus_per_node, topology.gpus)
         n = two_nodes if ranks is None else ranks
-        typer.echo(table(expected_busbw(cluster, collective or "all_reduce", sizes, n, protocol)))
+        expected = expected_busbw(cluster, collective or "all_reduce", sizes, n, protocol)
+        typer.echo(busbw_table(expected))
         return
     measured = read_log(log, collective, ranks)
     for skipped in measured.attrs["skipped"]:
@@ -168,7 +169,7 @@ def busbw(
         measured = measured[measured.size_bytes == parse_size(size)]
         if measured.empty:
             raise ReproError(f"{log}: no measurement of size {size}; fix: omit --size")
-    typer.echo(table(judge_busbw(measured, cluster, protocol).join(measured.in_place)))
+    typer.echo(busbw_table(judge_busbw(measured, cluster, protocol).join(measured.in_place)))
 
 
 @_command(epilog="Example: repro retime trace.json --ranks 2")

@@ -55,7 +55,7 @@ def ring_bytes_per_s(
 
 
 def ring_latency_s(ranks: Array, stride: Array, machine: Machine, parameters: Parameters) -> Array:
-    return collectives.latency_s(strided(ranks, stride, machine), parameters)
+    return collectives.ring_latency_s(strided(ranks, stride, machine), parameters)
 
 
 def message_s(size: Array, stride: Array, ranks: Array, machine: Machine) -> Array:

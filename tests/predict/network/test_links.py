@@ -20,10 +20,10 @@ from repro.predict.calibration.step_fitting import fit_ring
 from repro.predict.calibration.validation import best_constant_mape_pct
 from repro.predict.network.links import (
     LINKS,
+    MOSTLY_STARTUP,
+    MOSTLY_TRANSFER,
     NEW_NETWORK,
     NEW_RANKS,
-    STARTUP,
-    TRANSFER,
     BusBandwidth,
     Costs,
     LinkCalibration,
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.slow
 
 COSTS = Costs(launch_s=10e-6, hop_s=5e-6, startup_s=200e-6, startup_bytes=1e6)
 PEAK_GBPS = 20.0
-WIDTHS = {STARTUP: 0.3, TRANSFER: 0.1, NEW_RANKS: 0.5, NEW_NETWORK: 0.9}
+WIDTHS = {MOSTLY_STARTUP: 0.3, MOSTLY_TRANSFER: 0.1, NEW_RANKS: 0.5, NEW_NETWORK: 0.9}
 # Gigabyte messages of 2 to 8 V100 of a hybrid cube mesh: 1, 2, 4, 2, 4 and 6 rings of 22 GB/s, and
 # links that are no NVLink for 5.
 V100_BUSBW = {2: 22.5, 3: 45, 4: 85, 5: 37, 6: 45, 7: 87, 8: 133}
@@ -152,8 +152,8 @@ def test_a_fit_finds_a_known_network_despite_rows_that_are_far_off() -> None:
     ratio = predict_collective(between, found).time_s / predict_collective(between, truth).time_s
     assert ratio.to_numpy() == pytest.approx(1, abs=0.05)
     (network,) = found.networks
-    assert network.table[8, 2] == pytest.approx(90, rel=0.02)
-    assert network.table[16, 4] == pytest.approx(70, rel=0.02)
+    assert network.peaks_GBps[8, 2] == pytest.approx(90, rel=0.02)
+    assert network.peaks_GBps[16, 4] == pytest.approx(70, rel=0.02)
 
 
 def test_bus_bandwidth_of_each_rank_count_is_that_of_its_rings(
@@ -212,7 +212,7 @@ def test_the_calibration_in_the_repository_is_that_of_the_published_rows(
     kept = read_links()
     assert {entry.gpu for entry in kept.networks} == {entry.gpu for entry in calibrated.networks}
     for old, new in zip(kept.networks, calibrated.networks, strict=True):
-        assert old.table == pytest.approx(new.table, rel=0.01)
+        assert old.peaks_GBps == pytest.approx(new.peaks_GBps, rel=0.01)
         for kind, residuals in new.residuals.items():
             assert old.residuals[kind].mape_pct == pytest.approx(residuals.mape_pct, rel=0.1)
 

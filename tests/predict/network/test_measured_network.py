@@ -16,7 +16,7 @@ from repro.predict.calibration.interval import (
     without_columns,
 )
 from repro.predict.network.collectives import collective_s, topology_s
-from repro.predict.network.links import TRANSFER, predict_collective, read_links
+from repro.predict.network.links import MOSTLY_TRANSFER, predict_collective, read_links
 from repro.predict.network.machine import machine
 from repro.predict.network.placement import strided
 from repro.predict.parameters import calibration
@@ -83,7 +83,7 @@ def test_the_fabrics_rate_is_the_measured_peak_between_nodes() -> None:
     fabric = machine(big_red(), CALIBRATED).levels[-1]
     (entry,) = [e for e in read_links().networks if e.network == big_red().network]
     assert fabric.measured
-    assert fabric.bytes_per_s == 1e9 * entry.table[8, 2]
+    assert fabric.bytes_per_s == 1e9 * entry.peaks_GBps[8, 2]
     # Of the port's nominal 12.5 GB/s.
     assert 0.7 < fabric.bytes_per_s / 12.5e9 < 0.85
 
@@ -100,7 +100,7 @@ def test_draws_spread_as_the_networks_residuals() -> None:
     where = machine(entry, drawn)
     size, ranks = np.array([7e8]), np.array([8.0])
     times = collective_s("all_reduce", size, strided(ranks, np.ones(1), where), drawn)
-    wanted = where.network.residuals[TRANSFER].half_width / DEVIATIONS
+    wanted = where.network.residuals[MOSTLY_TRANSFER].half_width / DEVIATIONS
     spread = np.log(times / by_network("all_reduce", 7e8, 8, 2))
     assert times.shape == (300, 1)
     assert spread.std() == pytest.approx(wanted, rel=0.15)
@@ -120,7 +120,7 @@ def test_intervals_have_the_networks_residual_as_far_as_it_takes_time() -> None:
     share = phases.gradient_sync / phases.iteration_time_s
     own = half_width(w, entry, certain)
     without = half_width(w, entry.model_copy(update={"network": None}), certain)
-    network = where.network.residuals[TRANSFER].half_width
+    network = where.network.residuals[MOSTLY_TRANSFER].half_width
     assert own == pytest.approx(np.hypot(without, share * network), rel=1e-2)
     assert share[1] > 0.3 and share[0] == 0
 

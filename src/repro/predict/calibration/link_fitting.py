@@ -11,15 +11,15 @@ from repro.atomic import replace_text
 from repro.errors import ReproError
 from repro.predict.calibration.fit import held_out, most_probable, residuals_of, yaml_text
 from repro.predict.network.links import (
+    MOSTLY_STARTUP,
+    MOSTLY_TRANSFER,
     NEW_NETWORK,
     NEW_RANKS,
-    STARTUP,
-    TRANSFER,
     BusBandwidth,
     Costs,
     LinkCalibration,
     NetworkCalibration,
-    as_collectives,
+    collective_arrays,
     cost_priors,
     peak_prior,
     prior_fit,
@@ -40,7 +40,7 @@ def _fit(rows: pd.DataFrame) -> NetworkCalibration:
     of soft L1 never fades; Cauchy's loss disregards such rows.
     """
     gpu, network = str(rows.gpu.iloc[0]), str(rows.network.iloc[0])
-    chosen, measured = as_collectives(rows), rows.time_us.to_numpy(dtype=float) * 1e-6
+    chosen, measured = collective_arrays(rows), rows.time_us.to_numpy(dtype=float) * 1e-6
     costs = cost_priors(int(rows.nodes.max()))
     peaks = {
         f"{ranks} ranks on {nodes} nodes": peak_prior(gpu, network, nodes) or _ANY_GBPS
@@ -91,7 +91,7 @@ def calibrate_links(rows: pd.DataFrame, source: str) -> LinkCalibration:
     fits = [_fit(group) for group in groups]
     errors = [_errors(group, fit) for group, fit in zip(groups, fits, strict=True)]
     pooled = _residuals_by_kind(pd.concat(errors))
-    missing = sorted({STARTUP, TRANSFER, NEW_RANKS, NEW_NETWORK} - set(pooled))
+    missing = sorted({MOSTLY_STARTUP, MOSTLY_TRANSFER, NEW_RANKS, NEW_NETWORK} - set(pooled))
     if missing:
         raise ReproError(
             f"{source}: no held-out row shows the error of {missing[0]!r}; fix: add networks with "
@@ -113,12 +113,12 @@ def _errors(rows: pd.DataFrame, fit: NetworkCalibration) -> pd.DataFrame:
 
     Held out are each size of a log, each (ranks, nodes), and the network as a whole.
     """
-    transfer = fit.times(as_collectives(rows)).mostly_transfer
+    transfer = fit.times(collective_arrays(rows)).mostly_transfer
     by_size = pd.DataFrame(
-        {"error": errors_by_size(rows), "kind": np.where(transfer, TRANSFER, STARTUP)}
+        {"error": errors_by_size(rows), "kind": np.where(transfer, MOSTLY_TRANSFER, MOSTLY_STARTUP)}
     )
     parts = [by_size, pd.DataFrame({"error": _held_out(rows, _cells(rows)), "kind": NEW_RANKS})]
-    if all(peak_prior(fit.gpu, fit.network, nodes) for _, nodes in fit.table):
+    if all(peak_prior(fit.gpu, fit.network, nodes) for _, nodes in fit.peaks_GBps):
         error = _log_errors(rows, prior_fit(rows))
         parts.append(pd.DataFrame({"error": error, "kind": NEW_NETWORK}, index=rows.index))
     errors = pd.concat(parts).dropna()
@@ -175,7 +175,7 @@ def _held_out(rows: pd.DataFrame, groups: pd.Series) -> pd.Series:
 
 
 def _log_errors(rows: pd.DataFrame, fit: NetworkCalibration) -> Array:
-    time = fit.times(as_collectives(rows)).time_s
+    time = fit.times(collective_arrays(rows)).time_s
     errors: Array = np.log(time / (rows.time_us.to_numpy(dtype=float) * 1e-6))
     return errors
 

@@ -7,6 +7,7 @@ over the slowest link that the group crosses. Sizes are by nccl-tests' definitio
 
 import numpy as np
 
+from repro.predict.network.encoding import PLAIN, Encoding
 from repro.predict.network.links import link_factor
 from repro.predict.network.machine import Links, Machine
 from repro.predict.network.placement import Flows, Placement
@@ -15,41 +16,63 @@ from repro.predict.workload import Array
 
 
 def collective_s(
-    operation: str, size_bytes: Array, group: Placement, parameters: Parameters
+    operation: str,
+    size_bytes: Array,
+    group: Placement,
+    parameters: Parameters,
+    encoding: Encoding = PLAIN,
 ) -> Array:
     """Predict seconds of a collective.
 
     Networks were measured with one group at a time, so groups that share nodes are predicted by
     the topology.
     """
-    generic = topology_s(operation, size_bytes, group, parameters)
     network = group.machine.network
     if network is None:
-        return generic
+        return topology_s(operation, size_bytes, group, parameters, encoding)
     nodes = np.ceil(group.ranks / group.machine.gpus_per_node)
     error = np.asarray(parameters.network_error)
-    measured = network.measured_s(operation, size_bytes, group.ranks, nodes, error)
-    return np.where(group.alone & ~np.isnan(measured), measured, generic)
+
+    def wire_s(wire_bytes: Array) -> Array:
+        generic = topology_s(operation, wire_bytes, group, parameters)
+        measured = network.measured_s(operation, wire_bytes, group.ranks, nodes, error)
+        return np.where(group.alone & ~np.isnan(measured), measured, generic)
+
+    return encoding.time_s(operation, size_bytes, group.ranks, wire_s)
 
 
 def topology_s(
-    operation: str, size_bytes: Array | float, group: Placement, parameters: Parameters
+    operation: str,
+    size_bytes: Array | float,
+    group: Placement,
+    parameters: Parameters,
+    encoding: Encoding = PLAIN,
 ) -> Array:
     """Predict seconds of a collective from the rates of the links that its group crosses.
 
     A ring carries the bus factor times the size over each link; an all-to-all carries over a
     vertex's link what each rank below it sends to each rank outside.
     """
-    latency = latency_s(group, parameters)
-    if operation != "all_to_all":
-        moved = link_factor(operation, group.ranks, group.ranks) * size_bytes
-        return moved / ring_bytes_per_s(group, parameters) + latency
+
+    def wire_s(wire_bytes: Array) -> Array:
+        if operation == "all_to_all":
+            transfer = _exchange_s(wire_bytes, group, parameters)
+        else:
+            moved = link_factor(operation, group.ranks, group.ranks) * wire_bytes
+            transfer = moved / ring_bytes_per_s(group, parameters)
+        return transfer + ring_latency_s(group, parameters)
+
+    return encoding.time_s(operation, size_bytes, group.ranks, wire_s)
+
+
+def _exchange_s(size_bytes: Array, group: Placement, parameters: Parameters) -> Array:
+    """Predict seconds of an all-to-all's transfer over the slowest level."""
     slowest: Array = np.zeros(())
     for level, below, flows in zip(group.machine.levels, group.below, group.flows, strict=True):
         rate = level.bytes_per_s * _congestion(level, group, parameters)
-        moved = flows * link_factor(operation, group.ranks, below) * size_bytes
+        moved = flows * link_factor("all_to_all", group.ranks, below) * size_bytes
         slowest = np.maximum(slowest, moved / rate)
-    return slowest + latency
+    return slowest
 
 
 def ring_bytes_per_s(group: Placement, parameters: Parameters) -> Array:
@@ -67,7 +90,7 @@ def ring_bytes_per_s(group: Placement, parameters: Parameters) -> Array:
 
 
 def _congestion(level: Links, group: Placement, parameters: Parameters) -> Array | float:
-    """Fraction of a fabric's rate between two nodes that rings over more nodes get.
+    """Return the fraction of a fabric's rate between two nodes that rings over more nodes get.
 
     A rate that was measured on the fabric contains its congestion.
     """
@@ -77,7 +100,7 @@ def _congestion(level: Links, group: Placement, parameters: Parameters) -> Array
     return fraction
 
 
-def latency_s(group: Placement, parameters: Parameters) -> Array:
+def ring_latency_s(group: Placement, parameters: Parameters) -> Array:
     """Predict seconds of a collective in addition to its transfer; 0 for a single rank.
 
     Ranks of one node: latency x n^exponent. Each further doubling of nodes adds two messages over
@@ -88,7 +111,9 @@ def latency_s(group: Placement, parameters: Parameters) -> Array:
     return np.where(group.ranks > 1, parameters.collective_latency_s * inside + across, 0.0)
 
 
-def message_s(size_bytes: Array | float, flows: Flows, machine: Machine) -> Array:
+def message_s(
+    size_bytes: Array | float, flows: Flows, machine: Machine, encoding: Encoding = PLAIN
+) -> Array:
     """Predict seconds of the slowest of simultaneous messages, without the receiver's `hop_s`.
 
     Messages that leave or enter one vertex share its link in each direction.
@@ -98,11 +123,11 @@ def message_s(size_bytes: Array | float, flows: Flows, machine: Machine) -> Arra
     for level, crossing in zip(machine.levels, flows, strict=True):
         rate = np.minimum(rate, _rate(level, crossing))
         latency = latency + np.where(crossing > 0, level.latency_s, 0.0)
-    time: Array = size_bytes / rate + latency
-    return time
+    pair = np.array(2.0)
+    return encoding.time_s("message", size_bytes, pair, lambda sent: sent / rate + latency)
 
 
 def _rate(level: Links, flows: Array) -> Array:
-    """Bytes per second of one of `flows` transfers over a link; infinite without any."""
+    """Return bytes per second of one of `flows` transfers over a link; infinite without any."""
     with np.errstate(divide="ignore"):
         return np.divide(level.bytes_per_s, flows)

@@ -7,13 +7,10 @@ messages encodes it at every hop.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from repro.predict.workload import Array
-
-Operation = Literal["all_reduce", "reduce_scatter", "all_gather", "message"]
 
 
 @dataclass(frozen=True)
@@ -43,8 +40,8 @@ class Encoding:
 
     def time_s(
         self,
-        operation: Operation,
-        size_bytes: Array,
+        operation: str,
+        size_bytes: Array | float,
         ranks: Array,
         wire_s: Callable[[Array], Array],
     ) -> Array:
@@ -57,13 +54,14 @@ class Encoding:
         wire_s
             Function from bytes to seconds without coding.
         """
+        size = np.asarray(size_bytes, dtype=float)
         if self is PLAIN:
-            return wire_s(size_bytes)
-        wire = wire_s(self.kept * size_bytes)
-        coding = self.coding_s(operation, size_bytes, ranks)
+            return wire_s(size)
+        wire = wire_s(self.kept * size)
+        coding = self.coding_s(operation, size, ranks)
         return np.maximum(wire, coding) if self.pipelined else wire + coding
 
-    def coding_s(self, operation: Operation, size_bytes: Array, ranks: Array) -> Array:
+    def coding_s(self, operation: str, size_bytes: Array, ranks: Array) -> Array:
         """Predict seconds of encoding and decoding per rank; 0 for a single rank."""
         encoded, decoded, calls = coded_bytes(operation, size_bytes, ranks, self.every_hop)
         coding: Array = (
@@ -75,7 +73,7 @@ class Encoding:
 
 
 def coded_bytes(
-    operation: Operation, size_bytes: Array, ranks: Array, every_hop: bool
+    operation: str, size_bytes: Array, ranks: Array, every_hop: bool
 ) -> tuple[Array, Array, Array]:
     """Count bytes that a rank encodes, bytes that it decodes, and calls.
 

@@ -24,7 +24,7 @@ from repro.predict.network.links import (
     NEW_NETWORK,
     NetworkCalibration,
     RegimeTimes,
-    as_collectives,
+    collective_arrays,
     measured_network,
     read_links,
     regime_times,
@@ -32,9 +32,10 @@ from repro.predict.network.links import (
 )
 from repro.predict.workload import Array
 
-LATENCY, STARTUP, TRANSFER = "latency", "start-up", "transfer"
-REGIMES = (LATENCY, STARTUP, TRANSFER)
 AS_EXPECTED, SLOW, FAST = "as expected", "slow", "fast"
+# Fields of `RegimeTimes` as text.
+_TRANSFER = "transfer"
+_REGIMES = ("latency", "start-up", _TRANSFER)
 
 # 1 KiB to 4 GiB, each four times the one before.
 STANDARD_SIZES = tuple(4**power for power in range(5, 17))
@@ -159,7 +160,7 @@ class _Setting:
             half_width: Array | float = read_links().residuals[NEW_NETWORK].half_width
             basis = "link rates"
         else:
-            chosen = as_collectives(rows)
+            chosen = collective_arrays(rows)
             times = network.times(chosen)
             half_width = network.half_widths(chosen, times)
             basis = f"collectives of {network.gpu}, {network.network}"
@@ -167,13 +168,13 @@ class _Setting:
         # A link's nominal rate bounds the interval, but for higher measured ones.
         ceiling = np.maximum(limit.ceiling_GBps, typical)
         seconds = np.stack(np.broadcast_arrays(times.latency, times.startup, times.transfer))
-        regime = np.array(REGIMES)[seconds.argmax(axis=0)]
+        regime = np.array(_REGIMES)[seconds.argmax(axis=0)]
         return rows.assign(
             low_GBps=typical / width,
             typical_GBps=typical,
             high_GBps=np.minimum(typical * width, ceiling),
             regime=regime,
-            limit=[limit.link if name == TRANSFER else f"{name}, not a link" for name in regime],
+            limit=[limit.link if name == _TRANSFER else f"{name}, not a link" for name in regime],
             ceiling_GBps=limit.ceiling_GBps,
             basis=basis,
         )
@@ -274,7 +275,7 @@ def _by_links(rows: pd.DataFrame, limit: Limit, protocol: Protocol | None) -> Re
         # A dependent message takes at least the protocol's latency.
         hop_s = max(costs.hop_s, protocol.latency_us * 1e-6)
         costs = costs.model_copy(update={"hop_s": hop_s})
-    chosen = as_collectives(rows)
+    chosen = collective_arrays(rows)
     transfer_s = _link_bytes(rows) / (1e9 * limit.typical_GBps)
     return regime_times(chosen.link_bytes, chosen.steps, transfer_s, costs)
 
@@ -306,7 +307,7 @@ def parse_size(text: str) -> float:
     return float(found[1]) * float(base**power)
 
 
-def table(rows: pd.DataFrame) -> str:
+def busbw_table(rows: pd.DataFrame) -> str:
     """Format expected or judged bus bandwidths as text, a block per collective and ranks."""
     blocks = []
     for key, block in rows.groupby(_HEAD, sort=False):

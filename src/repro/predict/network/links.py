@@ -36,7 +36,7 @@ from repro.predict.workload import Array
 LINKS = "links.yaml"
 
 # Kinds of predictions, each with residuals of its own for the interval.
-STARTUP, TRANSFER = "mostly start-up", "mostly transfer"
+MOSTLY_STARTUP, MOSTLY_TRANSFER = "mostly start-up", "mostly transfer"
 NEW_RANKS, NEW_NETWORK = "new rank count", "new network"
 
 # GB/s in each direction over all NVLinks of a GPU, from data sheets.
@@ -100,20 +100,19 @@ class NetworkCalibration(Entry):
     residuals: dict[str, Residuals]
 
     @property
-    def table(self) -> dict[RanksOnNodes, float]:
+    def peaks_GBps(self) -> dict[RanksOnNodes, float]:
         """Peaks in GB/s by (ranks, nodes)."""
         return {(peak.ranks, peak.nodes): peak.busbw_GBps for peak in self.peaks}
 
     @property
     def fabric_bytes_per_s(self) -> float | None:
         """Peak bus bandwidth on the most nodes; None without a measurement on several nodes."""
-        between = [(peak.nodes, peak.ranks) for peak in self.peaks if peak.nodes > 1]
+        between = [peak for peak in self.peaks if peak.nodes > 1]
         if not between:
             return None
-        nodes, ranks = max(between)
-        return 1e9 * self.table[ranks, nodes]
+        return 1e9 * max(between, key=lambda peak: (peak.nodes, peak.ranks)).busbw_GBps
 
-    def times(self, rows: "Collectives") -> "RegimeTimes":
+    def times(self, rows: "CollectiveArrays") -> "RegimeTimes":
         """Predict seconds of collectives."""
         bytes_per_s = 1e9 * np.array([self._peak(pair) for pair in rows.pairs])[rows.which]
         transfer_s = rows.link_bytes / bytes_per_s
@@ -125,10 +124,10 @@ class NetworkCalibration(Entry):
         Beyond them the last one counts. One node and several nodes have separate peaks; without
         any measured one the prior is taken.
         """
-        if pair in self.table:
-            return self.table[pair]
+        if pair in self.peaks_GBps:
+            return self.peaks_GBps[pair]
         one_node = pair[1] == 1
-        near = sorted((n, rate) for (n, m), rate in self.table.items() if (m == 1) == one_node)
+        near = sorted((n, rate) for (n, m), rate in self.peaks_GBps.items() if (m == 1) == one_node)
         if near:
             ranks, rates = zip(*near, strict=True)
             return float(np.exp(np.interp(np.log(pair[0]), np.log(ranks), np.log(rates))))
@@ -142,14 +141,14 @@ class NetworkCalibration(Entry):
             )
         return prior.median
 
-    def half_widths(self, rows: "Collectives", times: "RegimeTimes") -> Array:
+    def half_widths(self, rows: "CollectiveArrays", times: "RegimeTimes") -> Array:
         """Return x of each row's 90 % interval from time / e^x to time e^x."""
-        table = self.table
-        measured = np.array([pair in table for pair in rows.pairs])[rows.which]
+        known = self.peaks_GBps
+        measured = np.array([pair in known for pair in rows.pairs])[rows.which]
         seen = np.where(
             times.mostly_transfer,
-            self.residuals[TRANSFER].half_width,
-            self.residuals[STARTUP].half_width,
+            self.residuals[MOSTLY_TRANSFER].half_width,
+            self.residuals[MOSTLY_STARTUP].half_width,
         )
         return np.where(measured, seen, self.residuals[NEW_RANKS].half_width)
 
@@ -163,10 +162,10 @@ class NetworkCalibration(Entry):
         error
             Deviation of the time from the curve, in half widths of its 90 % interval.
         """
-        pairs = tuple(self.table)
+        pairs = tuple(self.peaks_GBps)
         at = np.array([(ranks == n) & (nodes == count) for n, count in pairs])
         link_bytes = bus_factor(collective, ranks) * size_bytes
-        rows = Collectives(link_bytes, steps(collective, ranks), pairs, at.argmax(axis=0))
+        rows = CollectiveArrays(link_bytes, steps(collective, ranks), pairs, at.argmax(axis=0))
         times = self.times(rows)
         slower = np.exp(self.half_widths(rows, times) * error)
         return np.where(at.any(axis=0), times.time_s * slower, np.nan)
@@ -235,7 +234,7 @@ def steps(collective: str, ranks: ArrayLike) -> Array:
 
 
 def link_factor(collective: str, ranks: ArrayLike, below: ArrayLike) -> Array:
-    """Bytes over a vertex's link per byte of size, with `below` of the ranks below the vertex.
+    """Return bytes over a vertex's link per byte of size, with `below` of the ranks below it.
 
     A ring enters and leaves a vertex once, so the factor is nccl-tests' bus factor. In an
     all-to-all each rank below sends to each rank outside: below (n - below)/n.
@@ -276,8 +275,8 @@ def regime_times(link_bytes: Array, steps: Array, transfer_s: Array, costs: Any)
 
 
 @dataclass(frozen=True)
-class Collectives:
-    """Collectives as arrays: bytes on each rank's link, and dependent messages (row,).
+class CollectiveArrays:
+    """CollectiveArrays as arrays: bytes on each rank's link, and dependent messages (row,).
 
     `pairs` are the distinct (ranks, nodes), `which` is each row's index in them.
     """
@@ -288,7 +287,7 @@ class Collectives:
     which: Array
 
 
-def as_collectives(rows: pd.DataFrame) -> Collectives:
+def collective_arrays(rows: pd.DataFrame) -> CollectiveArrays:
     """Convert rows to arrays.
 
     Raises
@@ -314,7 +313,7 @@ def as_collectives(rows: pd.DataFrame) -> Collectives:
         waiting[at] = steps(name, ranks[at])
     pairs, which = np.unique(np.stack([ranks, nodes], axis=1), axis=0, return_inverse=True)
     distinct = tuple((int(n), int(count)) for n, count in pairs)
-    return Collectives(link_bytes, waiting, distinct, which.ravel())
+    return CollectiveArrays(link_bytes, waiting, distinct, which.ravel())
 
 
 def peak_prior(gpu: str, network: str, nodes: int) -> Prior | None:
@@ -387,7 +386,7 @@ def predict_collective(rows: pd.DataFrame, links: LinkCalibration | None = None)
     time, width = np.empty(len(rows)), np.empty(len(rows))
     for gpu, network in rows[["gpu", "network"]].drop_duplicates().itertuples(index=False):
         at = ((rows.gpu == gpu) & (rows.network == network)).to_numpy()
-        chosen = as_collectives(rows[at])
+        chosen = collective_arrays(rows[at])
         entry = calibrated.find(gpu, network)
         if entry is None:
             time[at] = prior_fit(rows[at]).times(chosen).time_s

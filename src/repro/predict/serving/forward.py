@@ -332,7 +332,6 @@ def _among(
     table = pd.DataFrame({"size_bytes": np.maximum(size_bytes, 1.0), "ranks": inside})
     table["collective"] = collective
     time_s = on_device_s("nccl", table, ("fp16", collective), device)
-    factor = 2.0 if collective == "all_reduce" else 1.0
     if collective == "all_reduce" and engine.stack.reduces_at_once:
         links = device.link_gbytes_per_s * 1e9 * read_fused().parameters.link_efficiency
         at_once = engine.costs.at_once_s + (inside - 1) * size_bytes / links
@@ -340,8 +339,8 @@ def _among(
     nic = device.nic_gbps * 1e9 / 8 * read_fused().parameters.fabric_efficiency
     # What is exchanged leaves each rank as it is; of a sum or a gather a rank carries a part on.
     carried = size_bytes if collective == "alltoall" else size_bytes / inside
-    between = factor * (domains - 1) / domains * carried
     called = collective.replace("alltoall", "all_to_all")
+    between = bus_factor(called, domains) * carried
     return _part(
         name,
         "collective",

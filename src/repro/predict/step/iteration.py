@@ -1,7 +1,6 @@
 """The time of one training iteration, phase by phase."""
 
 from dataclasses import dataclass, fields
-from typing import Literal
 
 import numpy as np
 
@@ -163,12 +162,7 @@ def _parameter_gather_s(
     """A sharded optimizer's half-precision parameters, gathered by all data-parallel ranks."""
     size = 2 * stage_parameters(w)
     replicas = strided(w.data_parallel, w.tensor_parallel, machine)
-    gather = encoding.time_s(
-        "all_gather",
-        size,
-        w.data_parallel,
-        lambda kept: collective_s("all_gather", kept, replicas, parameters),
-    )
+    gather = collective_s("all_gather", size, replicas, parameters, encoding)
     return np.where((w.distributed_optimizer > 0) & (w.data_parallel > 1), gather, 0.0)
 
 
@@ -199,16 +193,11 @@ def gradient_wire_s(
     sharded, otherwise an all-reduce."""
     size = stage_parameters(w) * w.gradient_bytes
     replicas = strided(w.data_parallel, w.tensor_parallel, machine)
-
-    def sync(operation: Literal["reduce_scatter", "all_reduce"]) -> Array:
-        return encoding.time_s(
-            operation,
-            size,
-            w.data_parallel,
-            lambda kept: collective_s(operation, kept, replicas, parameters),
-        )
-
-    return np.where(w.distributed_optimizer > 0, sync("reduce_scatter"), sync("all_reduce"))
+    scatter, reduce = (
+        collective_s(operation, size, replicas, parameters, encoding)
+        for operation in ("reduce_scatter", "all_reduce")
+    )
+    return np.where(w.distributed_optimizer > 0, scatter, reduce)
 
 
 def _stage_layers(w: Workload) -> Array:
@@ -242,16 +231,9 @@ def _receive_s(
     t = w.tensor_parallel
     size = 2 * w.tokens * w.hidden_size
     flows = neighbour_flows(t * w.data_parallel, w.gpus, machine)
-    sent = encodings.pipeline.time_s(
-        "message", size / t, t, lambda kept: message_s(kept, flows, machine)
-    )
+    sent = message_s(size / t, flows, machine, encodings.pipeline)
     group = strided(t, np.ones_like(t), machine)
-    gather = encodings.tensor.time_s(
-        "all_gather",
-        size,
-        t,
-        lambda kept: topology_s("all_gather", kept, group, parameters),
-    )
+    gather = topology_s("all_gather", size, group, parameters, encodings.tensor)
     hop = parameters.hop_s + sent + np.where(w.sequence_parallel > 0, 0.0, gather)
     return np.where(w.pipeline_parallel > 1, 2 * w.virtual_stages * hop, 0.0)
 

@@ -123,12 +123,8 @@ def layer_passes(
     # all-gather of each product's split input (Korthikanti et al., 2023, section 4.2.2).
     size = 2 * tokens * h
     group = strided(t, np.ones_like(t), machine)
-    collectives = (1 + attentions) * encoding.time_s(
-        "all_reduce", size, t, lambda kept: topology_s("all_reduce", kept, group, p)
-    )
-    gather = encoding.time_s(
-        "all_gather", size, t, lambda kept: topology_s("all_gather", kept, group, p)
-    )
+    collectives = (1 + attentions) * topology_s("all_reduce", size, group, p, encoding)
+    gather = topology_s("all_gather", size, group, p, encoding)
     gathers = np.where(w.sequence_parallel > 0, (1 + attentions) * gather, 0.0)
 
     parallel = t > 1
@@ -189,12 +185,7 @@ def head_passes(
     # Three reductions of one number per token: its largest logit, its target's, the sum.
     group = strided(t, np.ones_like(t), machine)
     latency = 3 * topology_s("all_reduce", 4 * w.tokens, group, p)
-    gathered = encoding.time_s(
-        "all_reduce",
-        2 * w.tokens * h,
-        t,
-        lambda kept: topology_s("all_reduce", kept, group, p),
-    )
+    gathered = topology_s("all_reduce", 2 * w.tokens * h, group, p, encoding)
     return (
         Pass(product + dense + kernels.traffic_s(_LOSS_FORWARD * logits), latency),
         Pass(2 * product + 2 * dense + kernels.traffic_s(_LOSS_BACKWARD * logits), gathered),

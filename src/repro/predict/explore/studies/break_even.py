@@ -15,7 +15,7 @@ from repro.catalog.systems.protocols import protocol
 from repro.collectives.definitions import bus_factor
 from repro.predict.explore.studies.compressed_training import compressed, encoding
 from repro.predict.network.collectives import ring_bytes_per_s
-from repro.predict.network.encoding import Encoding, Operation, coded_bytes
+from repro.predict.network.encoding import Encoding, coded_bytes
 from repro.predict.network.placement import strided
 from repro.predict.workload import Array
 
@@ -23,9 +23,7 @@ from repro.predict.workload import Array
 _SLOWEST, _FASTEST, _POINTS = 1e8, 1e12, 81
 
 
-def break_even_bytes_per_s(
-    one: Encoding, operation: Operation, size_bytes: Array, ranks: Array
-) -> Array:
+def break_even_bytes_per_s(one: Encoding, operation: str, size_bytes: Array, ranks: Array) -> Array:
     """The bus bandwidth of plain values in half precision above which coding costs time.
 
     0 where nothing is saved at any.

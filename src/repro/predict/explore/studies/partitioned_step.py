@@ -113,7 +113,7 @@ def predict_step(
         unit_traffic(partition, unit, FULL_ELEMENT_BYTES, FULL_ELEMENT_BYTES)
         for unit in (layer, around)
     )
-    times, first_times = (_times(one, partition, machine, parameters) for one in (moved, first))
+    times, first_times = (_times(one, machine, parameters) for one in (moved, first))
     count, m = own.layers, setting.micro_batches
     wire = [count * getattr(times, name) + getattr(first_times, name) for name in _PARTS]
     forward, again, reduce, synchronise, update = wire
@@ -169,20 +169,16 @@ def _exposed_s(layer: _Times, around: _Times, own: Computing, setting: Setting) 
     return np.asarray((m - 1) * usual + first + last)
 
 
-def _times(
-    traffic: UnitTraffic, partition: Partition, machine: Machine, parameters: Parameters
-) -> _Times:
+def _times(traffic: UnitTraffic, machine: Machine, parameters: Parameters) -> _Times:
     def total(calls: tuple[Collective, ...]) -> Array:
-        seconds = [collective_s(call, partition, machine, parameters) for call in calls]
+        seconds = [_call_s(call, machine, parameters) for call in calls]
         return np.asarray(sum(seconds, start=np.zeros(1)))
 
     return _Times(*(total(getattr(traffic, name)) for name in _PARTS))
 
 
-def collective_s(
-    call: Collective, partition: Partition, machine: Machine, parameters: Parameters
-) -> Array:
-    """One collective while all groups like it are busy, with what quantising for it takes."""
+def _call_s(call: Collective, machine: Machine, parameters: Parameters) -> Array:
+    """Predict seconds of one collective and its quantising while all groups like it are busy."""
     ranks, stride = np.array([float(call.ranks)]), np.array([float(call.stride)])
     group = strided(ranks, stride, machine)
     wire = topology_s(call.operation, float(call.size_bytes), group, parameters)
