@@ -26,7 +26,10 @@ _REASON = "no namespaces for user 1000"
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copy the project with results that contain only the reason why they are missing."""
     folder = tmp_path_factory.mktemp("a project") / "repro"
-    for name in ("src", "params", "notebooks", "data/published"):
+    for name in (
+        *("src", "params", "notebooks", "data/published", "data/reference"),
+        "tests/logs/samples",
+    ):
         shutil.copytree(ROOT / name, folder / name)
     clusters = read_collectives_sweep().clusters
     for name in (*EXPERIMENTS, *(f"collectives-{c}" for c in clusters), "compute", "sensitivity"):
