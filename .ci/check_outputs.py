@@ -10,10 +10,10 @@ import yaml
 
 from repro.catalog.studies.experiments import experiment
 from repro.figures.experiments.every import every_figure
-from repro.paths import PARAMS, RESULTS
+from repro.paths import RESULTS, find
 from repro.results.store import is_sweep, read_dataset, read_experiments, read_sweeps
 
-profile = yaml.safe_load((PARAMS / "pipeline.yaml").read_text())["profile"]
+profile = yaml.safe_load(find("params/pipeline.yaml").read_text())["profile"]
 sweeps = read_sweeps()
 for name, dataset in sweeps.items():
     assert json.loads(dataset.attrs["not_run"]) == {}, dataset.attrs["not_run"]
