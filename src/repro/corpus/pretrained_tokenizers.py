@@ -1,14 +1,12 @@
 """Published tokenizers, converted to the format of the `tokenizers` library."""
 
-import hashlib
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from repro.atomic import replacing
 from repro.catalog.models.papers import Family
 from repro.corpus.tokenizer import END_OF_TEXT, SENTINELS, WORDPIECE_SPECIALS
-from repro.corpus.vocabulary import TrainedTokenizer, byte_level, wordpiece
+from repro.corpus.vocabulary import TrainedTokenizer, byte_level, wordpiece, write_tokenizer
 from repro.errors import ReproError
 
 
@@ -47,10 +45,7 @@ def import_tokenizer(family: Family, source: Path, tokenizer: Path) -> TrainedTo
         imported = {"gpt": _gpt, "bert": _bert, "t5": _t5}[family](source)
     except Exception as error:  # the libraries raise no narrower type
         raise ReproError(f"{source}: not a tokenizer for {family} ({error}); {fix}") from None
-    with replacing(tokenizer) as temporary:
-        imported.save(str(temporary))
-    digest = hashlib.sha256(tokenizer.read_bytes()).hexdigest()
-    return TrainedTokenizer(imported.get_vocab_size(), digest)
+    return write_tokenizer(imported, tokenizer)
 
 
 def _gpt(source: Path) -> Tokenizer:

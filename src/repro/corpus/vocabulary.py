@@ -80,9 +80,15 @@ def train_tokenizer(
             f"{articles}: gives only {size} tokens for {family}, not {vocabulary_size}; fix: lower "
             f"vocabulary_sizes.{family} in params/corpus.yaml, or use a larger dump"
         )
-    with replacing(tokenizer) as temporary:
-        trained.save(str(temporary))
-    return TrainedTokenizer(size, hashlib.sha256(tokenizer.read_bytes()).hexdigest())
+    return write_tokenizer(trained, tokenizer)
+
+
+def write_tokenizer(tokenizer: Tokenizer, path: Path) -> TrainedTokenizer:
+    """Write a tokenizer as JSON, atomically."""
+    with replacing(path) as temporary:
+        tokenizer.save(str(temporary))
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return TrainedTokenizer(tokenizer.get_vocab_size(), digest)
 
 
 def _train_bpe(family: Family, articles: Path, vocabulary_size: int) -> Tokenizer:

@@ -6,6 +6,7 @@ import pytest
 
 from repro.catalog.systems.serving import ServingCosts
 from repro.paths import PUBLISHED
+from repro.predict.calibration.fit import relative_weights
 from repro.predict.calibration.serving_fitting import (
     PRIORS,
     calibrate_serving,
@@ -14,7 +15,6 @@ from repro.predict.calibration.serving_fitting import (
     known_rows,
     log_errors,
     model_names,
-    model_weights,
 )
 from repro.predict.serving.parameters import read_fits
 from repro.predict.tables.reading import read_rows
@@ -49,7 +49,7 @@ def made_up(published: pd.DataFrame) -> pd.DataFrame:
 
 def test_a_fit_finds_the_costs_that_made_the_latencies(made_up: pd.DataFrame) -> None:
     known = known_rows(made_up)
-    found = fit(known, made_up.index, model_weights(model_names(made_up)))
+    found = fit(known, made_up.index, relative_weights(model_names(made_up)))
     assert log_errors(known, _START).abs().mean() > 0.15
     # Priors pull a little still.
     assert log_errors(known, found).abs().mean() < 0.01
@@ -70,7 +70,7 @@ def test_a_held_out_model_is_seen_by_no_fit_of_its_own(made_up: pd.DataFrame) ->
 
 
 def test_a_models_rows_weigh_as_their_root() -> None:
-    weights = model_weights(pd.Series(["few"] * 4 + ["many"] * 16))
+    weights = relative_weights(pd.Series(["few"] * 4 + ["many"] * 16))
     assert weights[4:].sum() / weights[:4].sum() == pytest.approx(2)
 
 

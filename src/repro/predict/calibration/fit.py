@@ -98,6 +98,13 @@ def group_weights(groups: pd.Series, copies: Array | float = 1.0) -> Array:
     return weights
 
 
+def relative_weights(groups: pd.Series, copies: Array | float = 1.0) -> Array:
+    """Return `group_weights` divided by their mean, so that rows weigh 1 on average."""
+    weights = group_weights(groups, copies)
+    relative: Array = weights / weights.mean()
+    return relative
+
+
 def held_out(
     groups: pd.Series, errors_of_fit: Callable[[Array, Array], Array | float]
 ) -> pd.Series:

@@ -11,9 +11,9 @@ import pandas as pd
 from repro.atomic import replace_text
 from repro.catalog.systems.gpus import find_gpu_name
 from repro.predict.calibration.fit import (
-    group_weights,
     held_out,
     most_probable,
+    relative_weights,
     residuals_of,
     yaml_text,
 )
@@ -87,9 +87,7 @@ def model_weights(table: pd.DataFrame) -> Array:
     """
     groups = table["dup_group"] if "dup_group" in table.columns else table.index.to_series()
     copies = groups.groupby(groups).transform("size").to_numpy(dtype=float)
-    weights = group_weights(table["model"], copies)
-    relative: Array = weights / weights.mean()
-    return relative
+    return relative_weights(table["model"], copies)
 
 
 def cross_validate(table: pd.DataFrame, by: pd.Series) -> Array:

@@ -7,7 +7,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from repro.atomic import replace_text
-from repro.catalog.systems.gpus import Gpu, find_gpu_name, read_gpus
+from repro.catalog.systems.gpus import Gpu, find_gpu_name, gpu
 from repro.predict.calibration.fit import held_out, most_probable, residuals_of, yaml_text
 from repro.predict.operators.measured import (
     KINDS,
@@ -78,7 +78,7 @@ def _medians(kind: str, rows: pd.DataFrame) -> dict[str, float]:
 
 
 def _device(rows: pd.DataFrame) -> Gpu:
-    return read_gpus()[find_gpu_name(str(rows.gpu.iloc[0]))]
+    return gpu(find_gpu_name(str(rows.gpu.iloc[0])))
 
 
 def _time_s(kind: str, rows: pd.DataFrame, costs: dict[str, float]) -> Array:

@@ -11,9 +11,9 @@ import pandas as pd
 from repro.atomic import replace_text
 from repro.catalog.systems.serving import ServingCosts, read_serving_stacks
 from repro.predict.calibration.fit import (
-    group_weights,
     held_out,
     most_probable,
+    relative_weights,
     residuals_of,
     yaml_text,
 )
@@ -67,19 +67,12 @@ def fit(known: Known, index: pd.Index, weights: Array) -> ServingCosts:
     return ServingCosts(**found.values)
 
 
-def model_weights(models: pd.Series) -> Array:
-    """Return weights of rows, 1 on average: a model counts as the root of its rows."""
-    weights = group_weights(models)
-    relative: Array = weights / weights.mean()
-    return relative
-
-
 def cross_validate(table: pd.DataFrame, by: pd.Series) -> Array:
     """Return ln(predicted / measured) of every row by a fit without its group."""
     known, models = known_rows(table), model_names(table)
 
     def errors_of_fit(seen: Array, held: Array) -> Array:
-        costs = fit(known, table.index[seen], model_weights(models[seen]))
+        costs = fit(known, table.index[seen], relative_weights(models[seen]))
         return log_errors(known, costs)[table.index[held]].to_numpy()
 
     return held_out(by, errors_of_fit).to_numpy()
@@ -102,7 +95,7 @@ def calibrate_serving(table: pd.DataFrame, source: str) -> dict[str, ServingFit]
         found[name] = ServingFit(
             source=source,
             date=date.today().isoformat(),
-            costs=fit(known_rows(rows), rows.index, model_weights(models)),
+            costs=fit(known_rows(rows), rows.index, relative_weights(models)),
             residuals=residuals_of(cross_validate(rows, models)),
         )
     return found
