@@ -298,7 +298,7 @@ def _busbw(everything: bool) -> pd.DataFrame:
 
 
 def _answer(question: str) -> str:
-    """What a command prints, and its error if it has one."""
+    """Return the output of a command, and its error if it has one."""
     result = CliRunner().invoke(app, shlex.split(question))
     error = f"repro: {result.exception}\n" if isinstance(result.exception, ReproError) else ""
     return f"$ repro {question}\n{result.output}{error}"

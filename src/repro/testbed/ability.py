@@ -1,4 +1,4 @@
-"""Whether this machine can emulate nodes; if it cannot, what forbids it and the mend."""
+"""Whether this machine can emulate nodes; if it cannot, what forbids it and the fix."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ _SYSCTL = "let an administrator run `sysctl -w {}`"
 
 @dataclass(frozen=True)
 class Ability:
-    """Whether the testbed's network can be built here, and how, or why not with the mend."""
+    """Whether the testbed's network can be built here, and how, or why not with the fix."""
 
     works: bool
     found: str
@@ -44,7 +44,7 @@ def testbed_ability() -> Ability:
 
 
 def explain_refusal(words: str, system: Path = Path("/proc")) -> str:
-    """Why the kernel refused what `repro.testbed.enter` asked for, and the mend, in one line.
+    """Why the kernel refused what `repro.testbed.enter` asked for, and the fix, in one line.
 
     Parameters
     ----------
@@ -55,10 +55,10 @@ def explain_refusal(words: str, system: Path = Path("/proc")) -> str:
     """
     call, _, number = words.rpartition(" ")
     said = f"{call}: {os.strerror(int(number))}"
-    cause, mend = _cause(int(number), system)
+    cause, fix = _cause(int(number), system)
     return (
         f"the testbed needs network namespaces, and user {os.geteuid()} may not create any here "
-        f"({said}): {cause}; fix: {mend}"
+        f"({said}): {cause}; fix: {fix}"
     )
 
 

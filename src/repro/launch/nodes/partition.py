@@ -212,14 +212,14 @@ def _look_after(group: _Group, nodes: Nodes, journal: Journal, bar: Bar[Any]) ->
         return
     slurm = nodes.slurm
     assert slurm is not None
-    mend = (
+    fix = (
         f"raise slurm.time_limit_min ({slurm.time_limit_min}) in params/nodes.yaml"
         if "TIMEOUT" in ended
         else "run again to go on"
     )
     raise ReproError(
         f"job {group.job} on {group.number} nodes ended as {how} with {left} of {group.left} "
-        f"configurations open; {mend}; its log is in {group.folder}"
+        f"configurations open; {fix}; its log is in {group.folder}"
     )
 
 

@@ -140,7 +140,7 @@ def open_site(site: Site, say: Callable[[str], None] = _to_stderr) -> Iterator[S
     Raises
     ------
     NotRunHere
-        This machine cannot run the site; the message says what is missing and the mend.
+        This machine cannot run the site; the message says what is missing and the fix.
     ReproError
         A rank does not keep its pace, or does not work as it should.
     """

@@ -36,7 +36,7 @@ def to_integers(values: torch.Tensor, bits: int) -> torch.Tensor:
     return torch.cat([packed, scales.view(rows, -1).view(torch.uint8)], dim=1)
 
 
-def check_numbers(values: torch.Tensor, done: str, mend: str = "") -> None:
+def check_numbers(values: torch.Tensor, done: str, fix: str = "") -> None:
     """See that numbers are of a type that can be encoded; the error says what cannot be `done`.
 
     Raises
@@ -48,7 +48,7 @@ def check_numbers(values: torch.Tensor, done: str, mend: str = "") -> None:
         taken = ", ".join(str(one).removeprefix("torch.") for one in _TAKEN)
         raise ReproError(
             f"numbers of type {str(values.dtype).removeprefix('torch.')} cannot be {done}; "
-            f"{taken} can{mend}"
+            f"{taken} can{fix}"
         )
 
 
