@@ -276,7 +276,7 @@ def regime_times(link_bytes: Array, steps: Array, transfer_s: Array, costs: Any)
 
 @dataclass(frozen=True)
 class CollectiveArrays:
-    """CollectiveArrays as arrays: bytes on each rank's link, and dependent messages (row,).
+    """Collectives as arrays: bytes on each rank's link, and dependent messages (row,).
 
     `pairs` are the distinct (ranks, nodes), `which` is each row's index in them.
     """

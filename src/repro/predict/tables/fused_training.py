@@ -90,7 +90,6 @@ def read_runs(table: pd.DataFrame) -> Run:
     stacks = {name: at for at, name in enumerate(read_stacks())}
     peaks = [of_gpu(partial(peak_flops, precision=name)).to_numpy() for name in PRECISIONS]
     found = rows.assign(
-        gated_mlp=rows.gated_mlp,
         tied=rows.tied_embeddings,
         imbalance=rows.expert_imbalance,
         sharded=rows.fsdp,
