@@ -1,15 +1,17 @@
-"""GPU memory of a training step: what is alike whatever software runs it.
+"""GPU memory of a training step, whatever software runs it.
 
-Parts, what replicas share of them (Rajbhandari et al., ZeRO, SC 2020, section 5), and the micro
-batches in flight on each stage (Korthikanti et al., 2023, section 4.2.3).
+Activations of a layer, parts, what replicas share of them (Rajbhandari et al., ZeRO, SC 2020,
+section 5), and the micro batches in flight on each stage (Korthikanti et al., 2023, section 4.2.3).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
-from repro.predict.workload import Array
+from repro.catalog.models.layers import Attention, Elements, Operation, elements
+from repro.predict.workload import RECOMPUTE, Array
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,80 @@ class Memory:
     def total(self) -> Array:
         """The sum of all parts."""
         return sum((getattr(self, one.name) for one in fields(self)), start=np.zeros(()))
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Bytes per element of what a layer keeps for its backward pass.
+
+    Attributes
+    ----------
+    element
+        Inputs of norms, activations and attention.
+    operand
+        Inputs of products.
+    copy
+        Attention's output once more, in the precision of products; 0 where that is `element`'s.
+    score
+        Each score of attention; 0 where fused attention keeps none.
+    mask
+        Dropout's mask of an element; 0 without dropout.
+    """
+
+    element: Any
+    operand: Any
+    copy: Any = 0.0
+    score: Any = 0.0
+    mask: Any = 0.0
+
+
+def activation_bytes(
+    layer: Sequence[Operation],
+    kept: Kept,
+    recompute: Array,
+    tokens: Mapping[str, Array],
+    sequences: Array | float,
+    tensor_parallel: Array,
+    sequence_parallel: Array,
+) -> tuple[Array, Array]:
+    """Count the activations of one layer and micro batch, in bytes.
+
+    Selective recomputation keeps no scores of attention, full recomputation only the layer's input.
+
+    Parameters
+    ----------
+    recompute
+        Indices in `RECOMPUTE`.
+    tokens
+        Tokens of the micro batch, by `repro.catalog.models.layers.Tokens`.
+    sequences
+        Sequences of the micro batch.
+    tensor_parallel, sequence_parallel
+        Ranks that divide widths, and the sequence between products.
+
+    Returns
+    -------
+    tuple
+        Bytes that are kept for the backward pass; of a fully recomputed layer, bytes that are in
+        memory beside them while its backward pass runs.
+    """
+    own, scores, others = tokens["own"], np.zeros(()), np.zeros(())
+    for one in layer:
+        if isinstance(one, Attention):
+            read = tokens[one.reads]
+            width = own * (2 * kept.element + kept.copy) * one.width
+            others = others + (width + read * kept.element * one.kv_width) / tensor_parallel
+            scores = scores + kept.score * one.heads * own * read / sequences / tensor_parallel
+        elif isinstance(one, Elements):
+            split = sequence_parallel if one.splits == "sequence" else tensor_parallel
+            each = kept.element * one.inputs + kept.operand * one.outputs + kept.mask * one.masked
+            others = others + own * each / split
+    # The first operation is a norm, whose input is the layer's.
+    entered = kept.element * own * elements(layer)[0].inputs / sequence_parallel
+    whole = others + scores
+    by_mode = {"none": whole, "selective": others, "full": entered}
+    size: Array = np.choose(recompute.astype(int), [by_mode[name] for name in RECOMPUTE])
+    return size, np.where(recompute == RECOMPUTE.index("full"), whole, 0.0)
 
 
 def model_states(

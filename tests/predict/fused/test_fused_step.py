@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from repro.catalog.models.layers import decoder_layer
 from repro.catalog.systems.gpus import find_gpu_name, gpu
 from repro.paths import PUBLISHED
 from repro.predict.fused.iteration import (
@@ -16,7 +17,7 @@ from repro.predict.fused.iteration import (
     layer_parameters,
     predict_phases,
 )
-from repro.predict.fused.layer import layer_passes
+from repro.predict.fused.layer import Passes, layer_passes
 from repro.predict.fused.memory import (
     FRAGMENTATION,
     FRAMEWORK_BYTES,
@@ -55,6 +56,10 @@ def _phases(run: Run, **changed: float) -> dict[str, float]:
     return {one.name: float(getattr(found, one.name)[0]) for one in fields(Phases)}
 
 
+def _passes(run: Run, **changed: float) -> Passes:
+    return layer_passes(run, decoder_layer(run), _parameters(**changed))
+
+
 def test_phases_add_up_in_blocks_too() -> None:
     run = _run(tp=2, pp=2, dtype="fp8", recompute="full")
     many = run.rows(np.zeros(20_000, dtype=int))
@@ -65,7 +70,7 @@ def test_phases_add_up_in_blocks_too() -> None:
 def test_computing_is_near_what_the_peak_allows() -> None:
     """Six operations for each parameter and token cannot be done faster than the peak."""
     run = _run()
-    passes = layer_passes(run, _parameters())
+    passes = _passes(run)
     common, _ = layer_parameters(run)
     ideal = 6 * common[0] * run.tokens[0] / run.peak_flops[0]
     assert 1 < passes.products.sum() / ideal < 2
@@ -74,7 +79,7 @@ def test_computing_is_near_what_the_peak_allows() -> None:
 
 
 def test_fp8_halves_what_large_products_take_at_most() -> None:
-    half, eighth = (layer_passes(_run(dtype=name), _parameters()) for name in ("bf16", "fp8"))
+    half, eighth = (_passes(_run(dtype=name)) for name in ("bf16", "fp8"))
     assert 1.3 < half.products.sum() / eighth.products.sum() < 2.2
     # Attention stays in half precision, and casts are traffic.
     assert half.attention.sum() == pytest.approx(eighth.attention.sum())
@@ -83,16 +88,15 @@ def test_fp8_halves_what_large_products_take_at_most() -> None:
 
 def test_tensor_parallelism_sends_ten_collectives_a_layer() -> None:
     run = _run(tp=4, overlap="none")
-    exposed = layer_passes(run, _parameters(link_efficiency=0.5)).tensor[:, 0]
+    exposed = _passes(run, link_efficiency=0.5).tensor[:, 0]
     one = 3 / 4 * 2 * 8192 * 4096 / (0.5 * 450e9) + 8e-6
     assert exposed == pytest.approx([4 * one, 6 * one])
-    assert layer_passes(_run(tp=1), _parameters()).tensor.sum() == 0
+    assert _passes(_run(tp=1)).tensor.sum() == 0
 
 
 def test_what_overlaps_is_hidden_but_for_a_piece_and_multiprocessors() -> None:
     bare, hidden = (
-        layer_passes(_run(tp=4, overlap=name), _parameters(reserved=0.1)).tensor
-        for name in ("none", "tp")
+        _passes(_run(tp=4, overlap=name), reserved=0.1).tensor for name in ("none", "tp")
     )
     assert hidden == pytest.approx(bare * (1 / 4 + 0.1))
 
@@ -142,7 +146,7 @@ def test_zero_bubble_leaves_a_forward_pass() -> None:
     plain, zero = (
         _run(gpus=64, tp=8, pp=8, overlap="pp", zero_bubble=said) for said in ("no", "yes")
     )
-    _, products = layer_passes(plain, _parameters()).products
+    _, products = _passes(plain).products
     saved = _phases(plain)["bubble"] - _phases(zero)["bubble"]
     assert saved == pytest.approx(7 * 4 * float(products[0]))
     assert _phases(zero)["products"] == _phases(plain)["products"]
@@ -153,10 +157,7 @@ def test_the_busiest_experts_are_waited_for() -> None:
         _run(**{**_EXPERTS, "gpus": 64, "ep": 8, "expert_imbalance": ratio, "overlap": "none"})
         for ratio in (1.0, 2.0)
     )
-    wires = [
-        float(layer_passes(run, _parameters()).experts.sum()) - 4 * _exchange_s()
-        for run in (even, uneven)
-    ]
+    wires = [float(_passes(run).experts.sum()) - 4 * _exchange_s() for run in (even, uneven)]
     assert wires[1] == pytest.approx(2 * wires[0])
     assert _phases(uneven)["products"] > 1.3 * _phases(even)["products"]
     assert _phases(uneven)["attention"] == _phases(even)["attention"]
@@ -174,7 +175,7 @@ def test_sharded_parameters_come_while_layers_compute() -> None:
     slow = replace(slow, link_bytes_per_s=slow.link_bytes_per_s / 1000)
     common, _ = layer_parameters(slow)
     wire = 2 * common[0] * 7 / 8 / (450e6 * _parameters().link_efficiency)
-    passes = layer_passes(slow, _parameters()).time_s.sum()
+    passes = _passes(slow).time_s.sum()
     # Two gathers, and a reduction once in 16 micro batches.
     wanted = 16 * 32 * (wire * (2 + 1 / 16) - passes)
     assert _phases(slow, reserved=0.0)["replicas"] == pytest.approx(wanted)
@@ -186,13 +187,13 @@ def test_tokens_go_to_their_experts_and_back() -> None:
     )
     parameters = _parameters(link_efficiency=0.5, exchange_efficiency=0.8)
     started = parameters.exchange["megatron-core"]
-    found = layer_passes(run, parameters).experts[:, 0]
+    found = layer_passes(run, decoder_layer(run), parameters).experts[:, 0]
     one = 8 * 7 / 8 * 2 * 8192 * 4096 / (0.8 * 0.5 * 450e9) + started
     assert found == pytest.approx([2 * one, 2 * one])
     alone = replace(run, ep=np.ones(1))
-    assert layer_passes(alone, _parameters()).experts.sum() == 0
+    assert _passes(alone).experts.sum() == 0
     # However many hold the experts, as much is computed but for the tiles.
-    both = [layer_passes(one, _parameters()).products.sum() for one in (run, alone)]
+    both = [_passes(one).products.sum() for one in (run, alone)]
     assert both[0] == pytest.approx(both[1], rel=0.1)
 
 
@@ -252,8 +253,8 @@ def test_a_slow_host_is_waited_for() -> None:
 
 def test_a_window_leaves_out_what_is_further_back() -> None:
     """Every second layer has 128 of up to 8192 scores in a row: s w instead of s^2 / 2."""
-    whole, windowed = (layer_passes(_run(window=w), _parameters()).attention for w in (0, 128))
+    whole, windowed = (_passes(_run(window=w)).attention for w in (0, 128))
     assert windowed == pytest.approx(whole * (1 + 2 * 128 / 8192) / 2)
     # A model that is known needs no column.
-    named = layer_passes(_run(model="gpt-oss-20b"), _parameters()).attention
+    named = _passes(_run(model="gpt-oss-20b")).attention
     assert named == pytest.approx(windowed)

@@ -11,7 +11,7 @@ from hypothesis import given
 from repro.catalog.models.volumes import embedding_parameters, layer_parameters
 from repro.predict.explore.studies.memory import published_memory, published_savings
 from repro.predict.memory import WIDTHS, in_flight
-from repro.predict.step.memory import activation_bytes_per_layer, memory, stage_parameters
+from repro.predict.step.memory import layer_activation_bytes, memory, stage_parameters
 from repro.predict.workload import Array, Plan, Workload
 
 
@@ -53,7 +53,7 @@ def test_activations_of_a_layer(
         sequence_parallel=sequence_parallel,
     )
     expected = per_sbh(t) * 1024 * 3 * 1024
-    assert activation_bytes_per_layer(rows(plan)) == pytest.approx(expected, rel=1e-12)
+    assert layer_activation_bytes(rows(plan))[0] == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_distributed_optimizer_shards_twelve_bytes() -> None:
@@ -93,7 +93,7 @@ def test_one_stage_holds_the_head_too() -> None:
     w = rows(Plan(global_batch_size=8, tensor_parallel=t, sequence_parallel=True))
     found = memory(w)
     ends = 1024 * 1024 / t + 4 * 1024 * 1024 / t
-    expected = 24 * activation_bytes_per_layer(w) + ends
+    expected = 24 * layer_activation_bytes(w)[0] + ends
     assert found.activations == pytest.approx(expected, rel=1e-12)
     assert found.logits == pytest.approx((4 + 2) * 1024 * 51200 / t, rel=1e-12)
     # Those in fp32 are used as they are.
@@ -118,7 +118,7 @@ def test_a_recomputed_layer_is_in_memory_while_its_backward_pass_runs() -> None:
 @given(workloads(most=3))
 def test_recomputation_saves_memory_in_its_order(w: Workload) -> None:
     none, selective, full = (
-        activation_bytes_per_layer(replace(w, recompute=np.full_like(w.layers, code)))
+        layer_activation_bytes(replace(w, recompute=np.full_like(w.layers, code)))[0]
         for code in (0, 1, 2)
     )
     assert (none > selective).all() and (selective > full).all()
@@ -155,7 +155,7 @@ def test_only_the_ends_have_embeddings_and_the_last_stage_logits() -> None:
     held = np.array([float(one.weights[0]) for one in stages]) - layers
     assert held == pytest.approx([words + 2 * 1024 * 1024, 0, 0, words])
     assert [float(one.logits[0]) for one in stages] == [0, 0, 0, 6 * 1024 * 51200]
-    per_layer = float(activation_bytes_per_layer(w)[0])
+    per_layer = float(layer_activation_bytes(w)[0][0])
     middle = [float(one.activations[0]) for one in stages[1:3]]
     assert middle == pytest.approx([3 * 6 * per_layer, 2 * 6 * per_layer])
 
@@ -171,16 +171,16 @@ def test_in_flight_is_korthikantis_on_the_first_stage() -> None:
 def test_fp32_doubles_what_is_kept_and_no_dropout_leaves_its_masks() -> None:
     w = rows(Plan(global_batch_size=1))
     half, whole = (
-        activation_bytes_per_layer(w, element=element, dropout=False) for element in (2, 4)
+        layer_activation_bytes(w, element=element, dropout=False)[0] for element in (2, 4)
     )
     assert whole == pytest.approx(2 * half)
-    masks = activation_bytes_per_layer(w) - half
+    masks = layer_activation_bytes(w)[0] - half
     # Behind two blocks one byte an element; of scores one more, and they twice.
     assert masks == pytest.approx(2 * 1024 * 1024 + 3 * 16 * 1024 * 1024)
 
 
 def test_torchs_softmax_keeps_its_result_in_fp32() -> None:
     w = rows(Plan(global_batch_size=1))
-    fused = activation_bytes_per_layer(w, dropout=False)
-    more = activation_bytes_per_layer(w, dropout=False, torch_softmax=True) - fused
+    fused = layer_activation_bytes(w, dropout=False)[0]
+    more = layer_activation_bytes(w, dropout=False, torch_softmax=True)[0] - fused
     assert more == pytest.approx(4 * 16 * 1024 * 1024)

@@ -10,7 +10,7 @@ from repro.catalog.models.papers import Family, Shape, model
 from repro.catalog.models.volumes import layer_parameters, parameters
 from repro.errors import ReproError
 from repro.predict.step.kernels import Kernels
-from repro.predict.step.memory import activation_bytes_per_layer, memory
+from repro.predict.step.memory import layer_activation_bytes, memory
 from repro.predict.step.stages import (
     check_stages,
     embedding_stages,
@@ -125,7 +125,7 @@ def test_one_stage_holds_all(name: str) -> None:
 def test_later_stages_hold_fewer_micro_batches() -> None:
     w = _split("gpt2-medium", 8)
     held = memory_by_stage_bytes(w)
-    of_three_layers = 3 * float(activation_bytes_per_layer(w))
+    of_three_layers = 3 * float(layer_activation_bytes(w)[0])
     assert -np.diff(held[1:-1]) == pytest.approx([of_three_layers] * 5, rel=1e-9)
     # With one micro batch there is one of it everywhere.
     assert np.ptp(memory_by_stage_bytes(_split("gpt2-medium", 8, 1))[1:-1]) == 0

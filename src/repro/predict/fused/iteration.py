@@ -57,7 +57,7 @@ class Phases:
 
 def predict_phases(run: Run, parameters: FusedParameters) -> Phases:
     """Every phase of an iteration, as arrays of the runs' length."""
-    one = layer_passes(run, parameters)
+    one = layer_passes(run, decoder_layer(run), parameters)
     layers = stage_layers(run)
     m = run.micro_batches
     forward, backward = one.time_s
@@ -187,7 +187,7 @@ def _ends_s(run: Run, parameters: FusedParameters) -> tuple[Array, Array]:
 def compute_passes_s(run: Run, parameters: FusedParameters) -> Array:
     """What a stage that holds a whole model computes in an iteration (pass, run), or its host
     launches; nothing recomputed. A third of the logits' products are of the forward pass."""
-    one = layer_passes(run, parameters)
+    one = layer_passes(run, decoder_layer(run), parameters)
     logits, embedding = _ends_s(run, parameters)
     ends = np.stack([(logits + embedding) / 3, 2 * (logits + embedding) / 3])
     seconds: Array = run.micro_batches * (run.layers * np.maximum(one.gpu, one.host) + ends)

@@ -4,7 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from repro.catalog.models.layers import decoder_layer, products
+from repro.catalog.models.layers import (
+    Operation,
+    attentions,
+    elements,
+    messages,
+    products,
+)
 from repro.predict.fused.parameters import (
     FusedParameters,
     attention_costs,
@@ -12,20 +18,13 @@ from repro.predict.fused.parameters import (
     of_stack,
     product_costs,
 )
-from repro.predict.fused.run import Run
+from repro.predict.fused.run import Run, visible_share
 from repro.predict.operators.kernels import Rates, attention_s, multiplier, product_s
 from repro.predict.workload import Array
 
 _HALF_BYTES = 2
 # A backward pass of fused attention has five products where the forward pass has two (Dao, 2023).
 _ATTENTION_BACKWARD_FLOPS = 2.5
-# Bytes per element of the hidden state that a forward and a backward pass move element by element:
-# two norms and two residual sums. Per element of queries and keys: rotary embeddings.
-_HIDDEN_FORWARD, _HIDDEN_BACKWARD, _ROTARY = 20, 28, 4
-# Per element of the MLP's inner width: activation, gated and not.
-_GATED_FORWARD, _GATED_BACKWARD, _PLAIN_FORWARD, _PLAIN_BACKWARD = 6, 10, 4, 6
-# Per element that goes to an expert: gathered there, weighed and scattered back; and its gradient.
-_PERMUTED = 12
 # Casting an operand: read in half precision, written as it is and transposed, for the two products
 # that take it.
 _CAST_BYTES = 4
@@ -68,31 +67,34 @@ class Passes:
         return longest
 
 
-def layer_passes(run: Run, parameters: FusedParameters) -> Passes:
-    """The passes of one layer."""
-    multiplied, operands, results = _products(run, parameters)
-    attention = _attention(run, parameters)
-    elements = _elements(run) + run.quantised * _CAST_BYTES * np.stack([operands, results])
+def layer_passes(run: Run, layer: list[Operation], parameters: FusedParameters) -> Passes:
+    """Price the passes of one layer, given as its operations."""
+    multiplied, operands, results = _products(run, layer, parameters)
+    attention = _attention(run, layer, parameters)
+    moved = _element_bytes(run, layer)
+    moved = moved + run.quantised * _CAST_BYTES * np.stack([operands, results])
     memory = run.memory_bytes_per_s * parameters.memory_efficiency
-    element_s = by_software(run, parameters.traffic) * elements / memory
+    element_s = by_software(run, parameters.traffic) * moved / memory
     return Passes(
         products=multiplied,
         attention=attention,
         traffic=element_s,
-        tensor=_tensor(run, parameters, multiplied),
-        context=_context(run, parameters, attention),
-        experts=_experts(run, parameters, multiplied + attention + element_s),
+        tensor=_tensor(run, layer, parameters, multiplied),
+        context=_context(run, layer, parameters, attention),
+        experts=_experts(run, layer, parameters, multiplied + attention + element_s),
         host=_host(run, parameters),
     )
 
 
-def _products(run: Run, parameters: FusedParameters) -> tuple[Array, Array, Array]:
+def _products(
+    run: Run, layer: list[Operation], parameters: FusedParameters
+) -> tuple[Array, Array, Array]:
     """Seconds of all products (pass, run), and elements of their operands and of their results'
     gradients."""
     rates = Rates(run.peak_flops, run.memory_bytes_per_s, run.multiprocessors)
     gpu = multiplier(rates, product_costs(run, parameters))
     forward, backward, operands, results = (np.zeros_like(run.tokens) for _ in range(4))
-    for one in products(decoder_layer(run)):
+    for one in products(layer):
         there = np.minimum(one.parameters, 1.0)
         if one.experts is None:
             t, m, batch = run.tp, run.tokens, np.ones_like(run.tokens)
@@ -116,48 +118,33 @@ def _products(run: Run, parameters: FusedParameters) -> tuple[Array, Array, Arra
     return np.stack([forward, backward]), operands, results
 
 
-def _attention(run: Run, parameters: FusedParameters) -> Array:
+def _attention(run: Run, layer: list[Operation], parameters: FusedParameters) -> Array:
     """Seconds of fused attention (pass, run). A context-parallel rank has its part of the queries,
     in two pieces that make all ranks' shares of the causal triangle alike."""
     rates = Rates(run.half_flops, run.memory_bytes_per_s, run.multiprocessors)
-    heads, kv_heads = run.heads / run.tp, np.maximum(run.kv_heads / run.tp, 1.0)
-    forward = attention_s(
-        run.micro_batch,
-        run.seq,
-        heads,
-        kv_heads,
-        run.head_dim,
-        rates,
-        attention_costs(run, parameters),
-    )
+    costs = attention_costs(run, parameters)
+    forward = np.zeros_like(run.tokens)
+    for one in attentions(layer):
+        heads, kv_heads = one.heads / run.tp, np.maximum(one.kv_heads / run.tp, 1.0)
+        whole = attention_s(run.micro_batch, run.seq, heads, kv_heads, one.head_dim, rates, costs)
+        forward = forward + whole * visible_share(one.window, run.seq) / run.cp
     backward = _ATTENTION_BACKWARD_FLOPS * forward / parameters.attention_backward
-    seconds: Array = np.stack([forward, backward]) * run.looked_at / run.cp
-    return seconds
+    return np.stack([forward, backward])
 
 
-def _elements(run: Run) -> Array:
-    """Bytes that element-wise kernels move (pass, run)."""
-    tokens, t = run.tokens, run.tp
-    hidden = tokens * run.hidden / t
-    rotary = _ROTARY * tokens * (run.heads + run.kv_heads) * run.head_dim / t
-    inner = run.ffn + run.shared_expert_ffn + run.experts_per_token * run.expert_ffn
-    inner = tokens * inner / t
-    permuted = _PERMUTED * run.mixture * hidden * run.experts_per_token
-    return np.stack(
-        [
-            _HIDDEN_FORWARD * hidden
-            + rotary
-            + (_PLAIN_FORWARD + (_GATED_FORWARD - _PLAIN_FORWARD) * run.gated_mlp) * inner
-            + permuted,
-            _HIDDEN_BACKWARD * hidden
-            + rotary
-            + (_PLAIN_BACKWARD + (_GATED_BACKWARD - _PLAIN_BACKWARD) * run.gated_mlp) * inner
-            + permuted,
-        ]
-    )
+def _element_bytes(run: Run, layer: list[Operation]) -> Array:
+    """Bytes that element-wise kernels move (pass, run); tensor-parallel ranks divide all of it."""
+    forward, backward = np.zeros_like(run.tokens), np.zeros_like(run.tokens)
+    for one in elements(layer):
+        forward += one.forward_bytes * one.width
+        backward += one.backward_bytes * one.width
+    moved: Array = np.stack([forward, backward]) * run.tokens / run.tp
+    return moved
 
 
-def _tensor(run: Run, parameters: FusedParameters, products: Array) -> Array:
+def _tensor(
+    run: Run, layer: list[Operation], parameters: FusedParameters, products: Array
+) -> Array:
     """Exposed tensor-parallel communication (pass, run).
 
     Sequence-parallel: an all-gather before and a reduce-scatter behind attention and MLP, each way,
@@ -167,19 +154,24 @@ def _tensor(run: Run, parameters: FusedParameters, products: Array) -> Array:
     """
     t = run.tp
     link = run.link_bytes_per_s * parameters.link_efficiency
-    one = (t - 1) / t * _HALF_BYTES * run.tokens * run.hidden / link
-    one = one + _COLLECTIVE_S * np.minimum(t - 1, 1.0)
-    every = np.stack([4 * one, 6 * one])
+    one = np.zeros_like(run.tokens)
+    for message in messages(layer, "tensor"):
+        wire = (t - 1) / t * _HALF_BYTES * run.tokens * message.width / link
+        one = one + wire + _COLLECTIVE_S * np.minimum(t - 1, 1.0)
+    every = np.stack([2 * one, 3 * one])
     pieces = np.maximum(every - products, every / t) + parameters.reserved * every
     hides = run.hidden_tp * of_stack(run, lambda stack: stack.hides_tensor)
     exposed: Array = np.where(hides > 0, np.minimum(pieces, every), every)
     return np.where(t > 1, exposed, 0.0)
 
 
-def _context(run: Run, parameters: FusedParameters, attention: Array) -> Array:
+def _context(
+    run: Run, layer: list[Operation], parameters: FusedParameters, attention: Array
+) -> Array:
     """Exposed exchange of keys and values (pass, run), which go round a ring while attention
     computes with those that are there; the backward pass sends their gradients too."""
-    moved = _HALF_BYTES * run.micro_batch * run.seq * 2 * run.kv_heads * run.head_dim / run.tp
+    width = sum(one.width for one in messages(layer, "context"))
+    moved = _HALF_BYTES * run.micro_batch * run.seq * width / run.tp
     rate = np.where(run.tp * run.cp <= run.domain_gpus, *_rates(run, parameters))
     wire = (run.cp - 1) / run.cp * moved / rate
     every = np.stack([wire, 2 * wire])
@@ -188,22 +180,24 @@ def _context(run: Run, parameters: FusedParameters, attention: Array) -> Array:
     return np.where(run.cp > 1, exposed, 0.0)
 
 
-def _experts(run: Run, parameters: FusedParameters, computing: Array) -> Array:
+def _experts(
+    run: Run, layer: list[Operation], parameters: FusedParameters, computing: Array
+) -> Array:
     """Exposed all-to-alls (pass, run): tokens to their experts and back.
 
     A token that several experts of one domain want crosses the fabric once. The rank that gets most
     ends last.
     """
     domains = np.maximum(run.ep / np.maximum(run.domain_gpus / run.tp, 1.0), 1.0)
-    size = run.mixture * _HALF_BYTES * run.tokens / run.tp * run.hidden
-    k = run.experts_per_token
     links, fabric = _rates(run, parameters)
-    copies = (domains - 1) * (1 - (1 - 1 / domains) ** k)
-    inside = k * np.minimum((run.ep - 1) / run.ep, 1.0) * size / links
-    longest = run.imbalance * np.maximum(inside, copies * size / fabric)
-    wire = longest / parameters.exchange_efficiency
-    started = run.mixture * by_software(run, parameters.exchange)
-    one = np.where(run.ep > 1, wire + started, 0.0)
+    one = run.mixture * by_software(run, parameters.exchange)
+    for message in messages(layer, "expert"):
+        size, k = _HALF_BYTES * run.tokens / run.tp * message.width, message.chosen
+        copies = (domains - 1) * (1 - (1 - 1 / domains) ** k)
+        inside = k * np.minimum((run.ep - 1) / run.ep, 1.0) * size / links
+        longest = run.imbalance * np.maximum(inside, copies * size / fabric)
+        one = one + run.mixture * longest / parameters.exchange_efficiency
+    one = np.where(run.ep > 1, one, 0.0)
     every = np.stack([2 * one, 2 * one])
     # Overlapped, one micro batch's exchange goes on behind another's computing.
     hidden = np.maximum(every - computing, 0.0) + parameters.reserved * every

@@ -2,10 +2,19 @@
 
 import numpy as np
 
+from repro.catalog.models.layers import decoder_layer
 from repro.predict.fused.iteration import held_parameters, layer_parameters, stage_layers
 from repro.predict.fused.run import Run
-from repro.predict.memory import MIXED, Memory, Widths, in_flight, model_states
-from repro.predict.workload import RECOMPUTE, Array
+from repro.predict.memory import (
+    MIXED,
+    Kept,
+    Memory,
+    Widths,
+    activation_bytes,
+    in_flight,
+    model_states,
+)
+from repro.predict.workload import Array
 
 _LOGIT_BYTES = 4
 # What the framework, its kernels and its communication buffers take, and what fragmentation may
@@ -40,11 +49,11 @@ def memory(
     # One layer computes, and the next one's parameters come in.
     at_once = 2 * (split / run.tp + experts / run.ep)
     level = np.where(run.sharded > 0, 3, 1) if zero is None else np.asarray(zero)
-    element = widths.element
+    kept, recomputed = _layer_activations(run, widths.element)
     waiting = in_flight(stage, run.pp, run.vpp, run.micro_batches)
     return Memory(
         **model_states(held.all, held.own, level, widths, at_once),
-        activations=_kept(run, element) * stage_layers(run) * waiting + _computing(run, element),
+        activations=kept * stage_layers(run) * waiting + recomputed,
         logits=np.where(last, _LOGIT_BYTES * run.tokens * run.vocab / run.tp, 0.0),
     )
 
@@ -57,31 +66,24 @@ def fullest_bytes(run: Run) -> Array:
     return whole
 
 
-def _layer(run: Run, element: float) -> Array:
-    """Bytes that one layer keeps of a micro batch where nothing is recomputed: inputs of norms, of
-    products and of attention, with sequence parallelism all of them split. Fused attention keeps no
-    scores. Products keep their inputs as they computed with them: norms' outputs and what the MLP
-    multiplies last, and in low precision a copy of what attention returned."""
-    inner = run.ffn + run.shared_expert_ffn + run.experts_per_token * run.expert_ffn
-    routed = 2 * run.experts_per_token * run.hidden
-    attention = (2 * run.heads + 2 * run.kv_heads) * run.head_dim
-    whole = 2 * run.hidden + attention + (1 + run.gated_mlp) * inner + routed
-    copied = np.where(run.precision > 0, run.heads * run.head_dim, 0.0)
-    operand = np.where(run.precision > 0, run.operand_bytes, element)
-    operands = 2 * run.hidden + inner + copied
-    size: Array = run.tokens / run.tp * (element * whole + operand * operands)
-    return size
+def _layer_activations(run: Run, element: float) -> tuple[Array, Array]:
+    """Count the activations of one layer and micro batch: kept, and of a recomputed layer.
 
-
-def _kept(run: Run, element: float) -> Array:
-    """Bytes that one layer keeps; of a recomputed one its input. Where attention is fused,
-    recomputing its core keeps nothing less."""
-    whole, inputs = _layer(run, element), element * run.tokens / run.tp * run.hidden
-    kept = {"none": whole, "selective": whole, "full": inputs}
-    size: Array = np.choose(run.recompute.astype(int), [kept[name] for name in RECOMPUTE])
-    return size
-
-
-def _computing(run: Run, element: float) -> Array:
-    """A recomputed layer, which is in memory as a whole while its backward pass runs."""
-    return np.where(run.recompute == RECOMPUTE.index("full"), _layer(run, element), 0.0)
+    Sequence parallelism splits all of them. Products keep their inputs as they computed with them,
+    in low precision with a copy of attention's output.
+    """
+    low = run.precision > 0
+    kept = Kept(
+        element,
+        operand=np.where(low, run.operand_bytes, element),
+        copy=np.where(low, run.operand_bytes, 0.0),
+    )
+    return activation_bytes(
+        decoder_layer(run),
+        kept,
+        run.recompute,
+        {"own": run.tokens},
+        run.micro_batch,
+        run.tp,
+        run.tp,
+    )

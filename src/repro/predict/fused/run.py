@@ -7,7 +7,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from repro.catalog.models.layers import decoder_layer, forward_flops, products
+from repro.catalog.models.layers import attentions, decoder_layer, forward_flops, products
 from repro.catalog.models.open_models import DecoderShape
 from repro.catalog.reading import choose
 from repro.catalog.systems.gpus import Generation, Gpu
@@ -127,13 +127,6 @@ class Run:
         return count
 
     @property
-    def looked_at(self) -> Array:
-        """Scores of a layer, on average, of those that causality leaves."""
-        windowed = np.minimum(2 * self.window / self.seq, 1.0)
-        share: Array = np.where(self.window > 0, (1 + windowed) / 2, 1.0)
-        return share
-
-    @property
     def mixture(self) -> Array:
         """1 where layers are mixtures of experts."""
         is_one: Array = np.minimum(self.experts, 1.0)
@@ -155,6 +148,13 @@ class Run:
         """Some of the rows."""
         kept: dict[str, Any] = {one.name: getattr(self, one.name)[chosen] for one in fields(self)}
         return replace(self, **kept)
+
+
+def visible_share(window: Array, tokens: Array) -> Array:
+    """Return the share of causal scores that layers compute, if every second one has a window."""
+    windowed = np.minimum(2 * window / tokens, 1.0)
+    share: Array = np.where(window > 0, (1 + windowed) / 2, 1.0)
+    return share
 
 
 def peak_flops(device: Gpu, precision: str) -> float:
@@ -213,9 +213,12 @@ def training_flops(run: Run) -> Array:
     which causality halves (Narayanan et al., SC 2021, appendix, without the half).
     """
     tokens = run.micro_batch * run.micro_batches * run.dp * run.seq
-    per_token = forward_flops(products(decoder_layer(run)), {"own": 1.0})
+    layer = decoder_layer(run)
+    per_token = forward_flops(products(layer), {"own": 1.0})
     # Causality leaves half of the scores.
-    scores = 2 * run.heads * run.head_dim * run.seq * run.looked_at
+    scores = sum(
+        2 * one.width * run.seq * visible_share(one.window, run.seq) for one in attentions(layer)
+    )
     logits = 2 * run.vocab * run.hidden
     flops: Array = 3 * tokens * (run.layers * (per_token + scores) + logits)
     return flops

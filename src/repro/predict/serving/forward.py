@@ -7,7 +7,16 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from repro.catalog.models.layers import Linear, decoder_layer, products
+from repro.catalog.models.layers import (
+    Attention,
+    Linear,
+    Operation,
+    attentions,
+    decoder_layer,
+    elements,
+    messages,
+    products,
+)
 from repro.collectives.definitions import bus_factor
 from repro.predict.fused.parameters import read_fused, sustained_name
 from repro.predict.fused.run import peak_flops
@@ -25,10 +34,6 @@ from repro.predict.workload import Array
 Kind = Literal["product", "prompt attention", "decoding", "elements", "collective", "message"]
 
 _HALF_BYTES = 2
-# Bytes that element-wise kernels move: per element of the hidden state two norms and two residual
-# sums; per element of queries and keys rotary embeddings, or biases; of the MLP's inner width the
-# activation, gated and not.
-_HIDDEN, _HEADS, _GATED, _PLAIN = 20, 4, 6, 4
 # Scores that are written, and read and written by the softmax, and read again.
 _SCORES = 4
 _SHORTEST_CONTEXT = 1.0
@@ -100,12 +105,13 @@ def token_pass(rows: Served, passes: Array, written: Array | float = 0.5) -> Pas
 
 def forward(rows: Served, engine: Engine, one: Pass) -> list[Part]:
     """The operators of a pass."""
+    layer = decoder_layer(rows)
     return [
         *_products(rows, engine, one),
-        _attention(rows, engine, one),
-        _elements(rows, engine, one),
-        *_casts(rows, engine, one),
-        *_collectives(rows, engine, one),
+        *(_attention(of, rows, engine, one) for of in attentions(layer)),
+        _elements(layer, rows, engine, one),
+        *_casts(layer, rows, engine, one),
+        *_collectives(layer, rows, engine, one),
     ]
 
 
@@ -182,14 +188,14 @@ def _experts(linear: Linear, rows: Served, engine: Engine, tokens: Array, count:
     return _part(linear.name, "product", count, slowed, flops=flops, memory_bytes=moved)
 
 
-def _attention(rows: Served, engine: Engine, one: Pass) -> Part:
-    """Of whole prompts, or of a token of each sequence to its cache."""
-    heads, kv_heads = rows.heads / rows.tp, np.maximum(rows.kv_heads / rows.tp, 1.0)
-    d, sequences = rows.head_dim, np.maximum(one.sequences, 1.0)
+def _attention(of: Attention, rows: Served, engine: Engine, one: Pass) -> Part:
+    """Attention of whole prompts, or of a token of each sequence to its cache."""
+    heads, kv_heads = of.heads / rows.tp, np.maximum(of.kv_heads / rows.tp, 1.0)
+    d, sequences = of.head_dim, np.maximum(one.sequences, 1.0)
     # Parts of a prompt take their part of it.
     share = np.minimum(one.sequences, 1.0)
-    windowed = np.minimum(rows.window, one.context)
-    seen = np.where(rows.window > 0, (one.context + windowed) / 2, one.context)
+    windowed = np.minimum(of.window, one.context)
+    seen = np.where(of.window > 0, (one.context + windowed) / 2, one.context)
     table = pd.DataFrame(
         {"batch": sequences, "heads": heads, "kv_heads": kv_heads, "head_dim": d}
         | {"seq": one.context, "kv_len": seen}
@@ -199,7 +205,7 @@ def _attention(rows: Served, engine: Engine, one: Pass) -> Part:
         time_s = on_device_s("attention_prefill", table, ("bf16",), engine.device)
         # Of the scores that causality leaves; every other layer has the window.
         near = windowed / one.context
-        looked_at = np.where(rows.window > 0, (1 + near * (2 - near)) / 2, 1.0)
+        looked_at = np.where(of.window > 0, (1 + near * (2 - near)) / 2, 1.0)
         scores = _HALF_BYTES * sequences * heads * one.context**2
         stored = _SCORES * scores / _memory_rate(engine) if engine.stack.stores_scores else 0.0
         return _part(
@@ -211,9 +217,9 @@ def _attention(rows: Served, engine: Engine, one: Pass) -> Part:
             memory_bytes=_HALF_BYTES * one.context * (2 * sequences * heads * d + cache),
         )
     own = engine.stack.own_decoding
-    of = rates(engine.device, "attention_decode", "bf16")
+    reading = rates(engine.device, "attention_decode", "bf16")
     cache_bytes = BYTES[engine.cache] * cache * seen
-    read_s = decoding_s(sequences, seen, kv_heads, d, BYTES[engine.cache], of, _AT_PEAK)
+    read_s = decoding_s(sequences, seen, kv_heads, d, BYTES[engine.cache], reading, _AT_PEAK)
     waited_s = _waited_s(engine, sequences * kv_heads, cache_bytes, read_s)
     if engine.stack.splits_unshared:
         waited_s = np.where(heads > kv_heads, waited_s, 0.0)
@@ -254,12 +260,15 @@ def _memory_rate(engine: Engine) -> float:
     return engine.device.memory_gbytes_per_s * 1e9 * read_fused().parameters.memory_efficiency
 
 
-def _elements(rows: Served, engine: Engine, one: Pass) -> Part:
+def _elements(layer: list[Operation], rows: Served, engine: Engine, one: Pass) -> Part:
     """Norms, residual sums, rotary embeddings and activations; each kernel has a start and an end,
-    as a product has."""
-    heads = (rows.heads + rows.kv_heads) * rows.head_dim / rows.tp
-    activation = np.where(rows.gated_mlp > 0, _GATED, _PLAIN) * rows.inner / rows.tp
-    moved = one.tokens * (_HIDDEN * rows.hidden + _HEADS * heads + activation)
+    as a product has. Products of experts gather and scatter their tokens themselves."""
+    per_token = sum(
+        kernel.forward_bytes * kernel.width / (rows.tp if kernel.splits == "width" else 1.0)
+        for kernel in elements(layer)
+        if not kernel.routed
+    )
+    moved = one.tokens * per_token
     kernels = float(engine.stack.elementwise)
     floor = _start_s(engine)
     return _part(
@@ -274,11 +283,14 @@ def _elements(rows: Served, engine: Engine, one: Pass) -> Part:
     )
 
 
-def _casts(rows: Served, engine: Engine, one: Pass) -> Iterator[Part]:
-    """Of what products take in, where a software casts it by itself."""
+def _casts(layer: list[Operation], rows: Served, engine: Engine, one: Pass) -> Iterator[Part]:
+    """Casts of what products take in, where a software casts it by itself."""
     if BYTES[engine.weights] == _HALF_BYTES or not engine.stack.casts:
         return
-    taken_in = 2 * rows.hidden + (rows.heads * rows.head_dim + rows.inner) / rows.tp
+    split = [kernel.outputs for kernel in elements(layer) if kernel.splits == "width"]
+    whole = [kernel.outputs for kernel in elements(layer) if kernel.splits == "sequence"]
+    attended = [of.width for of in attentions(layer)]
+    taken_in = sum(whole) + sum(split + attended) / rows.tp
     moved = one.tokens * (_HALF_BYTES + BYTES[engine.weights]) * taken_in
     kernels = float(engine.stack.casts)
     yield _part(
@@ -292,19 +304,19 @@ def _casts(rows: Served, engine: Engine, one: Pass) -> Iterator[Part]:
     )
 
 
-def _collectives(rows: Served, engine: Engine, one: Pass) -> Iterator[Part]:
+def _collectives(layer: list[Operation], rows: Served, engine: Engine, one: Pass) -> Iterator[Part]:
     hidden = _HALF_BYTES * one.tokens * rows.hidden
     if (rows.tp > 1).any():
         split = rows.tp > 1
-        yield _among("all-reduce", "all_reduce", rows.tp, hidden, 2 * rows.layers * split, engine)
+        count = len(messages(layer, "tensor")) * rows.layers * split
+        yield _among("all-reduce", "all_reduce", rows.tp, hidden, count, engine)
         logits = _HALF_BYTES * np.maximum(one.sequences, 1.0) * rows.vocab
         yield _among("logits' all-gather", "all_gather", rows.tp, logits, 1.0 * split, engine)
     apart = (rows.groups > 1) & (rows.experts > 0)
-    if apart.any():
-        sent = hidden / rows.tp * rows.experts_per_token
-        yield _among(
-            "experts' exchange", "alltoall", rows.ep, sent, 2 * rows.layers * apart, engine
-        )
+    for message in messages(layer, "expert") if apart.any() else ():
+        sent = _HALF_BYTES * one.tokens * message.width / rows.tp * message.chosen
+        count = 2 * rows.layers * apart
+        yield _among("experts' exchange", "alltoall", rows.ep, sent, count, engine)
     if (rows.pp > 1).any():
         device = engine.device
         inside = rows.tp * rows.pp <= device.domain_gpus

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from repro.catalog.models.layers import count_parameters, decoder_layer, products
+from repro.catalog.models.layers import attentions, count_parameters, decoder_layer, products
 from repro.errors import ReproError
 from repro.predict.fused.memory import FRAMEWORK_BYTES
 from repro.predict.serving.served import BYTES, Engine, Served
@@ -33,11 +33,13 @@ def cache_bytes(rows: Served, engine: Engine, tokens: Array) -> Array:
     window's tokens only, where the model has one.
     """
     page = engine.stack.page_tokens
-    seen = np.where(rows.window > 0, (tokens + np.minimum(tokens, rows.window)) / 2, tokens)
-    kept = np.ceil(seen / page) * page
-    heads = np.maximum(rows.kv_heads / rows.tp, 1.0)
-    layers = np.ceil(rows.layers / rows.pp)
-    total: Array = 2 * BYTES[engine.cache] * layers * heads * rows.head_dim * kept
+    elements: Array = np.zeros_like(rows.layers)
+    for one in attentions(decoder_layer(rows)):
+        near = np.minimum(tokens, one.window)
+        seen = np.where(one.window > 0, (tokens + near) / 2, tokens)
+        heads = np.maximum(one.kv_heads / rows.tp, 1.0)
+        elements = elements + 2 * heads * one.head_dim * np.ceil(seen / page) * page
+    total: Array = BYTES[engine.cache] * np.ceil(rows.layers / rows.pp) * elements
     return total
 
 

@@ -72,12 +72,6 @@ class Served:
         count: Array = self.tp * self.pp * self.groups
         return count
 
-    @property
-    def inner(self) -> Array:
-        """Widths of a layer's MLP that a token meets."""
-        width: Array = self.ffn + self.shared_expert_ffn + self.experts_per_token * self.expert_ffn
-        return width
-
     def as_held(self) -> "Served":
         """The same rows with keys and values as GPUs hold them: each its own head at least."""
         return replace(self, kv_heads=np.maximum(self.kv_heads, self.tp))

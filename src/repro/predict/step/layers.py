@@ -4,7 +4,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from repro.catalog.models.layers import Scores, classic_layer, products
+from repro.catalog.models.layers import (
+    Operation,
+    attentions,
+    classic_layer,
+    elements,
+    messages,
+    products,
+)
 from repro.predict.network.collectives import topology_s
 from repro.predict.network.encoding import PLAIN, Encoding
 from repro.predict.network.machine import Machine
@@ -15,12 +22,6 @@ from repro.predict.workload import Array, Workload
 # Kernels beside matrix products in a forward and a backward pass of a layer (norms, bias and
 # activation, softmax, dropout and residual; transposes), each with its start and end.
 _FORWARD_KERNELS, _BACKWARD_KERNELS = 12, 20
-# Bytes per element that they move in half precision, with one-byte dropout masks. Replicated in
-# tensor parallelism: two norms (4 each, backward 8), two bias-dropout-adds (7 each, backward 7).
-_REPLICATED_FORWARD, _REPLICATED_BACKWARD = 22, 30
-# Split: bias and GELU over 4h (16 per h, backward 24 + bias gradient 8), the context's transpose
-# (4), bias gradients and copies of queries, keys and values.
-_SPLIT_FORWARD, _SPLIT_BACKWARD = 20, 45
 # Attention core, per score: softmax 4 (backward 6), dropout 5 (backward 5).
 _SCORE_FORWARD, _SCORE_BACKWARD = 9, 11
 # What Megatron-Core's softmax moves instead where Apex, and with it the fused one, is missing, and
@@ -88,50 +89,37 @@ def layer_passes(
     """
     t, b, h = w.tensor_parallel, w.micro_batch_size, w.hidden_size
     s = w.decoder_sequence_length if decoder else w.sequence_length
-    tokens, ffn = b * s, w.ffn_hidden_size
-    length = {"own": s, "encoder": w.sequence_length}
+    tokens = {"own": b * s, "encoder": b * w.sequence_length}
     layer = classic_layer(w, cross=decoder)
-    forward, backward = np.zeros(()), np.zeros(())
+    p = kernels.parameters
+    sequence_split = np.where(w.sequence_parallel > 0, t, 1.0)
+    core_forward, core_backward = _core_s(w, kernels, layer, tokens)
+    cores = len(attentions(layer))
+    forward = core_forward + _FORWARD_KERNELS * cores * p.kernel_s
+    backward = core_backward + _BACKWARD_KERNELS * cores * p.kernel_s
     for one in products(layer):
-        m, (n, k) = b * length[one.reads], one.divided(t)
+        m, (n, k) = tokens[one.reads], one.divided(t)
         forward = forward + kernels.gemm_s(m, n, k)
         backward = backward + kernels.gemm_s(m, k, n) + kernels.gemm_s(n, k, m)
-    cores = [(s, length[one.reads]) for one in layer if isinstance(one, Scores)]
-    core_forward, core_backward = _core_s(w, kernels, cores)
-
-    split = np.where(w.sequence_parallel > 0, t, 1.0)
-    attentions = len(cores)
-    # Cross-attention repeats what belongs to attention in a layer: a half of the replicated work.
-    replicated = (1 + attentions) / 2 * tokens * h / split
-    # The MLP's share grows with its width; 4h is what the constants count.
-    sharded = tokens * h / t * (0.2 * attentions + 0.8 * ffn / (4 * h))
-    p = kernels.parameters
-    forward = (
-        forward
-        + core_forward
-        + kernels.traffic_s(_REPLICATED_FORWARD * replicated + _SPLIT_FORWARD * sharded)
-        + _FORWARD_KERNELS * attentions * p.kernel_s
-    )
-    backward = (
-        backward
-        + core_backward
-        + kernels.traffic_s(_REPLICATED_BACKWARD * replicated + _SPLIT_BACKWARD * sharded)
-        + _BACKWARD_KERNELS * attentions * p.kernel_s
-    )
+    for kernel in elements(layer):
+        count = tokens["own"] * kernel.width
+        count = count / (sequence_split if kernel.splits == "sequence" else t)
+        forward = forward + kernels.traffic_s(kernel.forward_bytes * count)
+        backward = backward + kernels.traffic_s(kernel.backward_bytes * count)
     # An all-reduce behind attention and one behind the MLP, each way; with sequence parallelism an
     # all-gather and a reduce-scatter of the same volume, and in the backward pass one more
     # all-gather of each product's split input (Korthikanti et al., 2023, section 4.2.2).
-    size = 2 * tokens * h
+    size = 2 * tokens["own"] * h
     group = strided(t, np.ones_like(t), machine)
-    collectives = (1 + attentions) * topology_s("all_reduce", size, group, p, encoding)
+    blocks = len(messages(layer, "tensor"))
+    collectives = blocks * topology_s("all_reduce", size, group, p, encoding)
     gather = topology_s("all_gather", size, group, p, encoding)
-    gathers = np.where(w.sequence_parallel > 0, (1 + attentions) * gather, 0.0)
+    gathers = np.where(w.sequence_parallel > 0, blocks * gather, 0.0)
 
     parallel = t > 1
     unfused = np.mod(w.attention_heads * b / t, _SOFTMAX_BATCH) != 0
-    host = attentions * (p.host_layer_s + unfused * p.host_unfused_softmax_s) + parallel * (
-        (1 + attentions) * p.host_collective_s
-    )
+    host = cores * (p.host_layer_s + unfused * p.host_unfused_softmax_s)
+    host = host + parallel * blocks * p.host_collective_s
     full, selective = w.recompute == 2, w.recompute == 1
     again = np.where(full, forward, np.where(selective, core_forward, 0.0))
     again_host = np.where(full, host, np.where(selective, _CORE_SHARE * host, 0.0))
@@ -147,15 +135,17 @@ def layer_passes(
     )
 
 
-def _core_s(w: Workload, kernels: Kernels, cores: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+def _core_s(
+    w: Workload, kernels: Kernels, layer: list[Operation], tokens: dict[str, Array]
+) -> tuple[Array, Array]:
     """Scores, softmax, dropout and context of a layer's attentions: forward and backward."""
-    depth = w.hidden_size / w.attention_heads
-    batch = w.micro_batch_size * w.attention_heads / w.tensor_parallel
     forward: Array = np.zeros(())
     backward: Array = np.zeros(())
-    for queries, keys in cores:
-        products = kernels.attention_gemm_s(queries, keys, depth, batch)
-        products = products + kernels.attention_gemm_s(queries, depth, keys, batch)
+    for one in attentions(layer):
+        batch = w.micro_batch_size * one.heads / w.tensor_parallel
+        queries, keys = (tokens[name] / w.micro_batch_size for name in ("own", one.reads))
+        products = kernels.attention_gemm_s(queries, keys, one.head_dim, batch)
+        products = products + kernels.attention_gemm_s(queries, one.head_dim, keys, batch)
         scores = batch * queries * keys * kernels.parameters.attention_passes
         forward = forward + products + kernels.traffic_s(_SCORE_FORWARD * scores)
         backward = backward + 2 * products + kernels.traffic_s(_SCORE_BACKWARD * scores)

@@ -1,11 +1,20 @@
 """GPU memory of a training step, by part."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import numpy as np
 
+from repro.catalog.models.layers import classic_layer
 from repro.catalog.models.volumes import embedding_parameters, stack_parameters
-from repro.predict.memory import MIXED, Memory, Widths, in_flight, model_states
+from repro.predict.memory import (
+    MIXED,
+    Kept,
+    Memory,
+    Widths,
+    activation_bytes,
+    in_flight,
+    model_states,
+)
 from repro.predict.workload import Array, Workload
 
 # What the framework, its kernels and its communication buffers take beside a training step.
@@ -27,47 +36,31 @@ def stage_parameters(w: Workload, stage: Array | int = 0) -> Array:
     return count
 
 
-def activation_bytes_per_layer(
+def layer_activation_bytes(
     w: Workload,
     decoder: bool = False,
     element: float = MIXED.element,
     dropout: bool = True,
     torch_softmax: bool = False,
-) -> Array:
-    """Activations that one layer keeps of one micro batch, less what is recomputed or split.
+) -> tuple[Array, Array]:
+    """Count the activations of one layer and micro batch: kept, and of a recomputed layer.
 
-    Elements of e bytes: 4 s b h around the matrices, which sequence parallelism splits, 4 s b h in
-    attention and 2 s b f in the MLP, which tensor parallelism splits, and a s^2 b scores. Dropout
-    keeps a mask of a byte an element behind each of the two blocks, and scores twice with one more.
-    With e = 2 and f = 4 h that is s b h (10 + 24/t + 5 a s/(h t)) (Korthikanti et al., 2023,
-    equations 1 to 6). Without the fused softmax scores are kept in fp32 too.
+    Scores are kept twice with dropout, with one mask; without the fused softmax in fp32 too. With
+    elements of 2 bytes and f = 4 h the sum is s b h (10 + 24/t + 5 a s/(h t)) (Korthikanti et al.,
+    2023, equations 1 to 6).
     """
-    t, a, h = w.tensor_parallel, w.attention_heads, w.hidden_size
-    s = w.decoder_sequence_length if decoder else w.sequence_length
-    sb = s * w.micro_batch_size
-    split = np.where(w.sequence_parallel > 0, t, 1.0)
     score = element + dropout * (element + 1) + torch_softmax * _TORCH_SOFTMAX_BYTES
-    core = score * a * s * sb / t
-    around = h * (4 * element + 2 * dropout) / split
-    inside = element * (4 * h + 2 * w.ffn_hidden_size) / t
-    kept = sb * (around + inside)
-    if decoder:
-        # Cross-attention: scores with the encoder's tokens, whose keys and values it has.
-        encoded = w.sequence_length * w.micro_batch_size
-        core = core + score * a * s * encoded / t
-        kept = kept + sb * h * ((2 * element + dropout) / split + 2 * element / t)
-        kept = kept + 2 * element * encoded * h / t
-    inputs = element * sb * h / split
-    return np.choose(w.recompute.astype(int), [kept + core, kept, inputs])
-
-
-def recomputed_layer_bytes(
-    w: Workload, decoder: bool = False, element: float = MIXED.element, dropout: bool = True
-) -> Array:
-    """A fully recomputed layer, which is in memory as a whole while its backward pass runs."""
-    nothing = replace(w, recompute=np.zeros_like(w.recompute))
-    whole = activation_bytes_per_layer(nothing, decoder, element, dropout)
-    return np.where(w.recompute == 2, whole, 0.0)
+    own = w.decoder_sequence_length if decoder else w.sequence_length
+    b, t = w.micro_batch_size, w.tensor_parallel
+    return activation_bytes(
+        classic_layer(w, cross=decoder),
+        Kept(element, operand=element, score=score, mask=float(dropout)),
+        w.recompute,
+        {"own": b * own, "encoder": b * w.sequence_length},
+        b,
+        t,
+        np.where(w.sequence_parallel > 0, t, 1.0),
+    )
 
 
 def logits_bytes(w: Workload, element: float = MIXED.element) -> Array:
@@ -104,11 +97,10 @@ def memory(
     """
     t, p, m = w.tensor_parallel, w.pipeline_parallel, w.micro_batches
     kinds = (False, True) if w.family == "t5" else (False,)
-    per_layer = sum(
-        activation_bytes_per_layer(w, kind, widths.element, dropout, torch_softmax)
-        for kind in kinds
-    )
-    again = recomputed_layer_bytes(w, False, widths.element, dropout)
+    each = [
+        layer_activation_bytes(w, kind, widths.element, dropout, torch_softmax) for kind in kinds
+    ]
+    per_layer, again = sum(kept for kept, _ in each), each[0][1]
     layers = per_layer * w.layers / p * in_flight(stage, p, w.virtual_stages, m)
     sbh = w.sequence_length * w.micro_batch_size * w.hidden_size
     split = np.where(w.sequence_parallel > 0, t, 1.0)

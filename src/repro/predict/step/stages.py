@@ -30,9 +30,8 @@ from repro.predict.step.layers import (
 )
 from repro.predict.step.memory import (
     FRAMEWORK_BYTES,
-    activation_bytes_per_layer,
+    layer_activation_bytes,
     logits_bytes,
-    recomputed_layer_bytes,
 )
 from repro.predict.workload import Array, Workload
 
@@ -131,16 +130,12 @@ def memory_by_stage_bytes(w: Workload) -> Array:
     stages = int(w.pipeline_parallel)
     kinds = [False, True] if w.family == "t5" else [False]
     layers = stage_layers(w)
-    kept = sum(
-        layers[kind] * activation_bytes_per_layer(w, decoder) for kind, decoder in enumerate(kinds)
-    )
-    transient = np.max(
-        [
-            np.where(layers[kind] > 0, recomputed_layer_bytes(w, decoder), 0.0)
-            for kind, decoder in enumerate(kinds)
-        ],
-        axis=0,
-    )
+    each = [layer_activation_bytes(w, decoder) for decoder in kinds]
+    kept = sum(count * one for count, (one, _) in zip(layers, each, strict=False))
+    recomputed = [
+        np.where(count > 0, one, 0.0) for count, (_, one) in zip(layers, each, strict=False)
+    ]
+    transient = np.max(recomputed, axis=0)
     for stage, tokens in _embedded_tokens(w).items():
         # The embedding's dropout mask.
         kept[stage] += tokens * w.hidden_size

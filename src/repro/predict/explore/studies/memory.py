@@ -17,7 +17,7 @@ from repro.paths import PUBLISHED
 from repro.predict.fused import memory as fused
 from repro.predict.fused.run import Run
 from repro.predict.memory import MIXED, WIDTHS, Memory
-from repro.predict.step.memory import activation_bytes_per_layer, memory
+from repro.predict.step.memory import layer_activation_bytes, memory
 from repro.predict.tables.fused_training import read_runs, shape_columns
 from repro.predict.workload import RECOMPUTE, Plan, Workload, workload
 
@@ -64,7 +64,7 @@ def published_savings() -> pd.DataFrame:
     for row in table.to_dict("records"):
         model, mode = str(row["model"]), str(row["mode"])
         saved, whole = (
-            activation_bytes_per_layer(published_workload(model, one)) for one in (mode, "none")
+            layer_activation_bytes(published_workload(model, one))[0] for one in (mode, "none")
         )
         rows[model, mode] = (row["pct_of_baseline"], float(100 * saved[0] / whole[0]))
     return _with_errors(rows, ["model", "mode"])
