@@ -57,8 +57,8 @@ FOLDER = Path(__file__).parent / "goldens"
 # Largest relative difference of one number; today's software is computed in single precision.
 _TOLERANCE, _SINGLE = 1e-9, 1e-6
 _SINGLE_GROUPS = ("training", "accuracy", "claims", "todays_plans", "fits")
-# Largest difference of numbers near zero, such as a bias in percent.
-_SMALL = 1e-5
+# Smallest number that a difference is relative to; errors in percent are relative to 100 %.
+_SMALL, _PERCENT = 1e-5, 100.0
 _TRAINING = ("training_a100_vtrain", "training_a100_tables", "training_modern")
 _COLLECTIVES = ("collectives_nccl", "nccl_bigred200")
 _SERVING = "inference_a100_fastertransformer"
@@ -369,7 +369,8 @@ def differences(old: Path, new: Path) -> Iterator[str]:
         both = pd.DataFrame({"before": before, "after": after}).dropna()
         both = both[both.before != both.after]
         numbers = both.apply(pd.to_numeric, errors="coerce")
-        change = (numbers.after - numbers.before).abs() / numbers.abs().max(axis=1).clip(_SMALL)
+        smallest = _PERCENT if name == "accuracy" else _SMALL
+        change = (numbers.after - numbers.before).abs() / numbers.abs().max(axis=1).clip(smallest)
         drifted = both[~(change <= (_SINGLE if name in _SINGLE_GROUPS else _TOLERANCE))]
         if len(drifted):
             worst = change.fillna(np.inf).idxmax()

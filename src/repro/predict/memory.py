@@ -121,7 +121,8 @@ def activation_bytes(
     for one in layer:
         if isinstance(one, Attention):
             read = tokens[one.reads]
-            width = own * (2 * kept.element + kept.copy) * one.width
+            width = kept.element * one.query_width
+            width = own * (width + (kept.element + kept.copy) * one.output_width)
             others = others + (width + read * kept.element * one.kv_width) / tensor_parallel
             scores = scores + kept.score * one.heads * own * read / sequences / tensor_parallel
         elif isinstance(one, Elements):

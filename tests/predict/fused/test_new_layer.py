@@ -32,7 +32,7 @@ def _latent_layer(_: Run) -> list[Operation]:
         Linear("queries", _H, _HEADS * _WIDTH, "outputs"),
         Linear("compressed keys, values", _H, _RANK, None),
         Linear("keys, values", _RANK, 2 * _HEADS * _WIDTH, "outputs"),
-        Attention(_HEADS, _HEADS, _WIDTH),
+        Attention(_HEADS, _HEADS, _WIDTH, _WIDTH),
         Linear("attention output", _HEADS * _WIDTH, _H, "inputs"),
     ]
 
@@ -75,7 +75,8 @@ def test_volumes_and_price_read_the_list() -> None:
 def test_the_schedule_reads_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     run, parameters = _run(), read_fused().parameters
     before = predict_phases(run, parameters)
-    monkeypatch.setattr("repro.predict.fused.iteration.decoder_layer", _latent_layer)
+    kinds = [(run.layers, _latent_layer(run))]
+    monkeypatch.setattr("repro.predict.fused.iteration.layer_kinds", lambda _: kinds)
     after = predict_phases(run, parameters)
     assert after.products < before.products
     # Fewer parameters, of which replicas exchange gradients.

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 # Tokens that an operation works on: the layer's own, or the encoder's (cross-attention).
 Tokens = Literal["own", "encoder"]
 Group = Literal["tensor", "context", "expert"]
@@ -33,6 +35,8 @@ class Linear:
         Whether a bias is added to the outputs.
     reads
         Tokens that are multiplied.
+    timed
+        Whether it takes time; not so for a router, whose outputs are few.
     """
 
     name: str
@@ -43,6 +47,7 @@ class Linear:
     chosen: Any = 1
     bias: bool = False
     reads: Tokens = "own"
+    timed: bool = True
 
     @property
     def parameters(self) -> Any:
@@ -51,6 +56,8 @@ class Linear:
 
     def divided(self, ranks: Any) -> tuple[Any, Any]:
         """Return outputs and inputs of one of the ranks that divide the weights."""
+        if self.splits is None:
+            return self.outputs, self.inputs
         if self.splits == "outputs":
             return self.outputs / ranks, self.inputs
         return self.outputs, self.inputs / ranks
@@ -60,25 +67,38 @@ class Linear:
 class Attention:
     """Attention of the layer's tokens to the tokens `reads`: scores, and sums of values.
 
-    `heads` heads of queries, each `head_dim` wide, share `kv_heads` heads of keys and values. With
-    a `window` above 0, every second layer attends to the last `window` tokens only.
+    `heads` heads of queries share `kv_heads` heads of keys and values. Queries and keys are
+    `head_dim` wide, values `value_dim`. With a `window` above 0, the share `windowed` of the layers
+    attends to the last `window` tokens only.
     """
 
     heads: Any
     kv_heads: Any
     head_dim: Any
+    value_dim: Any
     window: Any = 0
+    windowed: Any = 0.5
     reads: Tokens = "own"
 
     @property
-    def width(self) -> Any:
+    def mean_dim(self) -> Any:
+        """Width of a head in the mean of scores and sums of values, which take as many FLOPs."""
+        return (self.head_dim + self.value_dim) / 2
+
+    @property
+    def query_width(self) -> Any:
         """Elements of all queries of a token."""
         return self.heads * self.head_dim
 
     @property
     def kv_width(self) -> Any:
         """Elements of keys and values of a token."""
-        return 2 * self.kv_heads * self.head_dim
+        return self.kv_heads * (self.head_dim + self.value_dim)
+
+    @property
+    def output_width(self) -> Any:
+        """Elements of a token's sums of values."""
+        return self.heads * self.value_dim
 
 
 @dataclass(frozen=True)
@@ -152,7 +172,7 @@ def classic_layer(model: Any, cross: bool = False) -> list[Operation]:
         gathered,
         Linear("queries, keys, values", h, 3 * h, "outputs", bias=True),
         transposes,
-        Attention(heads, heads, h / heads),
+        Attention(heads, heads, h / heads, h / heads),
         Linear("attention output", h, h, "inputs", bias=True),
         norm,
         gathered,
@@ -167,14 +187,14 @@ def classic_layer(model: Any, cross: bool = False) -> list[Operation]:
             Linear("cross queries", h, h, "outputs", bias=True),
             Linear("cross keys, values", h, 2 * h, "outputs", bias=True, reads="encoder"),
             transposes,
-            Attention(heads, heads, h / heads, reads="encoder"),
+            Attention(heads, heads, h / heads, h / heads, reads="encoder"),
             Linear("cross-attention output", h, h, "inputs", bias=True),
         ]
     return operations
 
 
 def decoder_layer(model: Any) -> list[Operation]:
-    """List the operations of a decoder layer with grouped queries, an MLP, and experts.
+    """List the operations of a decoder layer: attention, and an MLP or experts.
 
     Element-wise kernels are fused: two norms with two residual sums, rotary embeddings, the
     activation, and gathering and scattering of tokens by experts.
@@ -185,33 +205,13 @@ def decoder_layer(model: Any) -> list[Operation]:
         Widths and experts as `DecoderShape` names them; 0 for an MLP or experts that are missing.
     """
     h, gated = model.hidden, model.gated_mlp
-    shared, expert = model.shared_expert_ffn, model.expert_ffn
-    experts, chosen = model.experts, model.experts_per_token
-    attention = Attention(model.heads, model.kv_heads, model.head_dim, model.window)
-    width, kv_width = attention.width, attention.kv_width
-    norm, gathered = (
-        Elements("norm and residual sum", h, 10, 14, "sequence", h, h),
-        Message("tensor", h),
-    )
-    inner = model.ffn + shared + chosen * expert
+    expert, experts, chosen = model.expert_ffn, model.experts, model.experts_per_token
+    inner = model.ffn + model.shared_expert_ffn
     return [
-        norm,
-        gathered,
-        Linear("queries, keys, values", h, width + kv_width, "outputs"),
-        Elements("rotary embeddings", width + kv_width / 2, 4, 4, "width"),
-        Message("context", kv_width),
-        attention,
-        Linear("attention output", width, h, "inputs"),
-        norm,
-        gathered,
-        Linear("MLP up", h, (1 + gated) * model.ffn, "outputs"),
-        Linear("MLP down", model.ffn, h, "inputs"),
-        Linear("shared expert up", h, (1 + gated) * shared, "outputs"),
-        Linear("shared expert down", shared, h, "inputs"),
-        Elements(
-            "activation", inner, 4 + 2 * gated, 6 + 4 * gated, "width", (1 + gated) * inner, inner
-        ),
-        Linear("router", h, experts, None),
+        *_attention_block(model),
+        *_mlp_block(model, model.ffn, inner + chosen * expert),
+        *_mlp(h, model.shared_expert_ffn, gated, "shared expert"),
+        Linear("router", h, experts, None, timed=False),
         Elements("routing", chosen * h, 12, 12, "sequence", 2 * chosen * h, routed=True),
         Message("expert", h, chosen),
         Linear("experts up", h, (1 + gated) * expert, "outputs", experts, chosen),
@@ -219,9 +219,87 @@ def decoder_layer(model: Any) -> list[Operation]:
     ]
 
 
+def layer_kinds(model: Any) -> list[tuple[Any, list[Operation]]]:
+    """List the kinds of a decoder's layers, each with how many there are.
+
+    The first `dense_layers` of a mixture of experts have an MLP of `dense_ffn` instead.
+    """
+    kinds: list[tuple[Any, list[Operation]]] = [
+        (model.layers - model.dense_layers, decoder_layer(model))
+    ]
+    if np.any(model.dense_layers):
+        ffn = model.dense_ffn
+        dense = [*_attention_block(model), *_mlp_block(model, ffn, ffn)]
+        kinds.append((model.dense_layers, dense))
+    return kinds
+
+
+def _attention_block(model: Any) -> list[Operation]:
+    """List a norm and attention, of heads whose keys and values may be compressed.
+
+    With `kv_rank`, a token's keys and values are computed from one narrow vector and one rotary
+    key, and with `query_rank` its queries from another (DeepSeek-V2, 2024, section 2.1).
+    """
+    h = model.hidden
+    attention = Attention(
+        model.heads,
+        model.kv_heads,
+        model.head_dim,
+        model.value_dim,
+        model.window,
+        model.windowed,
+    )
+    queries, values = attention.query_width, attention.kv_width
+    latent, narrow = np.minimum(model.kv_rank, 1), np.minimum(model.query_rank, 1)
+    projections: list[Operation] = [
+        Linear("queries, keys, values", h, (1 - latent) * (queries + values), "outputs")
+    ]
+    if np.any(latent):
+        keys = model.kv_heads * model.rope_dim
+        wide = model.query_rank + (1 - narrow) * h
+        projections += [
+            Linear("query compression", h, model.query_rank, None),
+            Linear("queries", wide, latent * queries, "outputs"),
+            Linear("key, value compression", h, model.kv_rank + model.rope_dim, None),
+            Linear("keys, values", model.kv_rank, latent * (values - keys), "outputs"),
+        ]
+    return [
+        _norm(model),
+        Message("tensor", h),
+        *projections,
+        Elements("rotary embeddings", queries + model.kv_heads * model.head_dim, 4, 4, "width"),
+        Message("context", values),
+        attention,
+        Linear("attention output", attention.output_width, h, "inputs"),
+    ]
+
+
+def _mlp_block(model: Any, ffn: Any, inner: Any) -> list[Operation]:
+    """List a norm, an MLP, and an activation of the `inner` width of all experts of a token."""
+    gated = model.gated_mlp
+    activation = Elements(
+        "activation", inner, 4 + 2 * gated, 6 + 4 * gated, "width", (1 + gated) * inner, inner
+    )
+    products = _mlp(model.hidden, ffn, gated, "MLP")
+    return [_norm(model), Message("tensor", model.hidden), *products, activation]
+
+
+def _norm(model: Any) -> Elements:
+    return Elements(
+        "norm and residual sum", model.hidden, 10, 14, "sequence", model.hidden, model.hidden
+    )
+
+
+def _mlp(hidden: Any, ffn: Any, gated: Any, name: str) -> list[Operation]:
+    return [
+        Linear(f"{name} up", hidden, (1 + gated) * ffn, "outputs"),
+        Linear(f"{name} down", ffn, hidden, "inputs"),
+    ]
+
+
 def products(operations: Iterable[Operation]) -> list[Linear]:
-    """Return the linear layers that take time: all but a router, whose outputs are few."""
-    return [one for one in operations if isinstance(one, Linear) and one.splits is not None]
+    """Return the linear layers that take time."""
+    return [one for one in operations if isinstance(one, Linear) and one.timed]
 
 
 def attentions(operations: Iterable[Operation]) -> list[Attention]:
@@ -262,5 +340,5 @@ def forward_flops(operations: Iterable[Operation], tokens: Mapping[str, Any]) ->
             chosen = 1 if one.experts is None else one.chosen
             flops = flops + 2 * tokens[one.reads] * chosen * one.inputs * one.outputs
         elif isinstance(one, Attention):
-            flops = flops + 4 * tokens["own"] * tokens[one.reads] * one.width
+            flops = flops + 4 * tokens["own"] * tokens[one.reads] * one.heads * one.mean_dim
     return flops

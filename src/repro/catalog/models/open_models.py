@@ -1,21 +1,46 @@
 """Open-weight models, predicted or, with a testbed shape, trained (`params/open_models.yaml`)."""
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from repro.catalog.models.layers import count_parameters, decoder_layer
+from repro.catalog.models.layers import Linear, Operation, count_parameters, layer_kinds
 from repro.catalog.reading import Entry, choose, read_params
 
 
 class DecoderShape(Entry):
-    """Dimensions of a modern decoder: no biases, RMSNorm, rotary embeddings.
+    """Dimensions of a modern decoder: RMSNorm, rotary embeddings, an MLP or experts.
 
-    `heads` query heads use `kv_heads` heads of keys and values, each `head_dim` wide. A gated MLP
-    has three matrices. With `experts`, every layer has that many experts, each `expert_ffn` wide,
-    and a shared expert. With `window`, every second layer attends to the last `window` tokens only.
-    Input and output embeddings are separate tables. Some dimensions have aliases with the names of
-    `Shape`.
+    Attributes
+    ----------
+    heads, kv_heads, head_dim, value_dim
+        Heads of queries, and of keys and values that they share; width of a query or key, and of a
+        value (default: the same).
+    kv_rank, query_rank, rope_dim
+        Latent attention: width of the vector that a token's keys and values are computed from, of
+        that of its queries (0: computed from the hidden state), and of the rotary part of a key,
+        which all heads share. 0 without latent attention.
+    gated_mlp
+        Whether an MLP has three matrices.
+    experts, experts_per_token, expert_ffn, shared_expert_ffn
+        Experts of a layer and their width, and the width of all shared experts. 0 for dense models.
+    dense_layers, dense_ffn
+        Layers of a mixture of experts that have an MLP of this width instead.
+    window, windowed
+        Tokens that the share `windowed` of the layers attends to; 0 without a window.
+    seq, vocab
+        Tokens of a sequence, and rows of the embedding table.
+    tied
+        Whether input and output share the embedding table.
+    positions
+        Rows of a table of learned position embeddings.
+    biases
+        Linear layers with biases: none, those of queries, keys and values, or all.
+    mtp_layers
+        Layers that predict tokens further ahead (DeepSeek-V3, 2024, section 2.2).
+
+    Some dimensions have aliases with the names of `Shape`.
     """
 
     layers: PositiveInt
@@ -24,14 +49,30 @@ class DecoderShape(Entry):
     heads: PositiveInt
     kv_heads: PositiveInt
     head_dim: PositiveInt
+    value_dim: PositiveInt
+    kv_rank: NonNegativeInt = 0
+    query_rank: NonNegativeInt = 0
+    rope_dim: NonNegativeInt = 0
     gated_mlp: bool
     experts: NonNegativeInt = 0
     experts_per_token: NonNegativeInt = 0
     expert_ffn: NonNegativeInt = 0
     shared_expert_ffn: NonNegativeInt = 0
+    dense_layers: NonNegativeInt = 0
+    dense_ffn: NonNegativeInt = 0
     window: NonNegativeInt = 0
+    windowed: float = 0.5
     seq: PositiveInt
     vocab: PositiveInt
+    tied: bool = False
+    positions: NonNegativeInt = 0
+    biases: Literal["none", "qkv", "all"] = "none"
+    mtp_layers: NonNegativeInt = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_value_dim(cls, given: dict[str, Any]) -> dict[str, Any]:
+        return {"value_dim": given.get("head_dim"), **given}
 
     @property
     def hidden_size(self) -> int:
@@ -54,9 +95,22 @@ class DecoderShape(Entry):
         return self.vocab
 
     def count(self, experts: int) -> int:
-        """Count the parameters with this many experts in each layer."""
-        layer: int = count_parameters(decoder_layer(self), experts) + 2 * self.hidden
-        return self.layers * layer + (2 * self.vocab + 1) * self.hidden
+        """Count the parameters with this many experts in each layer, without further tokens."""
+        h = self.hidden
+        layers = sum(
+            number * (count_parameters(layer, experts) + self._biases(layer, experts) + 2 * h)
+            for number, layer in layer_kinds(self)
+        )
+        tables = (1 if self.tied else 2) * self.vocab + self.positions
+        return int(layers) + (tables + 1) * h
+
+    def _biases(self, layer: Sequence[Operation], experts: int) -> int:
+        if self.biases == "none":
+            return 0
+        biased = [one for one in layer if isinstance(one, Linear)]
+        if self.biases == "qkv":
+            biased = biased[:1]
+        return sum(one.outputs * (1 if one.experts is None else experts) for one in biased)
 
 
 class OpenModel(Entry):

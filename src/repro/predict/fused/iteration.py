@@ -5,7 +5,7 @@ from functools import reduce
 
 import numpy as np
 
-from repro.catalog.models.layers import count_parameters, decoder_layer
+from repro.catalog.models.layers import count_parameters, layer_kinds
 from repro.predict.blocks import in_blocks
 from repro.predict.fused.layer import Passes, layer_passes
 from repro.predict.fused.parameters import FusedParameters, of_stack, product_costs
@@ -57,7 +57,7 @@ class Phases:
 
 def predict_phases(run: Run, parameters: FusedParameters) -> Phases:
     """Every phase of an iteration, as arrays of the runs' length."""
-    one = layer_passes(run, decoder_layer(run), parameters)
+    one = _mean_passes(run, parameters)
     layers = stage_layers(run)
     m = run.micro_batches
     forward, backward = one.time_s
@@ -113,11 +113,23 @@ def in_blocks_s(run: Run, parameters: FusedParameters) -> Array:
     return found["time"].astype(np.float64)
 
 
+def _mean_passes(run: Run, parameters: FusedParameters) -> Passes:
+    """Price the mean of a model's layers."""
+    kinds = layer_kinds(run)
+    priced = [
+        layer_passes(run, layer, parameters).times(count / run.layers) for count, layer in kinds
+    ]
+    return reduce(Passes.__add__, priced)
+
+
 def layer_parameters(run: Run) -> tuple[Array, Array]:
-    """Count one layer's parameters: those that tensor parallelism splits, and its experts'."""
-    layer = decoder_layer(run)
-    split = count_parameters(layer, 0)
-    return split, count_parameters(layer, run.experts) - split
+    """Count parameters of the mean layer: those that tensor parallelism splits, and experts'."""
+    split, routed = np.zeros(()), np.zeros(())
+    for count, layer in layer_kinds(run):
+        common = count_parameters(layer, 0)
+        split = split + count / run.layers * common
+        routed = routed + count / run.layers * (count_parameters(layer, run.experts) - common)
+    return split, routed
 
 
 @dataclass(frozen=True)
@@ -187,7 +199,7 @@ def _ends_s(run: Run, parameters: FusedParameters) -> tuple[Array, Array]:
 def compute_passes_s(run: Run, parameters: FusedParameters) -> Array:
     """What a stage that holds a whole model computes in an iteration (pass, run), or its host
     launches; nothing recomputed. A third of the logits' products are of the forward pass."""
-    one = layer_passes(run, decoder_layer(run), parameters)
+    one = _mean_passes(run, parameters)
     logits, embedding = _ends_s(run, parameters)
     ends = np.stack([(logits + embedding) / 3, 2 * (logits + embedding) / 3])
     seconds: Array = run.micro_batches * (run.layers * np.maximum(one.gpu, one.host) + ends)

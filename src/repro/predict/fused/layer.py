@@ -1,6 +1,6 @@
 """One layer's passes over a micro batch: products, attention, element-wise work, communication."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -53,6 +53,13 @@ class Passes:
     context: Array
     experts: Array
     host: Array
+
+    def times(self, count: Array) -> "Passes":
+        """Multiply all times."""
+        return Passes(*(count * getattr(self, one.name) for one in fields(self)))
+
+    def __add__(self, other: "Passes") -> "Passes":
+        return Passes(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
 
     @property
     def gpu(self) -> Array:
@@ -126,8 +133,8 @@ def _attention(run: Run, layer: list[Operation], parameters: FusedParameters) ->
     forward = np.zeros_like(run.tokens)
     for one in attentions(layer):
         heads, kv_heads = one.heads / run.tp, np.maximum(one.kv_heads / run.tp, 1.0)
-        whole = attention_s(run.micro_batch, run.seq, heads, kv_heads, one.head_dim, rates, costs)
-        forward = forward + whole * visible_share(one.window, run.seq) / run.cp
+        whole = attention_s(run.micro_batch, run.seq, heads, kv_heads, one.mean_dim, rates, costs)
+        forward = forward + whole * visible_share(one, run.seq) / run.cp
     backward = _ATTENTION_BACKWARD_FLOPS * forward / parameters.attention_backward
     return np.stack([forward, backward])
 

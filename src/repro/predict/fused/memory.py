@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from repro.catalog.models.layers import decoder_layer
+from repro.catalog.models.layers import layer_kinds
 from repro.predict.fused.iteration import held_parameters, layer_parameters, stage_layers
 from repro.predict.fused.run import Run
 from repro.predict.memory import (
@@ -67,7 +67,7 @@ def fullest_bytes(run: Run) -> Array:
 
 
 def _layer_activations(run: Run, element: float) -> tuple[Array, Array]:
-    """Count the activations of one layer and micro batch: kept, and of a recomputed layer.
+    """Count the activations of a micro batch: kept by the mean layer, and of a recomputed layer.
 
     Sequence parallelism splits all of them. Products keep their inputs as they computed with them,
     in low precision with a copy of attention's output.
@@ -78,12 +78,11 @@ def _layer_activations(run: Run, element: float) -> tuple[Array, Array]:
         operand=np.where(low, run.operand_bytes, element),
         copy=np.where(low, run.operand_bytes, 0.0),
     )
-    return activation_bytes(
-        decoder_layer(run),
-        kept,
-        run.recompute,
-        {"own": run.tokens},
-        run.micro_batch,
-        run.tp,
-        run.tp,
-    )
+    kept_bytes, recomputed = np.zeros(()), np.zeros(())
+    for count, layer in layer_kinds(run):
+        one, whole = activation_bytes(
+            layer, kept, run.recompute, {"own": run.tokens}, run.micro_batch, run.tp, run.tp
+        )
+        kept_bytes = kept_bytes + count / run.layers * one
+        recomputed = np.maximum(recomputed, whole)
+    return kept_bytes, recomputed

@@ -2,16 +2,23 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from repro.catalog.models.layers import attentions, decoder_layer, forward_flops, products
+from repro.catalog.models.layers import (
+    Attention,
+    attentions,
+    forward_flops,
+    layer_kinds,
+    products,
+)
 from repro.catalog.models.open_models import DecoderShape
 from repro.catalog.reading import choose
 from repro.catalog.systems.gpus import Generation, Gpu
 from repro.catalog.systems.software_stacks import read_stacks
+from repro.predict.decoders import Decoders, model_columns
 from repro.predict.workload import Array
 
 GENERATIONS: tuple[str, ...] = get_args(Generation)
@@ -27,16 +34,13 @@ PRECISIONS = tuple(OPERAND_BYTES)
 
 
 @dataclass(frozen=True)
-class Run:
-    """Rows of runs, each field a float array of one length.
+class Run(Decoders):
+    """Rows of training runs, each field a float array of one length.
 
     Attributes
     ----------
-    layers, hidden, ffn, heads, kv_heads, head_dim, gated_mlp, window, seq, vocab, tied
-        The model: widths in elements, `window` and `seq` in tokens; `gated_mlp`, `tied`: 0 or 1.
-        `ffn` is 0 where all layers are mixtures of experts, `window` where all look back at all.
-    experts, experts_per_token, expert_ffn, shared_expert_ffn
-        0 for dense models.
+    seq
+        Tokens of a sequence.
     imbalance
         Tokens of the busiest expert-parallel rank over those of the average one, 1 or more.
     tp, pp, cp, ep, dp, vpp
@@ -64,21 +68,7 @@ class Run:
         GPUs that its links join without a NIC.
     """
 
-    layers: Array
-    hidden: Array
-    ffn: Array
-    heads: Array
-    kv_heads: Array
-    head_dim: Array
-    gated_mlp: Array
-    window: Array
     seq: Array
-    vocab: Array
-    tied: Array
-    experts: Array
-    experts_per_token: Array
-    expert_ffn: Array
-    shared_expert_ffn: Array
     imbalance: Array
     tp: Array
     pp: Array
@@ -127,12 +117,6 @@ class Run:
         return count
 
     @property
-    def mixture(self) -> Array:
-        """1 where layers are mixtures of experts."""
-        is_one: Array = np.minimum(self.experts, 1.0)
-        return is_one
-
-    @property
     def quantised(self) -> Array:
         """1 where linear layers compute below half precision."""
         is_one: Array = np.minimum(self.precision, 1.0)
@@ -144,16 +128,11 @@ class Run:
             self, **{one.name: getattr(self, one.name).astype(np.float32) for one in fields(self)}
         )
 
-    def rows(self, chosen: slice | Array) -> "Run":
-        """Some of the rows."""
-        kept: dict[str, Any] = {one.name: getattr(self, one.name)[chosen] for one in fields(self)}
-        return replace(self, **kept)
 
-
-def visible_share(window: Array, tokens: Array) -> Array:
-    """Return the share of causal scores that layers compute, if every second one has a window."""
-    windowed = np.minimum(2 * window / tokens, 1.0)
-    share: Array = np.where(window > 0, (1 + windowed) / 2, 1.0)
+def visible_share(one: Attention, tokens: Array) -> Array:
+    """Return the share of causal scores that layers compute, of which some may have a window."""
+    near = np.minimum(2 * one.window / tokens, 1.0)
+    share: Array = np.where(one.window > 0, 1 - one.windowed * (1 - near), 1.0)
     return share
 
 
@@ -175,7 +154,7 @@ def decoder_runs(shape: DecoderShape, device: Gpu, stack: str, **plan: ArrayLike
     stack
         Name in `params/stacks.yaml`.
     plan
-        Fields of `Run` from `imbalance` to `precision`, without `tied`; they broadcast.
+        Fields of `Run` from `imbalance` to `precision`, they broadcast.
 
     Raises
     ------
@@ -185,9 +164,8 @@ def decoder_runs(shape: DecoderShape, device: Gpu, stack: str, **plan: ArrayLike
     stacks = {name: index for index, name in enumerate(read_stacks())}
     precision = np.asarray(plan["precision"], dtype=int)
     columns: dict[str, ArrayLike] = {
-        **shape.model_dump(),
-        "ffn": 0 if shape.experts else shape.ffn,
-        "tied": 0,
+        **model_columns(shape),
+        "seq": shape.seq,
         **plan,
         "generation": GENERATIONS.index(device.generation),
         "stack": choose("stack", stack, stacks),
@@ -213,12 +191,13 @@ def training_flops(run: Run) -> Array:
     which causality halves (Narayanan et al., SC 2021, appendix, without the half).
     """
     tokens = run.micro_batch * run.micro_batches * run.dp * run.seq
-    layer = decoder_layer(run)
-    per_token = forward_flops(products(layer), {"own": 1.0})
-    # Causality leaves half of the scores.
-    scores = sum(
-        2 * one.width * run.seq * visible_share(one.window, run.seq) for one in attentions(layer)
-    )
-    logits = 2 * run.vocab * run.hidden
-    flops: Array = 3 * tokens * (run.layers * (per_token + scores) + logits)
+    per_token: Array = 2 * run.vocab * run.hidden
+    for count, layer in layer_kinds(run):
+        # Causality leaves half of the scores.
+        scores = sum(
+            2 * one.heads * one.mean_dim * run.seq * visible_share(one, run.seq)
+            for one in attentions(layer)
+        )
+        per_token = per_token + count * (forward_flops(products(layer), {"own": 1.0}) + scores)
+    flops: Array = 3 * tokens * per_token
     return flops

@@ -191,11 +191,13 @@ def _experts(linear: Linear, rows: Served, engine: Engine, tokens: Array, count:
 def _attention(of: Attention, rows: Served, engine: Engine, one: Pass) -> Part:
     """Attention of whole prompts, or of a token of each sequence to its cache."""
     heads, kv_heads = of.heads / rows.tp, np.maximum(of.kv_heads / rows.tp, 1.0)
-    d, sequences = of.head_dim, np.maximum(one.sequences, 1.0)
+    d, sequences = of.mean_dim, np.maximum(one.sequences, 1.0)
     # Parts of a prompt take their part of it.
     share = np.minimum(one.sequences, 1.0)
     windowed = np.minimum(of.window, one.context)
-    seen = np.where(of.window > 0, (one.context + windowed) / 2, one.context)
+    seen = np.where(
+        of.window > 0, one.context + of.windowed * (windowed - one.context), one.context
+    )
     table = pd.DataFrame(
         {"batch": sequences, "heads": heads, "kv_heads": kv_heads, "head_dim": d}
         | {"seq": one.context, "kv_len": seen}
@@ -205,7 +207,7 @@ def _attention(of: Attention, rows: Served, engine: Engine, one: Pass) -> Part:
         time_s = on_device_s("attention_prefill", table, ("bf16",), engine.device)
         # Of the scores that causality leaves; every other layer has the window.
         near = windowed / one.context
-        looked_at = np.where(of.window > 0, (1 + near * (2 - near)) / 2, 1.0)
+        looked_at = np.where(of.window > 0, 1 - of.windowed * (1 - near * (2 - near)), 1.0)
         scores = _HALF_BYTES * sequences * heads * one.context**2
         stored = _SCORES * scores / _memory_rate(engine) if engine.stack.stores_scores else 0.0
         return _part(
@@ -289,7 +291,7 @@ def _casts(layer: list[Operation], rows: Served, engine: Engine, one: Pass) -> I
         return
     split = [kernel.outputs for kernel in elements(layer) if kernel.splits == "width"]
     whole = [kernel.outputs for kernel in elements(layer) if kernel.splits == "sequence"]
-    attended = [of.width for of in attentions(layer)]
+    attended = [of.output_width for of in attentions(layer)]
     taken_in = sum(whole) + sum(split + attended) / rows.tp
     moved = one.tokens * (_HALF_BYTES + BYTES[engine.weights]) * taken_in
     kernels = float(engine.stack.casts)

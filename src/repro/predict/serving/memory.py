@@ -36,9 +36,9 @@ def cache_bytes(rows: Served, engine: Engine, tokens: Array) -> Array:
     elements: Array = np.zeros_like(rows.layers)
     for one in attentions(decoder_layer(rows)):
         near = np.minimum(tokens, one.window)
-        seen = np.where(one.window > 0, (tokens + near) / 2, tokens)
+        seen = np.where(one.window > 0, tokens + one.windowed * (near - tokens), tokens)
         heads = np.maximum(one.kv_heads / rows.tp, 1.0)
-        elements = elements + 2 * heads * one.head_dim * np.ceil(seen / page) * page
+        elements = elements + heads * 2 * one.mean_dim * np.ceil(seen / page) * page
     total: Array = BYTES[engine.cache] * np.ceil(rows.layers / rows.pp) * elements
     return total
 

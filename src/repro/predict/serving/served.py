@@ -10,28 +10,20 @@ from repro.catalog.models.open_models import DecoderShape
 from repro.catalog.systems.gpus import Gpu
 from repro.catalog.systems.serving import ServingCosts, ServingStack
 from repro.errors import ReproError
+from repro.predict.decoders import Decoders, model_columns
 from repro.predict.workload import Array
 
 # Bytes of a weight, or of an element of the cache.
 BYTES: Mapping[str, float] = {"bf16": 2.0, "fp8": 1.0}
 _ALIKE = {"fp16": "bf16", "float16": "bf16", "bfloat16": "bf16", "half": "bf16"}
-# Fields of a model that a row has.
-SHAPE = (
-    *("layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "gated_mlp", "window", "vocab"),
-    *("experts", "experts_per_token", "expert_ffn", "shared_expert_ffn"),
-)
 
 
 @dataclass(frozen=True)
-class Served:
+class Served(Decoders):
     """Rows of models, splits and batches; float arrays of one length.
 
     Attributes
     ----------
-    layers, hidden, ffn, heads, kv_heads, head_dim, gated_mlp, window, vocab
-        The model, as `repro.catalog.models.open_models.DecoderShape`.
-    experts, experts_per_token, expert_ffn, shared_expert_ffn
-        0 for dense models.
     tp, pp, ep
         Tensor, pipeline and expert parallel sizes. Experts are spread over `ep` GPUs: up to `tp` of
         them have the same sequences; where there are more, each `tp` of them have sequences of
@@ -40,19 +32,6 @@ class Served:
         Sequences at once of all these GPUs, their prompts and what is written to each.
     """
 
-    layers: Array
-    hidden: Array
-    ffn: Array
-    heads: Array
-    kv_heads: Array
-    head_dim: Array
-    gated_mlp: Array
-    window: Array
-    vocab: Array
-    experts: Array
-    experts_per_token: Array
-    expert_ffn: Array
-    shared_expert_ffn: Array
     tp: Array
     pp: Array
     ep: Array
@@ -75,11 +54,6 @@ class Served:
     def as_held(self) -> "Served":
         """The same rows with keys and values as GPUs hold them: each its own head at least."""
         return replace(self, kv_heads=np.maximum(self.kv_heads, self.tp))
-
-    def rows(self, chosen: Array) -> "Served":
-        """Some of the rows."""
-        kept: dict[str, Any] = {one.name: getattr(self, one.name)[chosen] for one in fields(self)}
-        return replace(self, **kept)
 
 
 @dataclass(frozen=True)
@@ -125,7 +99,7 @@ def served(shape: DecoderShape, **columns: Any) -> Served:
     ReproError
         A size is less than one, or groups do not divide the model.
     """
-    values = {name: float(getattr(shape, name)) for name in SHAPE} | columns
+    values = model_columns(shape) | columns
     arrays = np.broadcast_arrays(*(np.asarray(values[one.name], float) for one in fields(Served)))
     names = (one.name for one in fields(Served))
     rows = Served(**{name: array.ravel() for name, array in zip(names, arrays, strict=True)})

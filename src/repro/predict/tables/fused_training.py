@@ -27,6 +27,8 @@ from repro.predict.tables.columns import (
 from repro.predict.workload import RECOMPUTE, Array
 
 _UNKNOWN = "unknown"
+# Properties of a model that no table states.
+_NOT_STATED = ("kv_rank", "query_rank", "rope_dim", "dense_layers", "dense_ffn")
 # Columns that every table of runs has.
 RUN = (Column("gpu", TEXT), *same_kind("gpus layers hidden heads seq vocab global_batch"))
 # Published tables mark unknown values in several ways.
@@ -77,6 +79,8 @@ def read_runs(table: pd.DataFrame) -> Run:
     rows["window"] = rows.window.fillna(rows.model.map(windows)).fillna(0)
     fill_widths(rows)
     rows["ffn"] = rows.ffn.where(rows.experts == 0, 0.0)
+    rows["value_dim"] = rows.head_dim
+    rows = rows.assign(**dict.fromkeys(_NOT_STATED, 0.0), windowed=0.5)
 
     def of_gpu(value: Callable[[Gpu], float]) -> pd.Series:
         return by_value(rows.gpu, lambda label: value(gpu(find_gpu_name(label))))

@@ -12,9 +12,10 @@ from repro.catalog.models.open_models import OpenModel, read_open_models
 from repro.catalog.systems.gpus import find_gpu_name, gpu
 from repro.catalog.systems.serving import read_serving_stacks, serving_stack_of
 from repro.errors import ReproError
+from repro.predict.decoders import MODEL, model_columns
 from repro.predict.serving.memory import largest_batch
 from repro.predict.serving.parameters import engine
-from repro.predict.serving.served import SHAPE, Engine, Served, check
+from repro.predict.serving.served import Engine, Served, check
 from repro.predict.tables.columns import (
     POSITIVE,
     TEXT,
@@ -35,6 +36,7 @@ _LENGTHS = (
 _BATCH = "batch_size concurrency max_batch max_batch_size max_num_seqs"
 # Tables that state only the number of GPUs split tensors over all of them.
 _TP = "tensor_parallel tensor_parallel_size tp_size gpus num_gpus"
+_SWITCHES = ("gated_mlp", "tied")
 _COLUMNS = (
     Column("gpu", TEXT, aliases="device hardware"),
     *_LENGTHS,
@@ -51,7 +53,7 @@ _COLUMNS = (
     # Blank: the software that the set is known to have run on.
     Column("stack", TEXT, "", aliases="engine framework software"),
     # Blank: the shape of the model.
-    *(Column(name, YES_NO if name == "gated_mlp" else number(), np.nan) for name in SHAPE),
+    *(Column(name, YES_NO if name in _SWITCHES else number(), np.nan) for name in MODEL),
 )
 _THROUGHPUT = (
     "throughput_tokens_per_s throughput_tok_s throughput output_tokens_per_s out_tokens_per_s "
@@ -160,14 +162,16 @@ def _fill_shapes(rows: pd.DataFrame) -> None:
     incomplete = rows[_OWN_SHAPE].isna().any(axis=1)
     for name in rows.model[incomplete].unique():
         shape, named = model_called(name).shape, incomplete & (rows.model == name)
-        for column in SHAPE:
-            rows.loc[named & rows[column].isna(), column] = float(getattr(shape, column))
+        for column, value in model_columns(shape).items():
+            rows.loc[named & rows[column].isna(), column] = value
     fill_widths(rows)
-    rows[list(SHAPE)] = rows[list(SHAPE)].fillna(0.0)
+    rows["value_dim"] = rows.value_dim.fillna(rows.head_dim)
+    rows["windowed"] = rows.windowed.fillna(0.5)
+    rows[list(MODEL)] = rows[list(MODEL)].fillna(0.0)
 
 
 def _served(rows: pd.DataFrame, on: Engine) -> Served:
-    columns = {name: rows[name].to_numpy() for name in (*SHAPE, "tp", "pp", "ep")}
+    columns = {name: rows[name].to_numpy() for name in (*MODEL, "tp", "pp", "ep")}
     columns["input_tokens"] = rows.input_len.to_numpy()
     columns["output_tokens"] = rows.output_len.to_numpy()
     held = np.maximum(largest_batch(Served(**columns, batch=np.ones(len(rows))), on), 1.0)
