@@ -37,6 +37,7 @@ class Decoders:
     windowed: Array
     vocab: Array
     tied: Array
+    mtp_layers: Array
 
     @property
     def mixture(self) -> Array:

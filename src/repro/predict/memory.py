@@ -138,7 +138,12 @@ def activation_bytes(
 
 
 def model_states(
-    held: Array, own: Array, zero: Array, widths: Widths, at_once: Array | float = 0.0
+    held: Array,
+    own: Array,
+    zero: Array,
+    widths: Widths,
+    at_once: Array | float = 0.0,
+    trained: Array | float = 1.0,
 ) -> dict[str, Array]:
     """Weights, gradients and optimizer states of a GPU, by the names of `Memory`.
 
@@ -150,6 +155,8 @@ def model_states(
         What they share: 0 nothing, 1 the optimizer's states, 2 gradients too, 3 weights too.
     at_once
         Parameters that are whole while they compute, of what is shared.
+    trained
+        Share of the parameters that have gradients and optimizer states.
     """
 
     def kept(level: int) -> Array:
@@ -157,8 +164,10 @@ def model_states(
 
     return {
         "weights": widths.weight * kept(3),
-        "gradients": widths.gradient * kept(2),
-        "optimizer_states": (widths.master + widths.moments) * np.where(zero >= 1, own, held),
+        "gradients": trained * widths.gradient * kept(2),
+        "optimizer_states": trained
+        * (widths.master + widths.moments)
+        * np.where(zero >= 1, own, held),
     }
 
 

@@ -1,5 +1,6 @@
 """Open-weight models, predicted or, with a testbed shape, trained (`params/open_models.yaml`)."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -7,6 +8,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from repro.catalog.models.layers import Linear, Operation, count_parameters, layer_kinds
 from repro.catalog.reading import Entry, choose, read_params
+from repro.errors import ReproError
 
 
 class DecoderShape(Entry):
@@ -177,3 +179,29 @@ def read_open_models() -> dict[str, OpenModel]:
 def open_model(name: str) -> OpenModel:
     """Return a model by name; an unknown name is a `ReproError` that lists the choices."""
     return choose("model", name, read_open_models())
+
+
+def model_called(name: str) -> OpenModel:
+    """Return the open model with the longest name within `name`, without case and marks.
+
+    Raises
+    ------
+    ReproError
+        No model of the catalog has a name in it.
+    """
+    known = read_open_models()
+    plain = {
+        plain_name(one): entry
+        for key, entry in known.items()
+        for one in (key, entry.label, *entry.published_as)
+    }
+    wanted = plain_name(name.rsplit("/", 1)[-1])
+    inside = [one for one in plain if one in wanted]
+    if not inside:
+        raise ReproError(f"unknown model {name!r}; choose from: {', '.join(known)}")
+    return plain[max(inside, key=len)]
+
+
+def plain_name(name: str) -> str:
+    """Return a name in lower case without marks, as spellings differ."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -16,9 +16,8 @@ from repro.predict.workload import RECOMPUTE, Array
 _HALF_BYTES = 2
 # Bytes per logit that the loss moves, forward and backward, in fp32; per element of the embedding.
 _LOSS, _EMBEDDING = 30, 24
-# Bytes per parameter: gradients on the wire of replicas that share the optimizer (fp32) and
-# parameters (half precision); and what a shared Adam's step reads and writes of its part.
-_GRADIENT, _PARAMETER, _ADAM = 4, 2, 40
+# Bytes per parameter that a shared Adam's step reads and writes of its part.
+_ADAM = 40
 # What each rank does with all gradients: their norm, and clearing them.
 _ALL_GRADIENTS = 6
 _MESSAGE_S = 1e-5
@@ -67,6 +66,8 @@ def predict_phases(run: Run, parameters: FusedParameters) -> Phases:
     waits = np.maximum(wire[0] - forward, 0.0) + np.maximum(wire[1] - backward - again, 0.0)
     waits = waits + parameters.reserved * wire.sum(axis=0)
     logits, embedding = _ends_s(run, parameters)
+    # Further tokens have logits of their own.
+    logits = logits * (1 + run.mtp_layers)
     alone = run.pp == 1
     messages = _messages_s(run, parameters)
     layer = forward + backward + again + waits
@@ -156,23 +157,29 @@ def held_parameters(run: Run, tables: Array | float = 1.0) -> HeldParameters:
     split, experts = layer_parameters(run)
     layers, ranks = stage_layers(run), run.dp * run.cp
     common = (split * layers + tables * run.vocab * run.hidden) / run.tp
-    routed = experts * layers / run.ep
+    routed = experts * layers / (run.ep * run.etp)
     return HeldParameters(common, routed, common / ranks + routed / run.expert_replicas)
 
 
 def _uneven(run: Run) -> Array:
     """Where stages do not hold whole layers, so that the ends count as a layer each."""
-    chunk = run.layers / (run.pp * run.vpp)
+    chunk = _all_layers(run) / (run.pp * run.vpp)
     uneven: Array = np.floor(chunk) < chunk
     return uneven
 
 
+def _all_layers(run: Run) -> Array:
+    """Layers with those that predict further tokens."""
+    layers: Array = run.layers + run.mtp_layers
+    return layers
+
+
 def stage_layers(run: Run) -> Array:
     """Layers of the stage that has most."""
-    chunks = run.pp * run.vpp
-    with_ends = np.ceil((run.layers + 2) / chunks) * run.vpp
-    layers: Array = np.where(_uneven(run), with_ends, run.layers / run.pp)
-    return np.where(run.pp > 1, layers, run.layers)
+    chunks, layers = run.pp * run.vpp, _all_layers(run)
+    with_ends = np.ceil((layers + 2) / chunks) * run.vpp
+    most: Array = np.where(_uneven(run), with_ends, layers / run.pp)
+    return np.where(run.pp > 1, most, layers)
 
 
 def _recomputed(run: Run, one: Passes) -> Array:
@@ -232,10 +239,12 @@ def _sharded_wire_s(run: Run, parameters: FusedParameters) -> Array:
     gathered for each pass, and reduced in the backward pass."""
     split, experts = layer_parameters(run)
     ranks = run.dp * run.cp
-    count = split / run.tp * (ranks - 1) / ranks + experts / run.ep * (1 - 1 / run.expert_replicas)
-    gather = _PARAMETER * count / _replica_rate(run, parameters, ranks)
+    count = split / run.tp * (ranks - 1) / ranks + experts / (run.ep * run.etp) * (
+        1 - 1 / run.expert_replicas
+    )
+    gather = run.parameter_bytes * count / _replica_rate(run, parameters, ranks)
     often = of_stack(run, lambda stack: stack.gradient_syncs_per_micro_batch)
-    reduce = gather * np.where(often > 0, 1.0, 1.0 / run.micro_batches)
+    reduce = run.trained * gather * np.where(often > 0, 1.0, 1.0 / run.micro_batches)
     wire: Array = run.sharded * np.stack([gather, gather + reduce])
     return wire
 
@@ -257,7 +266,8 @@ def _replicas_s(
     wire = held.common * (ranks - 1) / ranks + held.experts * (1 - 1 / run.expert_replicas)
     wire = wire / rate
     layers = stage_layers(run)
-    gradients, gathered = _GRADIENT * wire, _PARAMETER * wire
+    gradients, gathered = run.gradient_bytes * wire, run.parameter_bytes * wire
+    gradients, gathered = run.trained * gradients, run.trained * gathered
     last = 1 / np.maximum(layers, 2.0)
     cover = (1 - last) / run.vpp
 
@@ -274,7 +284,7 @@ def _replicas_s(
 def _optimizer_s(run: Run, parameters: FusedParameters, held: HeldParameters) -> Array:
     """Adam's step on a GPU's part of the parameters."""
     every = np.where(run.sharded > 0, 0.0, held.all)
-    return adam_s(run, parameters, held.own, every)
+    return adam_s(run, parameters, run.trained * held.own, run.trained * every)
 
 
 def adam_s(run: Run, parameters: FusedParameters, own: Array, every: Array | None = None) -> Array:

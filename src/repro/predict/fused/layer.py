@@ -108,8 +108,8 @@ def _products(
         else:
             # Tensor-parallel ranks share the routed tokens; all wait for the rank that has most.
             there = there * run.mixture
-            t, batch = np.ones_like(run.tp), np.maximum(one.experts / run.ep, 1.0)
-            m = run.tokens * one.chosen / run.tp / batch * run.imbalance
+            t, batch = run.etp, np.maximum(one.experts / run.ep, 1.0)
+            m = run.tokens * one.chosen * run.etp / run.tp / batch * run.imbalance
         if not there.any():
             continue
         # Runs without such a layer have sizes of one here, and none of the time.
@@ -119,7 +119,7 @@ def _products(
             return product_s(m, n, k, run.operand_bytes, gpu, batch)
 
         forward += there * seconds(m, n, k)
-        backward += there * (seconds(m, k, n) + seconds(n, k, m))
+        backward += there * (seconds(m, k, n) + (run.trained >= 1) * seconds(n, k, m))
         operands += there * batch * m * k
         results += there * batch * m * n
     return np.stack([forward, backward]), operands, results
@@ -203,8 +203,10 @@ def _experts(
         copies = (domains - 1) * (1 - (1 - 1 / domains) ** k)
         inside = k * np.minimum((run.ep - 1) / run.ep, 1.0) * size / links
         longest = run.imbalance * np.maximum(inside, copies * size / fabric)
-        one = one + run.mixture * longest / parameters.exchange_efficiency
-    one = np.where(run.ep > 1, one, 0.0)
+        # Ranks that divide an expert gather its tokens, and sum up what it returns.
+        gathered = (run.etp - 1) * k * size / links
+        one = one + run.mixture * (longest / parameters.exchange_efficiency + gathered)
+    one = np.where(run.ep * run.etp > 1, one, 0.0)
     every = np.stack([2 * one, 2 * one])
     # Overlapped, one micro batch's exchange goes on behind another's computing.
     hidden = np.maximum(every - computing, 0.0) + parameters.reserved * every

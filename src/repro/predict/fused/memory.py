@@ -47,14 +47,16 @@ def memory(
     held = held_parameters(run, tables)
     split, experts = layer_parameters(run)
     # One layer computes, and the next one's parameters come in.
-    at_once = 2 * (split / run.tp + experts / run.ep)
+    at_once = 2 * (split / run.tp + experts / (run.ep * run.etp))
     level = np.where(run.sharded > 0, 3, 1) if zero is None else np.asarray(zero)
     kept, recomputed = _layer_activations(run, widths.element)
     waiting = in_flight(stage, run.pp, run.vpp, run.micro_batches)
     return Memory(
-        **model_states(held.all, held.own, level, widths, at_once),
+        **model_states(held.all, held.own, level, widths, at_once, run.trained),
         activations=kept * stage_layers(run) * waiting + recomputed,
-        logits=np.where(last, _LOGIT_BYTES * run.tokens * run.vocab / run.tp, 0.0),
+        logits=np.where(
+            last, (1 + run.mtp_layers) * _LOGIT_BYTES * run.tokens * run.vocab / run.tp, 0.0
+        ),
     )
 
 

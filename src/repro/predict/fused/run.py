@@ -33,6 +33,16 @@ OPERAND_BYTES: Mapping[str, float] = {
 PRECISIONS = tuple(OPERAND_BYTES)
 
 
+# Fields of a run that tables and plan searches need not state: gradients travel in fp32, parameters
+# in half precision.
+DEFAULTS: Mapping[str, float] = {
+    "etp": 1.0,
+    "trained": 1.0,
+    "gradient_bytes": 4.0,
+    "parameter_bytes": 2.0,
+}
+
+
 @dataclass(frozen=True)
 class Run(Decoders):
     """Rows of training runs, each field a float array of one length.
@@ -43,13 +53,17 @@ class Run(Decoders):
         Tokens of a sequence.
     imbalance
         Tokens of the busiest expert-parallel rank over those of the average one, 1 or more.
-    tp, pp, cp, ep, dp, vpp
+    tp, pp, cp, ep, etp, dp, vpp
         Sizes of the parallel groups, and the chunks of a pipeline stage. Experts are spread over
-        the ranks of a stage.
+        the ranks of a stage, and each is divided among `etp` of them.
     zero_bubble
         1 where gradients of weights fill the pipeline's bubble (ZB-H1); 0 for 1F1B.
     sharded
         1 where replicas share the parameters (FSDP, ZeRO-3); 0 where they share the optimizer.
+    trained
+        Share of the parameters that have gradients; below 1 those of adapters (LoRA).
+    gradient_bytes, parameter_bytes
+        Size of a gradient and of a gathered parameter on the wire.
     micro_batch, micro_batches
         Sequences of a forward pass, and forward passes of an iteration.
     recompute, precision, generation, stack
@@ -74,10 +88,14 @@ class Run(Decoders):
     pp: Array
     cp: Array
     ep: Array
+    etp: Array
     dp: Array
     vpp: Array
     zero_bubble: Array
     sharded: Array
+    trained: Array
+    gradient_bytes: Array
+    parameter_bytes: Array
     micro_batch: Array
     micro_batches: Array
     recompute: Array
@@ -113,7 +131,7 @@ class Run(Decoders):
     @property
     def expert_replicas(self) -> Array:
         """GPUs that have the same experts, which are spread over the ranks of a stage."""
-        count: Array = np.maximum(self.dp * self.cp * self.tp / self.ep, 1.0)
+        count: Array = np.maximum(self.dp * self.cp * self.tp / (self.ep * self.etp), 1.0)
         return count
 
     @property
@@ -166,6 +184,7 @@ def decoder_runs(shape: DecoderShape, device: Gpu, stack: str, **plan: ArrayLike
     columns: dict[str, ArrayLike] = {
         **model_columns(shape),
         "seq": shape.seq,
+        **DEFAULTS,
         **plan,
         "generation": GENERATIONS.index(device.generation),
         "stack": choose("stack", stack, stacks),
@@ -180,6 +199,7 @@ def decoder_runs(shape: DecoderShape, device: Gpu, stack: str, **plan: ArrayLike
         "nic_bytes_per_s": 1e9 / 8 * device.nic_gbps,
         "domain_gpus": device.domain_gpus,
     }
+    columns |= {name: plan[name] for name in plan if name.startswith("hidden_")}
     arrays = np.broadcast_arrays(*(np.asarray(value, dtype=float) for value in columns.values()))
     return Run(**dict(zip(columns, arrays, strict=True)))
 
@@ -191,13 +211,14 @@ def training_flops(run: Run) -> Array:
     which causality halves (Narayanan et al., SC 2021, appendix, without the half).
     """
     tokens = run.micro_batch * run.micro_batches * run.dp * run.seq
-    per_token: Array = 2 * run.vocab * run.hidden
+    per_token: Array = 2 * (1 + run.mtp_layers) * run.vocab * run.hidden
     for count, layer in layer_kinds(run):
         # Causality leaves half of the scores.
         scores = sum(
             2 * one.heads * one.mean_dim * run.seq * visible_share(one, run.seq)
             for one in attentions(layer)
         )
-        per_token = per_token + count * (forward_flops(products(layer), {"own": 1.0}) + scores)
+        of_layer = forward_flops(products(layer), {"own": 1.0}) + scores
+        per_token = per_token + (1 + run.mtp_layers / run.layers) * count * of_layer
     flops: Array = 3 * tokens * per_token
     return flops

@@ -12,7 +12,14 @@ from repro.catalog.models.open_models import DecoderShape, read_open_models
 from repro.catalog.reading import choose
 from repro.catalog.systems.gpus import Gpu, find_gpu_name, gpu
 from repro.catalog.systems.software_stacks import read_stacks, stack_of
-from repro.predict.fused.run import GENERATIONS, OPERAND_BYTES, PRECISIONS, Run, peak_flops
+from repro.predict.fused.run import (
+    DEFAULTS,
+    GENERATIONS,
+    OPERAND_BYTES,
+    PRECISIONS,
+    Run,
+    peak_flops,
+)
 from repro.predict.tables.columns import (
     TEXT,
     YES_NO,
@@ -28,7 +35,7 @@ from repro.predict.workload import RECOMPUTE, Array
 
 _UNKNOWN = "unknown"
 # Properties of a model that no table states.
-_NOT_STATED = ("kv_rank", "query_rank", "rope_dim", "dense_layers", "dense_ffn")
+_NOT_STATED = ("kv_rank", "query_rank", "rope_dim", "dense_layers", "dense_ffn", "mtp_layers")
 # Columns that every table of runs has.
 RUN = (Column("gpu", TEXT), *same_kind("gpus layers hidden heads seq vocab global_batch"))
 # Published tables mark unknown values in several ways.
@@ -80,7 +87,7 @@ def read_runs(table: pd.DataFrame) -> Run:
     fill_widths(rows)
     rows["ffn"] = rows.ffn.where(rows.experts == 0, 0.0)
     rows["value_dim"] = rows.head_dim
-    rows = rows.assign(**dict.fromkeys(_NOT_STATED, 0.0), windowed=0.5)
+    rows = rows.assign(**dict.fromkeys(_NOT_STATED, 0.0), **DEFAULTS, windowed=0.5)
 
     def of_gpu(value: Callable[[Gpu], float]) -> pd.Series:
         return by_value(rows.gpu, lambda label: value(gpu(find_gpu_name(label))))

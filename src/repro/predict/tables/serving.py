@@ -1,6 +1,5 @@
 """Tables of latencies and throughputs of serving, as rows of models and engines."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
@@ -8,7 +7,7 @@ from typing import cast
 import numpy as np
 import pandas as pd
 
-from repro.catalog.models.open_models import OpenModel, read_open_models
+from repro.catalog.models.open_models import model_called, plain_name
 from repro.catalog.systems.gpus import find_gpu_name, gpu
 from repro.catalog.systems.serving import read_serving_stacks, serving_stack_of
 from repro.errors import ReproError
@@ -121,36 +120,12 @@ def serving_rows(table: pd.DataFrame) -> Iterator[ServingRows]:
         )
 
 
-def model_called(name: str) -> OpenModel:
-    """Return the open model with the longest name within `name`, without case and marks.
-
-    Raises
-    ------
-    ReproError
-        No model of the catalog has a name in it.
-    """
-    known = read_open_models()
-    plain = {
-        _plain(one): entry
-        for key, entry in known.items()
-        for one in (key, entry.label, *entry.published_as)
-    }
-    wanted = _plain(name.rsplit("/", 1)[-1])
-    inside = [one for one in plain if one in wanted]
-    if not inside:
-        raise ReproError(f"unknown model {name!r}; choose from: {', '.join(known)}")
-    return plain[max(inside, key=len)]
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
 def _stacks(rows: pd.DataFrame) -> list[str]:
     """Return each row's software: the one it names in any spelling, else the one of its set."""
-    known = {_plain(name): name for name in read_serving_stacks()}
+    known = {plain_name(name): name for name in read_serving_stacks()}
     return [
-        known.get(_plain(stated), stated) or serving_stack_of(of_set, f"{layers:.0f}x{hidden:.0f}")
+        known.get(plain_name(stated), stated)
+        or serving_stack_of(of_set, f"{layers:.0f}x{hidden:.0f}")
         for stated, of_set, layers, hidden in zip(
             rows["stack"], rows["set"], rows.layers, rows.hidden, strict=True
         )
