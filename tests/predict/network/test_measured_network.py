@@ -17,8 +17,7 @@ from repro.predict.calibration.interval import (
 )
 from repro.predict.network.collectives import collective_s, topology_s
 from repro.predict.network.links import MOSTLY_TRANSFER, predict_collective, read_links
-from repro.predict.network.machine import machine
-from repro.predict.network.placement import strided
+from repro.predict.network.machine import machine, strided
 from repro.predict.parameters import calibration
 from repro.predict.step.iteration import predict_phases
 from repro.predict.step.memory import stage_parameters

@@ -4,10 +4,16 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from repro.predict.network.collectives import collective_s, message_s, topology_s
-from repro.predict.network.encoding import NOTHING_ENCODED, PLAIN, Encoding, Encodings
-from repro.predict.network.machine import Machine
-from repro.predict.network.placement import neighbour_flows, strided
+from repro.predict.network.collectives import (
+    NOTHING_ENCODED,
+    PLAIN,
+    Encoding,
+    Encodings,
+    collective_s,
+    message_s,
+    topology_s,
+)
+from repro.predict.network.machine import Machine, neighbour_flows, strided
 from repro.predict.parameters import Parameters
 from repro.predict.step.kernels import Kernels
 from repro.predict.step.layers import (

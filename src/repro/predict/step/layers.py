@@ -5,10 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from repro.catalog.models.layers import Scores, classic_layer, products
-from repro.predict.network.collectives import topology_s
-from repro.predict.network.encoding import PLAIN, Encoding
-from repro.predict.network.machine import Machine
-from repro.predict.network.placement import strided
+from repro.predict.network.collectives import PLAIN, Encoding, topology_s
+from repro.predict.network.machine import Machine, strided
 from repro.predict.step.kernels import Kernels
 from repro.predict.workload import Array, Workload
 

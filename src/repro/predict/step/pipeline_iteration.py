@@ -7,8 +7,7 @@ import numpy as np
 from repro.catalog.models.volumes import ring_all_reduce_bytes
 from repro.catalog.phases import MESSAGE_PHASES, P2P_TIMERS, PHASES
 from repro.predict.network.collectives import collective_s, message_s, topology_s
-from repro.predict.network.machine import Machine
-from repro.predict.network.placement import Hops, nic_bytes, placed, ring_hops, strided
+from repro.predict.network.machine import Hops, Machine, nic_bytes, placed, ring_hops, strided
 from repro.predict.parameters import Parameters
 from repro.predict.step.iteration import optimizer_s
 from repro.predict.step.kernels import Kernels
