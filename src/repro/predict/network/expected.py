@@ -18,24 +18,23 @@ from repro.catalog.systems.clusters import Cluster, cluster
 from repro.catalog.systems.protocols import Protocol, read_protocols
 from repro.collectives.definitions import bus_factor, busbw_GBps
 from repro.errors import ReproError
-from repro.predict.network.busbw_limits import Group, Limit, group_on, limits
 from repro.predict.network.links import (
     FABRIC_EFFICIENCY,
     NEW_NETWORK,
-    NetworkCalibration,
+    NODE_EFFICIENCY,
     RegimeTimes,
     collective_arrays,
+    link_factor,
     measured_network,
     read_links,
     regime_times,
+    steps,
     usual_costs,
 )
 from repro.predict.workload import Array
 
 AS_EXPECTED, SLOW, FAST = "as expected", "slow", "fast"
-# Fields of `RegimeTimes` as text.
-_TRANSFER = "transfer"
-_REGIMES = ("latency", "start-up", _TRANSFER)
+_REGIMES = ("latency", "start-up", "transfer")
 
 # 1 KiB to 4 GiB, each four times the one before.
 STANDARD_SIZES = tuple(4**power for power in range(5, 17))
@@ -91,11 +90,8 @@ def expected_busbw(
     >>> expected.limit.tolist()
     ['fabric: 100 Gbit/s per node', 'fabric: 100 Gbit/s per node']
     """
-    entry = cluster(cluster_name)
-    transport = _transport(entry, protocol)
-    group = group_on(entry, collective, ranks, nodes)
-    sizes = np.atleast_1d(np.asarray(size_bytes, dtype=float))
-    return _Setting(entry, transport).expect(group, sizes)
+    group = group_on(cluster(cluster_name), collective, ranks, nodes, protocol)
+    return _expect(group, np.atleast_1d(np.asarray(size_bytes, dtype=float)))
 
 
 def judge_busbw(
@@ -124,171 +120,256 @@ def judge_busbw(
         A name is unknown, or the cluster has too few GPUs or nodes.
     """
     entry = cluster(cluster_name)
-    setting = _Setting(entry, _transport(entry, protocol))
     groups = measured.reset_index(drop=True).groupby(["collective", "ranks", "nodes"], dropna=False)
     parts = []
     for key, rows in groups:
         name, ranks, nodes = cast(tuple[str, int, float], key)
         on = None if pd.isna(nodes) else int(nodes)
-        parts.append(setting.judge(group_on(entry, name, int(ranks), on), rows))
+        parts.append(_judge(group_on(entry, name, int(ranks), on, protocol), rows))
     return pd.concat(parts).sort_index().set_axis(measured.index)
 
 
-def _transport(entry: Cluster, name: str | None) -> Protocol | None:
-    if name is None:
-        return None
-    if not entry.protocols:
-        raise ReproError(f"protocol {name!r}: {entry.label} has no protocols; leave it out")
-    known = read_protocols()
-    return choose("protocol", name, {own: known[own] for own in entry.protocols})
-
-
 @dataclass(frozen=True)
-class _Setting:
-    """A cluster and the protocol between its nodes; None: its own network."""
+class Group:
+    """Ranks of a collective, spread evenly over nodes of a cluster.
+
+    `protocol` is the one between nodes; None: the cluster's own network.
+    """
 
     cluster: Cluster
     protocol: Protocol | None
+    collective: str
+    ranks: int
+    nodes: int
 
-    def expect(self, group: Group, sizes: Array) -> pd.DataFrame:
-        """Return the table of `expected_busbw`."""
-        limit = self._limit(group)
-        rows = pd.DataFrame({**vars(group), "size_bytes": sizes})
-        network = self._network(group)
-        if network is None:
-            times = _by_links(rows, limit, self.protocol)
-            half_width: Array | float = read_links().residuals[NEW_NETWORK].half_width
-            basis = "link rates"
-        else:
-            chosen = collective_arrays(rows)
-            times = network.times(chosen)
-            half_width = network.half_widths(chosen, times)
-            basis = f"collectives of {network.gpu}, {network.network}"
-        typical, width = _busbw_GBps(rows, times), np.exp(half_width)
-        # A link's nominal rate bounds the interval, but for higher measured ones.
-        ceiling = np.maximum(limit.ceiling_GBps, typical)
-        seconds = np.stack(np.broadcast_arrays(times.latency, times.startup, times.transfer))
-        regime = np.array(_REGIMES)[seconds.argmax(axis=0)]
-        return rows.assign(
-            low_GBps=typical / width,
-            typical_GBps=typical,
-            high_GBps=np.minimum(typical * width, ceiling),
-            regime=regime,
-            limit=[limit.link if name == _TRANSFER else f"{name}, not a link" for name in regime],
-            ceiling_GBps=limit.ceiling_GBps,
-            basis=basis,
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks on the node with the most."""
+        return -(-self.ranks // self.nodes)
+
+    def busbw_GBps(self, sizes: Array, seconds: Array) -> Array:
+        """Convert times of the collective to bus bandwidths."""
+        return busbw_GBps(self.collective, self.ranks, sizes, seconds)
+
+
+def group_on(
+    cluster: Cluster,
+    collective: str,
+    ranks: int,
+    nodes: int | None = None,
+    protocol: str | None = None,
+) -> Group:
+    """Place ranks on a cluster's nodes; without `nodes` they fill one after another.
+
+    Raises
+    ------
+    ReproError
+        A name is unknown, or there are too many or too few ranks or nodes.
+    """
+    if protocol is not None and not cluster.protocols:
+        raise ReproError(f"protocol {protocol!r}: {cluster.label} has no protocols; leave it out")
+    known = {name: read_protocols()[name] for name in cluster.protocols}
+    transport = None if protocol is None else choose("protocol", protocol, known)
+    bus_factor(collective, 2)
+    topology = cluster.topology
+    if not 2 <= ranks <= topology.gpus:
+        raise ReproError(
+            f"ranks {ranks}: {cluster.label} has {topology.gpus} GPUs; "
+            f"take a whole number from 2 to {topology.gpus}"
         )
+    fewest = -(-ranks // topology.gpus_per_node)
+    most = min(ranks, topology.nodes)
+    if nodes is not None and not fewest <= nodes <= most:
+        raise ReproError(
+            f"nodes {nodes}: {ranks} ranks take {fewest} to {most} nodes of {cluster.label}"
+        )
+    return Group(cluster, transport, collective, ranks, nodes or fewest)
 
-    def judge(self, group: Group, measured: pd.DataFrame) -> pd.DataFrame:
-        """Return the table of `judge_busbw` for one group."""
-        sizes = measured.size_bytes.to_numpy(dtype=float)
-        seconds = measured.time_us.to_numpy(dtype=float) * 1e-6
-        found = busbw_GBps(group.collective, group.ranks, sizes, seconds)
-        expected = self.expect(group, sizes)
-        others = list(self._alternatives(group, expected))
-        above = np.where(found > expected.high_GBps, FAST, AS_EXPECTED)
-        verdict = np.where(found < expected.low_GBps, SLOW, above)
-        remarks = [
-            self._remark(group, expected.iloc[at], value, others, at) if kind != AS_EXPECTED else ""
-            for at, (value, kind) in enumerate(zip(found, verdict, strict=True))
-        ]
-        judged = expected.assign(busbw_GBps=found, verdict=verdict, remark=remarks)
-        return judged.set_index(measured.index)
 
-    def _limit(self, group: Group) -> Limit:
-        """Return the crossed level with the lowest rate."""
-        crossed = [limit for limit in limits(self.cluster, group, self.protocol) if limit.crossed]
-        return min(crossed, key=lambda limit: limit.typical_GBps)
+@dataclass(frozen=True)
+class Limit:
+    """Bus bandwidth in GB/s that one level's link allows a group.
 
-    def _network(self, group: Group) -> NetworkCalibration | None:
-        """Return the cluster's network if it was measured on one node or several, as the group."""
-        network = measured_network(self.cluster) if self.protocol is None else None
-        if network is None:
-            return None
-        known = any((peak.nodes == 1) == (group.nodes == 1) for peak in network.peaks)
-        return network if known else None
+    Attributes
+    ----------
+    link
+        The level, and its nominal rate.
+    crossed
+        Whether messages of the group leave vertices of the level.
+    typical_GBps
+        At the fraction of the nominal rate that collectives usually reach.
+    ceiling_GBps
+        At the nominal rate, by algorithms that send as much over the link as a ring does.
+    most_GBps
+        At the nominal rate, by any algorithm.
+    """
 
-    def _alternatives(self, group: Group, expected: pd.DataFrame) -> Iterator[tuple[str, Array]]:
-        """Yield other links and protocols of the cluster, and the bus bandwidth that each gives."""
-        levels = limits(self.cluster, group, self.protocol)
-        own = self._limit(group)
-        candidates = [
-            (limit.link, limit, self.protocol) for limit in levels if limit.crossed and limit != own
-        ]
-        known = read_protocols()
-        others = [known[name] for name in self.cluster.protocols if known[name] != self.protocol]
-        if group.nodes > 1:
-            for other in others:
-                over = limits(self.cluster, group, other)[-1]
-                candidates.append((f"{other.label} between nodes", over, other))
-        # If ring neighbours are on different nodes, all of a node's ranks send through its NICs.
-        sharing = group.ranks_per_node
-        if sharing > 1 and group.collective != "all_to_all":
-            fabric = levels[-1]
-            shared = replace(fabric, typical_GBps=fabric.typical_GBps / sharing)
-            name = f"{fabric.link}, crossed by every hop of the ring,"
-            candidates.append((name, shared, self.protocol))
-        for name, limit, transport in candidates:
-            yield name, _busbw_GBps(expected, _by_links(expected, limit, transport))
+    link: str
+    crossed: bool
+    typical_GBps: float
+    ceiling_GBps: float
+    most_GBps: float
 
-    def _remark(
-        self,
-        group: Group,
-        expected: pd.Series,
-        found: float,
-        others: list[tuple[str, Array]],
-        at: int,
-    ) -> str:
-        """Explain why a value may be outside its interval."""
-        limit = self._limit(group)
-        if found > limit.most_GBps:
-            return (
-                f"impossible: {limit.link} allows {limit.most_GBps:.3g} GB/s; "
-                "check the sizes, units, ranks and cluster"
+
+def limits(group: Group) -> list[Limit]:
+    """List what every level allows, lowest first; a protocol's effective rate is the fabric's."""
+    found = []
+    vertex, vertex_gpus = "GPU", 1
+    levels = group.cluster.topology.levels
+    for level in levels:
+        nominal = level.link_gbps / 8
+        if level is not levels[-1]:
+            crossed = vertex_gpus == 1 or group.ranks_per_node > vertex_gpus
+            typical = NODE_EFFICIENCY.median * nominal
+        else:
+            crossed = group.nodes > 1
+            typical = FABRIC_EFFICIENCY.median * nominal
+            if group.protocol is not None:
+                typical = group.protocol.effective_gbps / 8
+        below = min(vertex_gpus, group.ranks_per_node)
+        sent = float(link_factor(group.collective, group.ranks, below))
+        crowding = sent / float(bus_factor(group.collective, group.ranks))
+        found.append(
+            Limit(
+                link=f"{level.name}: {level.link_gbps:g} Gbit/s per {vertex}",
+                crossed=crossed,
+                typical_GBps=typical / crowding,
+                ceiling_GBps=nominal / crowding,
+                most_GBps=nominal / crowding * (sent / _least_factor(group, below)),
             )
-        if found > limit.ceiling_GBps:
-            return (
-                f"more than a ring can have of {limit.link}; trees over two nodes and reduction "
-                f"in switches can, up to {limit.most_GBps:.3g} GB/s"
-            )
-        slow = found < expected.low_GBps
-        by = expected.low_GBps / found if slow else found / expected.high_GBps
-        size = f"{by:.2g} times {'below' if slow else 'above'} the interval"
-        fitting = []
-        for name, busbw in others:
-            typical = float(busbw[at])
-            # An alternative inside the interval explains nothing.
-            apart = typical < expected.low_GBps if slow else typical > expected.high_GBps
-            if apart and abs(np.log(found / typical)) <= FABRIC_EFFICIENCY.deviation:
-                fitting.append((abs(np.log(found / typical)), name, typical))
-        if not fitting:
-            return f"{size}; agrees with no other link or protocol of the cluster"
-        _, name, typical = min(fitting)
-        return f"{size}; about what {name} gives ({typical:.3g} GB/s)"
+        )
+        vertex, vertex_gpus = level.name, vertex_gpus * level.members
+    return found
 
 
-def _by_links(rows: pd.DataFrame, limit: Limit, protocol: Protocol | None) -> RegimeTimes:
-    """Predict seconds from a link's rate, with the usual costs of networks without measurements."""
-    nodes = int(rows.nodes.iloc[0])
-    costs = usual_costs(nodes)
-    if protocol is not None and nodes > 1:
+def _least_factor(group: Group, below: int) -> float:
+    """Return the `link_factor` of the algorithm that sends least.
+
+    An all-reduce has to send each vertex's sum and receive the total, once each where switches add
+    up (SHARP) or two vertices exchange sums. An all-gather has to receive what ranks of other
+    vertices have, a reduce-scatter to send what they get.
+    """
+    if group.collective == "all_reduce":
+        return 1.0
+    if group.collective in ("all_gather", "reduce_scatter") and below < group.ranks:
+        return (group.ranks - below) / group.ranks
+    return float(link_factor(group.collective, group.ranks, below))
+
+
+def _lowest_limit(group: Group) -> Limit:
+    """Return the limit of the crossed level with the lowest rate."""
+    crossed = [limit for limit in limits(group) if limit.crossed]
+    return min(crossed, key=lambda limit: limit.typical_GBps)
+
+
+def _expect(group: Group, sizes: Array) -> pd.DataFrame:
+    """Return the table of `expected_busbw`."""
+    limit = _lowest_limit(group)
+    names = {name: getattr(group, name) for name in ("collective", "ranks", "nodes")}
+    rows = pd.DataFrame({**names, "size_bytes": sizes})
+    network = measured_network(group.cluster) if group.protocol is None else None
+    # A network that was measured on one node says nothing of several, nor the reverse.
+    if network and any((peak.nodes == 1) == (group.nodes == 1) for peak in network.peaks):
+        chosen = collective_arrays(rows)
+        times = network.times(chosen)
+        half_width: Array | float = network.half_widths(chosen, times)
+        basis = f"collectives of {network.gpu}, {network.network}"
+    else:
+        times = _link_times(group, limit, sizes)
+        half_width = read_links().residuals[NEW_NETWORK].half_width
+        basis = "link rates"
+    typical, width = group.busbw_GBps(sizes, times.time_s), np.exp(half_width)
+    # A link's nominal rate bounds the interval, but for higher measured ones.
+    ceiling = np.maximum(limit.ceiling_GBps, typical)
+    seconds = np.stack(np.broadcast_arrays(times.latency, times.startup, times.transfer))
+    regime = np.array(_REGIMES)[seconds.argmax(axis=0)]
+    return rows.assign(
+        low_GBps=typical / width,
+        typical_GBps=typical,
+        high_GBps=np.minimum(typical * width, ceiling),
+        regime=regime,
+        limit=[limit.link if name == _REGIMES[2] else f"{name}, not a link" for name in regime],
+        ceiling_GBps=limit.ceiling_GBps,
+        basis=basis,
+    )
+
+
+def _link_times(group: Group, limit: Limit, sizes: Array) -> RegimeTimes:
+    """Predict times from a link's rate, with the usual costs of networks without measurements."""
+    costs = usual_costs(group.nodes)
+    if group.protocol is not None and group.nodes > 1:
         # A dependent message takes at least the protocol's latency.
-        hop_s = max(costs.hop_s, protocol.latency_us * 1e-6)
+        hop_s = max(costs.hop_s, group.protocol.latency_us * 1e-6)
         costs = costs.model_copy(update={"hop_s": hop_s})
-    chosen = collective_arrays(rows)
-    transfer_s = _link_bytes(rows) / (1e9 * limit.typical_GBps)
-    return regime_times(chosen.link_bytes, chosen.steps, transfer_s, costs)
+    collective, ranks = group.collective, group.ranks
+    link_bytes = link_factor(collective, ranks, ranks / group.nodes) * sizes
+    transfer_s = bus_factor(collective, ranks) * sizes / (1e9 * limit.typical_GBps)
+    return regime_times(link_bytes, steps(collective, ranks), transfer_s, costs)
 
 
-def _link_bytes(rows: pd.DataFrame) -> Array:
-    """Return the bytes that bus bandwidth counts."""
-    factor = bus_factor(str(rows.collective.iloc[0]), rows.ranks.to_numpy())
-    link_bytes: Array = factor * rows.size_bytes.to_numpy(dtype=float)
-    return link_bytes
+def _judge(group: Group, measured: pd.DataFrame) -> pd.DataFrame:
+    """Return the table of `judge_busbw` for one group."""
+    sizes, time_us = (measured[name].to_numpy(dtype=float) for name in ("size_bytes", "time_us"))
+    found = group.busbw_GBps(sizes, time_us * 1e-6)
+    expected = _expect(group, sizes)
+    others = list(_alternatives(group, sizes))
+    above = np.where(found > expected.high_GBps, FAST, AS_EXPECTED)
+    verdict = np.where(found < expected.low_GBps, SLOW, above)
+    remarks = [
+        _remark(group, expected.iloc[at], value, {name: float(busbw[at]) for name, busbw in others})
+        if kind != AS_EXPECTED
+        else ""
+        for at, (value, kind) in enumerate(zip(found, verdict, strict=True))
+    ]
+    judged = expected.assign(busbw_GBps=found, verdict=verdict, remark=remarks)
+    return judged.set_index(measured.index)
 
 
-def _busbw_GBps(rows: pd.DataFrame, times: RegimeTimes) -> Array:
-    return _link_bytes(rows) / times.time_s * 1e-9
+def _alternatives(group: Group, sizes: Array) -> Iterator[tuple[str, Array]]:
+    """Yield other links and protocols of the cluster, and the bus bandwidth that each gives."""
+    levels, own = limits(group), _lowest_limit(group)
+    candidates = [(one.link, one, group) for one in levels if one.crossed and one != own]
+    if group.nodes > 1:
+        for other in (read_protocols()[name] for name in group.cluster.protocols):
+            if other != group.protocol:
+                over = replace(group, protocol=other)
+                candidates.append((f"{other.label} between nodes", limits(over)[-1], over))
+    # If ring neighbours are on different nodes, all of a node's ranks send through its NICs.
+    sharing = group.ranks_per_node
+    if sharing > 1 and group.collective != "all_to_all":
+        fabric = levels[-1]
+        shared = replace(fabric, typical_GBps=fabric.typical_GBps / sharing)
+        candidates.append((f"{fabric.link}, crossed by every hop of the ring,", shared, group))
+    for name, limit, transported in candidates:
+        yield name, group.busbw_GBps(sizes, _link_times(transported, limit, sizes).time_s)
+
+
+def _remark(group: Group, expected: pd.Series, found: float, others: dict[str, float]) -> str:
+    """Explain why a value may be outside its interval; `others` are typical ones by name."""
+    limit = _lowest_limit(group)
+    if found > limit.most_GBps:
+        return (
+            f"impossible: {limit.link} allows {limit.most_GBps:.3g} GB/s; "
+            "check the sizes, units, ranks and cluster"
+        )
+    if found > limit.ceiling_GBps:
+        return (
+            f"more than a ring can have of {limit.link}; trees over two nodes and reduction "
+            f"in switches can, up to {limit.most_GBps:.3g} GB/s"
+        )
+    slow = found < expected.low_GBps
+    by = expected.low_GBps / found if slow else found / expected.high_GBps
+    size = f"{by:.2g} times {'below' if slow else 'above'} the interval"
+    # An alternative inside the interval explains nothing.
+    apart = {
+        name: typical
+        for name, typical in others.items()
+        if (typical < expected.low_GBps if slow else typical > expected.high_GBps)
+    }
+    nearest = min(apart, key=lambda name: abs(np.log(found / apart[name])), default=None)
+    if nearest is None or abs(np.log(found / apart[nearest])) > FABRIC_EFFICIENCY.deviation:
+        return f"{size}; agrees with no other link or protocol of the cluster"
+    return f"{size}; about what {nearest} gives ({apart[nearest]:.3g} GB/s)"
 
 
 def parse_size(text: str) -> float:

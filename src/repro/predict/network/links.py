@@ -46,8 +46,6 @@ _RATE = re.compile(r"(?:(\d+)\s*x\s*)?(\d+)\s*Gb", re.IGNORECASE)
 NODE_EFFICIENCY = Prior(0.8, 1.0)
 FABRIC_EFFICIENCY = Prior(0.85, 0.4)
 
-RanksOnNodes = tuple[int, int]
-
 
 class Costs(Entry):
     """Costs of a collective in addition to its transfer.
@@ -100,7 +98,7 @@ class NetworkCalibration(Entry):
     residuals: dict[str, Residuals]
 
     @property
-    def peaks_GBps(self) -> dict[RanksOnNodes, float]:
+    def peaks_GBps(self) -> dict[tuple[int, int], float]:
         """Peaks in GB/s by (ranks, nodes)."""
         return {(peak.ranks, peak.nodes): peak.busbw_GBps for peak in self.peaks}
 
@@ -118,17 +116,16 @@ class NetworkCalibration(Entry):
         transfer_s = rows.link_bytes / bytes_per_s
         return regime_times(rows.link_bytes, rows.steps, transfer_s, self.costs)
 
-    def _peak(self, pair: RanksOnNodes) -> float:
+    def _peak(self, pair: tuple[int, int]) -> float:
         """Look up a peak in GB/s, or interpolate between measured rank counts in logarithms.
 
         Beyond them the last one counts. One node and several nodes have separate peaks; without
         any measured one the prior is taken.
         """
-        if pair in self.peaks_GBps:
-            return self.peaks_GBps[pair]
-        one_node = pair[1] == 1
-        near = sorted((n, rate) for (n, m), rate in self.peaks_GBps.items() if (m == 1) == one_node)
-        if near:
+        known, one_node = self.peaks_GBps, pair[1] == 1
+        if pair in known:
+            return known[pair]
+        if near := sorted((n, rate) for (n, m), rate in known.items() if (m == 1) == one_node):
             ranks, rates = zip(*near, strict=True)
             return float(np.exp(np.interp(np.log(pair[0]), np.log(ranks), np.log(rates))))
         prior = peak_prior(self.gpu, self.network, pair[1])
@@ -143,14 +140,12 @@ class NetworkCalibration(Entry):
 
     def half_widths(self, rows: "CollectiveArrays", times: "RegimeTimes") -> Array:
         """Return x of each row's 90 % interval from time / e^x to time e^x."""
-        known = self.peaks_GBps
-        measured = np.array([pair in known for pair in rows.pairs])[rows.which]
-        seen = np.where(
-            times.mostly_transfer,
-            self.residuals[MOSTLY_TRANSFER].half_width,
-            self.residuals[MOSTLY_STARTUP].half_width,
+        measured = np.array([pair in self.peaks_GBps for pair in rows.pairs])[rows.which]
+        transfer, startup, new_ranks = (
+            self.residuals[kind].half_width for kind in (MOSTLY_TRANSFER, MOSTLY_STARTUP, NEW_RANKS)
         )
-        return np.where(measured, seen, self.residuals[NEW_RANKS].half_width)
+        seen = np.where(times.mostly_transfer, transfer, startup)
+        return np.where(measured, seen, new_ranks)
 
     def measured_s(
         self, collective: str, size_bytes: Array, ranks: Array, nodes: Array, error: Array
@@ -226,10 +221,9 @@ def steps(collective: str, ranks: ArrayLike) -> Array:
     round a ring, or to each peer: n - 1.
     """
     n = np.asarray(ranks, dtype=float)
-    if collective == "all_reduce":
-        up_and_down: Array = 2 * np.log2(n)
-        return up_and_down
-    waiting: Array = np.ones_like(n) if collective == "send_recv" else n - 1
+    if collective == "send_recv":
+        return np.ones_like(n)
+    waiting: Array = 2 * np.log2(n) if collective == "all_reduce" else n - 1
     return waiting
 
 
@@ -283,7 +277,7 @@ class CollectiveArrays:
 
     link_bytes: Array
     steps: Array
-    pairs: tuple[RanksOnNodes, ...]
+    pairs: tuple[tuple[int, int], ...]
     which: Array
 
 
