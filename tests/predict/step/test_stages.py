@@ -9,7 +9,7 @@ from examples import CALIBRATED, GPT, machine_of, rows
 from repro.catalog.models.papers import Family, Shape, model
 from repro.catalog.models.volumes import layer_parameters, parameters
 from repro.errors import ReproError
-from repro.predict.step.kernels import Kernels
+from repro.predict.operators.kernels import Kernels
 from repro.predict.step.memory import activation_bytes_per_layer, memory
 from repro.predict.step.stages import (
     check_stages,

@@ -14,8 +14,8 @@ from repro.predict.network.collectives import (
     topology_s,
 )
 from repro.predict.network.machine import Machine, neighbour_flows, strided
+from repro.predict.operators.kernels import Kernels
 from repro.predict.parameters import Parameters
-from repro.predict.step.kernels import Kernels
 from repro.predict.step.layers import (
     EMBEDDING_FORWARD_SHARE,
     LayerPasses,

@@ -7,7 +7,7 @@ import numpy as np
 from repro.catalog.models.layers import Scores, classic_layer, products
 from repro.predict.network.collectives import PLAIN, Encoding, topology_s
 from repro.predict.network.machine import Machine, strided
-from repro.predict.step.kernels import Kernels
+from repro.predict.operators.kernels import Kernels
 from repro.predict.workload import Array, Workload
 
 # Kernels beside matrix products in a forward and a backward pass of a layer (norms, bias and

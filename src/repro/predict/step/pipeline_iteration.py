@@ -8,9 +8,9 @@ from repro.catalog.models.volumes import ring_all_reduce_bytes
 from repro.catalog.phases import MESSAGE_PHASES, P2P_TIMERS, PHASES
 from repro.predict.network.collectives import collective_s, message_s, topology_s
 from repro.predict.network.machine import Hops, Machine, nic_bytes, placed, ring_hops, strided
+from repro.predict.operators.kernels import Kernels
 from repro.predict.parameters import Parameters
 from repro.predict.step.iteration import optimizer_s
-from repro.predict.step.kernels import Kernels
 from repro.predict.step.schedule import Timeline, run_1f1b
 from repro.predict.step.stages import (
     check_stages,

@@ -21,7 +21,7 @@ from repro.catalog.models.volumes import layer_parameters
 from repro.errors import ReproError
 from repro.predict.memory import MIXED, in_flight, model_states
 from repro.predict.network.machine import Machine
-from repro.predict.step.kernels import Kernels
+from repro.predict.operators.kernels import Kernels
 from repro.predict.step.layers import (
     EMBEDDING_FORWARD_SHARE,
     embedding_s,
