@@ -182,13 +182,13 @@ def retime(
     Predictions use microbenchmarks of this machine (`repro operators`).
     """
     from repro.logs.operator_trace import read_operator_file
-    from repro.predict.operators.retimed import retimed_trace
+    from repro.predict.operators.trace_replay import replay_trace
     from repro.results.store import has_runs, read_result, why_not_run
 
     rows, measured = read_operator_file(trace, ranks), read_result("operators")
     if not has_runs(measured):
         raise ReproError(f"no microbenchmarks ({why_not_run(measured)}); fix: dvc repro operators")
-    found = retimed_trace(rows, measured, ranks)
+    found = replay_trace(rows, measured, ranks)
     typer.echo(found.round(3).to_string(index=False))
 
 
