@@ -21,8 +21,7 @@ from repro.predict.network.machine import machine, strided
 from repro.predict.parameters import calibration
 from repro.predict.step.iteration import predict_phases
 from repro.predict.step.memory import stage_parameters
-from repro.predict.step.pipeline_iteration import predict_pipeline
-from repro.predict.step.stages import parameters_by_stage
+from repro.predict.step.pipeline_iteration import parameters_by_stage, predict_pipeline
 from repro.predict.workload import Plan, workload
 
 _NAME = "big-red-200"

@@ -11,7 +11,7 @@ from repro.catalog.models.volumes import layer_parameters, parameters
 from repro.errors import ReproError
 from repro.predict.operators.kernels import Kernels
 from repro.predict.step.memory import activation_bytes_per_layer, memory
-from repro.predict.step.stages import (
+from repro.predict.step.pipeline_iteration import (
     check_stages,
     embedding_stages,
     memory_by_stage_bytes,
