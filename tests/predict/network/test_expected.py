@@ -11,6 +11,7 @@ from repro.catalog.studies.collectives import COLLECTIVES
 from repro.catalog.systems.clusters import cluster, read_clusters
 from repro.catalog.systems.protocols import protocol
 from repro.cli import app
+from repro.cli.predicting import parse_size
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
 from repro.paths import PUBLISHED
@@ -22,7 +23,6 @@ from repro.predict.network.expected import (
     group_on,
     judge_busbw,
     limits,
-    parse_size,
 )
 from repro.predict.network.links import cost_priors, steps
 from repro.predict.tables.reading import read_rows

@@ -4,7 +4,6 @@ Where the cluster names a measured network, its fitted curve (`repro.predict.net
 the prediction. Elsewhere the links' nominal rates do, with the intervals of unknown networks.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import cast
@@ -36,16 +35,10 @@ from repro.predict.workload import Array
 AS_EXPECTED, SLOW, FAST = "as expected", "slow", "fast"
 _REGIMES = ("latency", "start-up", "transfer")
 
-# 1 KiB to 4 GiB, each four times the one before.
-STANDARD_SIZES = tuple(4**power for power in range(5, 17))
-# K, M and G are powers of 1024, as in nccl-tests, and so are KiB, MiB and GiB. KB, MB and GB are
-# powers of 1000.
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMG])(I?B)?|B)?\s*", re.IGNORECASE)
-_PREFIXES = " KMG"
 # Columns with one value per block of a printed table, and the others.
 _HEAD = ["collective", "ranks", "nodes", "ceiling_GBps", "basis"]
-_ROWS = ["size", "in_place", "busbw_GBps", "low_GBps", "typical_GBps", "high_GBps"]
-_WORDS = ["verdict", "regime", "limit", "remark"]
+_BODY = ["size", "in_place", "busbw_GBps", "low_GBps", "typical_GBps", "high_GBps", "verdict"]
+_BODY += ["regime", "limit", "remark"]
 
 
 def expected_busbw(
@@ -361,53 +354,38 @@ def _remark(group: Group, expected: pd.Series, found: float, others: dict[str, f
     by = expected.low_GBps / found if slow else found / expected.high_GBps
     size = f"{by:.2g} times {'below' if slow else 'above'} the interval"
     # An alternative inside the interval explains nothing.
-    apart = {
-        name: typical
+    fitting = [
+        (distance, name, typical)
         for name, typical in others.items()
         if (typical < expected.low_GBps if slow else typical > expected.high_GBps)
-    }
-    nearest = min(apart, key=lambda name: abs(np.log(found / apart[name])), default=None)
-    if nearest is None or abs(np.log(found / apart[nearest])) > FABRIC_EFFICIENCY.deviation:
+        and (distance := abs(np.log(found / typical))) <= FABRIC_EFFICIENCY.deviation
+    ]
+    if not fitting:
         return f"{size}; agrees with no other link or protocol of the cluster"
-    return f"{size}; about what {nearest} gives ({apart[nearest]:.3g} GB/s)"
-
-
-def parse_size(text: str) -> float:
-    """Parse a size in bytes: `64MiB`, `1G`, `100 MB`, `4096`.
-
-    Raises
-    ------
-    ReproError
-        The text is no size.
-    """
-    found = _SIZE.fullmatch(text)
-    if not found or float(found[1]) == 0:
-        raise ReproError(f"size {text!r}: take a number of bytes, KiB, MiB or GiB, such as 64MiB")
-    base = 1000.0 if (found[3] or "").upper() == "B" else 1024.0
-    power = _PREFIXES.index((found[2] or " ").upper())
-    return float(found[1]) * float(base**power)
+    _, name, typical = min(fitting)
+    return f"{size}; about what {name} gives ({typical:.3g} GB/s)"
 
 
 def busbw_table(rows: pd.DataFrame) -> str:
     """Format expected or judged bus bandwidths as text, a block per collective and ranks."""
     blocks = []
-    for key, block in rows.groupby(_HEAD, sort=False):
-        collective, ranks, nodes, ceiling, basis = cast(tuple[str, int, int, float, str], key)
-        head = (
-            f"{collective}, {ranks} ranks on {nodes} node{'s' if nodes > 1 else ''}: bus bandwidth "
-            f"predicted from {basis}, with its 90 % interval; a ring's nominal ceiling is "
-            f"{ceiling:.4g} GB/s"
-        )
+    for _, block in rows.groupby(_HEAD, sort=False):
+        head = block.iloc[0]
         shown = block.assign(size=[_size_text(size) for size in block.size_bytes])
-        shown = shown[[name for name in (*_ROWS, *_WORDS) if name in shown]]
-        text = shown.to_string(index=False, float_format="{:.3g}".format)
-        blocks.append(f"{head}\n{text}")
+        shown = shown[[name for name in _BODY if name in shown]]
+        blocks.append(
+            f"{head.collective}, {head.ranks} ranks on {head.nodes} "
+            f"node{'s' if head.nodes > 1 else ''}: "
+            f"bus bandwidth predicted from {head.basis}, with its 90 % interval; "
+            f"a ring's nominal ceiling is {head.ceiling_GBps:.4g} GB/s\n"
+            + shown.to_string(index=False, float_format="{:.3g}".format)
+        )
     return "\n\n".join(blocks)
 
 
 def _size_text(size_bytes: float) -> str:
     """Write a size in the largest binary unit that divides it."""
-    for power in (3, 2, 1):
+    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
         if size_bytes % 1024**power == 0:
-            return f"{size_bytes / 1024**power:.0f} {_PREFIXES[power]}iB"
+            return f"{size_bytes / 1024**power:.0f} {unit}"
     return f"{size_bytes:.0f} B"

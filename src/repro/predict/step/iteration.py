@@ -38,7 +38,8 @@ class Phases:
 
     Phases add up to `iteration_time_s`. `pipeline_bubble` is waiting for the first micro batch and
     after the last, `forward_receive` messages between stages, `straggler_wait` waiting for slower
-    GPUs. `gradient_sync` and `tensor_parallel` do not contain communication behind computing.
+    GPUs. `gradient_sync`, `parameter_all_gather` and `tensor_parallel` are without communication
+    that computing overlaps.
     """
 
     forward_compute: Array
