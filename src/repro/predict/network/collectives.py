@@ -94,10 +94,7 @@ PLAIN = Encoding()
 
 @dataclass(frozen=True)
 class Encodings:
-    """Encodings of a training step's communication.
-
-    They cover tensor parallelism, messages between stages, gradient sync and parameter all-gather.
-    """
+    """Encodings of tensor parallelism, messages between stages, gradients and parameters."""
 
     tensor: Encoding = PLAIN
     pipeline: Encoding = PLAIN

@@ -183,18 +183,9 @@ def group_on(
 class Limit:
     """Bus bandwidth in GB/s that one level's link allows a group.
 
-    Attributes
-    ----------
-    link
-        The level, and its nominal rate.
-    crossed
-        Whether messages of the group leave vertices of the level.
-    typical_GBps
-        At the fraction of the nominal rate that collectives usually reach.
-    ceiling_GBps
-        At the nominal rate, by algorithms that send as much over the link as a ring does.
-    most_GBps
-        At the nominal rate, by any algorithm.
+    `typical_GBps` is at the fraction of the nominal rate that collectives usually reach,
+    `ceiling_GBps` at the nominal rate with a ring's traffic, `most_GBps` with the least traffic of
+    any algorithm. `crossed` is whether messages of the group leave vertices of the level.
     """
 
     link: str

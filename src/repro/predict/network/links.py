@@ -152,10 +152,7 @@ class NetworkCalibration(Entry):
     ) -> Array:
         """Predict seconds of collectives; NaN where their ranks and nodes were not measured.
 
-        Parameters
-        ----------
-        error
-            Deviation of the time from the curve, in half widths of its 90 % interval.
+        `error` is the deviation from the curve, in half widths of its 90 % interval.
         """
         pairs = tuple(self.peaks_GBps)
         at = np.array([(ranks == n) & (nodes == count) for n, count in pairs])
@@ -250,7 +247,7 @@ class RegimeTimes:
 
     @property
     def time_s(self) -> Array:
-        """Their sum."""
+        """Sum of all regimes."""
         return self.latency + self.startup + self.transfer
 
     @property
@@ -289,17 +286,16 @@ def collective_arrays(rows: pd.DataFrame) -> CollectiveArrays:
     ReproError
         A collective is unknown, or a number is missing; the message names the row.
     """
+    numbers = {}
     for name in ("size_bytes", "ranks", "nodes"):
-        good = (pd.to_numeric(rows[name], errors="coerce") >= 1).to_numpy()
-        if not good.all():
+        numbers[name] = pd.to_numeric(rows[name], errors="coerce").to_numpy(float, na_value=np.nan)
+        if not (good := numbers[name] >= 1).all():
             where = int(np.argmin(good))
             raise ReproError(
                 f"row {rows.index[where]}: {name} is {rows[name].iloc[where]!r}; "
                 "take a number of 1 or more"
             )
-    size, ranks, nodes = (
-        pd.to_numeric(rows[name]).to_numpy(dtype=float) for name in ("size_bytes", "ranks", "nodes")
-    )
+    size, ranks, nodes = numbers.values()
     link_bytes, waiting = np.empty(len(rows)), np.empty(len(rows))
     for name in rows.collective.unique():
         at = (rows.collective == name).to_numpy()
@@ -364,8 +360,7 @@ def predict_collective(rows: pd.DataFrame, links: LinkCalibration | None = None)
     -------
     DataFrame
         By the index of `rows`: time_s, and half_width, the x for a 90 % interval from time_s / e^x
-        to time_s e^x. The residuals of equally well-known rows give it: those of the network, of
-        new rank counts, or of networks without measurements.
+        to time_s e^x, from residuals of the network, of new rank counts, or of new networks.
 
     Raises
     ------

@@ -43,20 +43,10 @@ _OPERAND_BYTES = {"bf16": 2.0, "fp8": 1.0}
 
 @dataclass(frozen=True)
 class Operator:
-    """One kind of kernel: its columns in a table, and its time.
+    """One kind of kernel: the columns `axes` of its size in a table, and its time.
 
-    Attributes
-    ----------
-    axes
-        Columns of its size, all positive numbers.
-    costs
-        Type of the last argument of `time_s`.
-    time_s
-        Function that predicts seconds of rows of one GPU and precision.
-    work
-        Function that counts operations, or bytes, of rows.
-    apart
-        Columns whose values have costs of their own, in addition to GPU and precision.
+    `time_s` predicts seconds of rows of one GPU and precision from rates and `costs`; `work` counts
+    their operations, or bytes. Values of the columns `apart` have separate costs.
     """
 
     axes: tuple[str, ...]
