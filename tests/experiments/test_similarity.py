@@ -10,7 +10,7 @@ from repro.catalog.models.volumes import gradient_bytes, ring_all_reduce_bytes
 from repro.catalog.systems.clusters import cluster
 from repro.experiments.similarity import FASTEST_LINK_GBPS, derive, memory_allowance_bytes
 from repro.predict.step.memory import FRAMEWORK_BYTES, memory
-from repro.predict.step.stages import memory_by_stage_bytes
+from repro.predict.step.pipeline_iteration import memory_by_stage_bytes
 from repro.predict.workload import Plan, workload
 
 _A, _B = cluster("pinnacles"), cluster("cluster-b")

@@ -18,7 +18,7 @@ from repro.predict.calibration.measured_gpu import (
     decoding_parts,
     operator_errors,
 )
-from repro.predict.operators.two_clocks import gpu_iterations
+from repro.predict.operators.gpu_replay import gpu_iterations
 from repro.results.measured import by_gpu, read_all_kept, read_kept
 
 pytestmark = pytest.mark.slow

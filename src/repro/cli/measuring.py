@@ -55,7 +55,7 @@ def operators(profile: _Profile = "default") -> None:
     """
     require("torch")
     from repro.experiments.machine.operators import measure_operators
-    from repro.predict.operators.retimed import iterations
+    from repro.predict.operators.trace_replay import iterations
     from repro.results.store import write_dataset
 
     measured = measure_operators(profile)

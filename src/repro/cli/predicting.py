@@ -1,6 +1,7 @@
 """Commands that predict with the performance model, validate it and fit it to measurements."""
 
 import json
+import re
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,29 @@ _ModelArgument = Annotated[
 _GpuOption = Annotated[str, typer.Option(help="GPU in params/gpus.yaml.")]
 _GpusOption = Annotated[int, typer.Option(help="Number of GPUs.")]
 _BatchOption = Annotated[int, typer.Option(help="Sequences per iteration.")]
+
+
+# 1 KiB to 4 GiB, each four times the one before.
+_STANDARD_SIZES = tuple(4**power for power in range(5, 17))
+# K, M and G are powers of 1024, as in nccl-tests, and so are KiB, MiB and GiB. KB, MB and GB are
+# powers of 1000.
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMG])(I?B)?|B)?\s*", re.IGNORECASE)
+
+
+def parse_size(text: str) -> float:
+    """Parse a size in bytes: `64MiB`, `1G`, `100 MB`, `4096`.
+
+    Raises
+    ------
+    ReproError
+        The text is no size.
+    """
+    found = _SIZE.fullmatch(text)
+    if not found or float(found[1]) == 0:
+        raise ReproError(f"size {text!r}: take a number of bytes, KiB, MiB or GiB, such as 64MiB")
+    base = 1000.0 if (found[3] or "").upper() == "B" else 1024.0
+    power = " KMG".index((found[2] or " ").upper())
+    return float(found[1]) * float(base**power)
 
 
 @_command("what-if", epilog="Example: repro what-if llama3.1-70b --gpus 512 --global-batch 1024")
@@ -146,17 +170,11 @@ def busbw(
     """Print the bus bandwidth to expect on a cluster, or whether that of a log is as expected."""
     from repro.catalog.systems.clusters import cluster as read_cluster
     from repro.logs.reading import read_log
-    from repro.predict.network.expected import (
-        STANDARD_SIZES,
-        busbw_table,
-        expected_busbw,
-        judge_busbw,
-        parse_size,
-    )
+    from repro.predict.network.expected import busbw_table, expected_busbw, judge_busbw
 
     topology = read_cluster(cluster).topology
     if log is None:
-        sizes = STANDARD_SIZES if size is None else parse_size(size)
+        sizes = _STANDARD_SIZES if size is None else parse_size(size)
         two_nodes = min(2 * topology.gpus_per_node, topology.gpus)
         n = two_nodes if ranks is None else ranks
         expected = expected_busbw(cluster, collective or "all_reduce", sizes, n, protocol)
@@ -182,13 +200,13 @@ def retime(
     Predictions use microbenchmarks of this machine (`repro operators`).
     """
     from repro.logs.operator_trace import read_operator_file
-    from repro.predict.operators.retimed import retimed_trace
+    from repro.predict.operators.trace_replay import replay_trace
     from repro.results.store import has_runs, read_result, why_not_run
 
     rows, measured = read_operator_file(trace, ranks), read_result("operators")
     if not has_runs(measured):
         raise ReproError(f"no microbenchmarks ({why_not_run(measured)}); fix: dvc repro operators")
-    found = retimed_trace(rows, measured, ranks)
+    found = replay_trace(rows, measured, ranks)
     typer.echo(found.round(3).to_string(index=False))
 
 

@@ -14,7 +14,7 @@ from repro.catalog.studies.gpu import GpuIterations, read_gpu_study
 from repro.experiments.machine import gpu_iterations
 from repro.logs.gpu_trace import PARTS
 from repro.observe.operator_trace import trace_of
-from repro.predict.operators.two_clocks import gpu_iterations as timed_again
+from repro.predict.operators.gpu_replay import gpu_iterations as timed_again
 from repro.train import run as training
 from repro.train.megatron.steps import Batch
 from repro.train.records import TrainingRun

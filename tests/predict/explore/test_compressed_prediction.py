@@ -28,7 +28,7 @@ from repro.predict.explore.studies.compressed_training import (
     sweep_gains,
 )
 from repro.predict.explore.studies.partitioned_step import faster_links
-from repro.predict.network.encoding import Encodings
+from repro.predict.network.collectives import Encodings
 from repro.predict.step.iteration import predict_phases
 
 _STUDY = read_compressed_training()

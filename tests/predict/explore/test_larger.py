@@ -11,8 +11,7 @@ from repro.predict.explore.jobs.larger import LargerModels, predict_larger, read
 from repro.predict.network.machine import machine
 from repro.predict.parameters import calibration
 from repro.predict.step.memory import FRAMEWORK_BYTES
-from repro.predict.step.pipeline_iteration import PHASES, predict_pipeline
-from repro.predict.step.stages import memory_by_stage_bytes
+from repro.predict.step.pipeline_iteration import PHASES, memory_by_stage_bytes, predict_pipeline
 from repro.predict.workload import Plan, workload
 
 _LIMIT = 40e9

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from repro.predict.network import collectives
 from repro.predict.network.collectives import topology_s
-from repro.predict.network.machine import Machine
-from repro.predict.network.placement import neighbour_flows, strided
+from repro.predict.network.machine import Machine, neighbour_flows, strided
 from repro.predict.parameters import Parameters
 from repro.predict.workload import Array
 

@@ -10,10 +10,15 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 
 from repro.predict.explore.studies.break_even import break_even_bytes_per_s
-from repro.predict.network.collectives import message_s, topology_s
-from repro.predict.network.encoding import PLAIN, Encoding, Encodings, coded_bytes
-from repro.predict.network.machine import Links, Machine
-from repro.predict.network.placement import neighbour_flows, strided
+from repro.predict.network.collectives import (
+    PLAIN,
+    Encoding,
+    Encodings,
+    coded_bytes,
+    message_s,
+    topology_s,
+)
+from repro.predict.network.machine import Links, Machine, neighbour_flows, strided
 from repro.predict.step.iteration import predict_phases
 from repro.predict.workload import Array, Workload
 

@@ -11,17 +11,18 @@ from repro.catalog.studies.collectives import COLLECTIVES
 from repro.catalog.systems.clusters import cluster, read_clusters
 from repro.catalog.systems.protocols import protocol
 from repro.cli import app
+from repro.cli.predicting import parse_size
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
 from repro.paths import PUBLISHED
-from repro.predict.network.busbw_limits import group_on, limits
 from repro.predict.network.expected import (
     AS_EXPECTED,
     FAST,
     SLOW,
     expected_busbw,
+    group_on,
     judge_busbw,
-    parse_size,
+    limits,
 )
 from repro.predict.network.links import cost_priors, steps
 from repro.predict.tables.reading import read_rows
@@ -99,7 +100,7 @@ def test_no_algorithm_sends_less_than_the_least() -> None:
     """Of S bytes, a node of four of eight ranks has to send S, S/2 and S/2."""
     entry = cluster("big-red-200")
     for name, least in {"all_reduce": 1.0, "all_gather": 0.5, "reduce_scatter": 0.5}.items():
-        fabric = limits(entry, group_on(entry, name, 8, None), None)[-1]
+        fabric = limits(group_on(entry, name, 8))[-1]
         assert fabric.most_GBps == pytest.approx(12.5 * float(bus_factor(name, 8)) / least)
         assert fabric.ceiling_GBps == 12.5
 

@@ -17,13 +17,11 @@ from repro.predict.calibration.interval import (
 )
 from repro.predict.network.collectives import collective_s, topology_s
 from repro.predict.network.links import MOSTLY_TRANSFER, predict_collective, read_links
-from repro.predict.network.machine import machine
-from repro.predict.network.placement import strided
+from repro.predict.network.machine import machine, strided
 from repro.predict.parameters import calibration
 from repro.predict.step.iteration import predict_phases
 from repro.predict.step.memory import stage_parameters
-from repro.predict.step.pipeline_iteration import predict_pipeline
-from repro.predict.step.stages import parameters_by_stage
+from repro.predict.step.pipeline_iteration import parameters_by_stage, predict_pipeline
 from repro.predict.workload import Plan, workload
 
 _NAME = "big-red-200"

@@ -7,9 +7,10 @@ from examples import CALIBRATED, IDEAL, machine_of
 from repro.catalog.systems.clusters import cluster
 from repro.catalog.systems.protocols import protocol
 from repro.predict.network.collectives import message_s, topology_s
-from repro.predict.network.machine import Machine, machine
-from repro.predict.network.placement import (
+from repro.predict.network.machine import (
     Hops,
+    Machine,
+    machine,
     neighbour_flows,
     nic_bytes,
     placed,

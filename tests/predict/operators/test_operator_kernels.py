@@ -12,9 +12,9 @@ from repro.predict.operators.kernels import (
     Rates,
     attention_s,
     cast_s,
-    collective_s,
     decoding_s,
     multiplier,
+    node_collective_s,
     product_s,
 )
 
@@ -109,7 +109,7 @@ def test_a_collective_is_latency_or_bandwidth() -> None:
         launch_s=1e-5, hop_s=1e-6, startup_s=0.0, startup_bytes=1.0, efficiency=0.8, few_loss=0.0
     )
     for size, wanted in ((0.0, 1e-5 + 14e-6), (1e12, 1e12 / 3.2e11)):
-        seconds = collective_s(np.array(size), np.array(14.0), np.array(8.0), _RATES, costs)
+        seconds = node_collective_s(np.array(size), np.array(14.0), np.array(8.0), _RATES, costs)
         assert float(seconds) == pytest.approx(wanted, rel=1e-4)
 
 
@@ -127,6 +127,6 @@ def test_switches_that_add_up_send_less_than_a_ring(ranks: int, parts: float) ->
         switch_efficiency=0.6,
     )
     ring_bytes = np.array(2 * (ranks - 1) / ranks * 1e9)
-    seconds = collective_s(ring_bytes, np.array(1.0), np.array(float(ranks)), _RATES, costs)
+    seconds = node_collective_s(ring_bytes, np.array(1.0), np.array(float(ranks)), _RATES, costs)
     efficiency = 0.8 if ranks < 8 else 0.6
     assert float(seconds) == pytest.approx(parts * 1e9 / (4e11 * efficiency))

@@ -9,8 +9,8 @@ from examples import GPT, IDEAL, machine_of, rows, with_free_links, with_free_me
 from repro.catalog.models.papers import Shape
 from repro.catalog.models.volumes import forward_flops
 from repro.predict.network.machine import Machine
+from repro.predict.operators.kernels import Kernels
 from repro.predict.parameters import Parameters
-from repro.predict.step.kernels import Kernels
 from repro.predict.step.layers import LayerPasses, layer_passes
 from repro.predict.workload import Array, Plan, Workload
 

@@ -22,8 +22,7 @@ from repro.catalog.systems.clusters import cluster
 from repro.catalog.systems.protocols import protocol
 from repro.predict.network.machine import machine
 from repro.predict.step.iteration import predict_phases
-from repro.predict.step.pipeline_iteration import PHASES, predict_pipeline
-from repro.predict.step.stages import parameters_by_stage
+from repro.predict.step.pipeline_iteration import PHASES, parameters_by_stage, predict_pipeline
 from repro.predict.workload import Array, Plan, Workload, workload
 
 _A = machine(cluster("pinnacles"), CALIBRATED, protocol("tcp"))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.catalog.phases import P2P_TIMERS
-from repro.predict.step.iteration import Stages, bubble_s
+from repro.predict.step.iteration import bubble_s
 from repro.predict.step.schedule import Timeline, run_1f1b
 from repro.predict.workload import Array, Plan
 
@@ -52,7 +52,7 @@ def test_a_uniform_pipeline_without_messages(stages: int, micro_batches: int) ->
 def test_the_closed_form_of_the_bubble(stages: int, micro_batches: int) -> None:
     w = rows(Plan(global_batch_size=micro_batches, pipeline_parallel=stages))
     both, free = np.array([_FORWARD + _BACKWARD]), np.zeros(1)
-    bubble = bubble_s(w, Stages(first=both, middle=both, last=both, receive=free))
+    bubble = bubble_s(w, first=both, middle=both, last=both, receive=free)
     found = _uniform(stages, micro_batches).end_s.max()
     assert found == micro_batches * (_FORWARD + _BACKWARD) + bubble[0]
 

@@ -9,9 +9,9 @@ from examples import CALIBRATED, GPT, machine_of, rows
 from repro.catalog.models.papers import Family, Shape, model
 from repro.catalog.models.volumes import layer_parameters, parameters
 from repro.errors import ReproError
-from repro.predict.step.kernels import Kernels
+from repro.predict.operators.kernels import Kernels
 from repro.predict.step.memory import layer_activation_bytes, memory
-from repro.predict.step.stages import (
+from repro.predict.step.pipeline_iteration import (
     check_stages,
     embedding_stages,
     memory_by_stage_bytes,

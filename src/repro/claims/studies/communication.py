@@ -18,8 +18,7 @@ from repro.experiments.communication import asked_layouts
 from repro.predict.explore.jobs.traffic import gpt_shape
 from repro.predict.explore.studies.communication import study_layout, throughput, volumes
 from repro.predict.network.collectives import message_s
-from repro.predict.network.machine import machine
-from repro.predict.network.placement import Hops
+from repro.predict.network.machine import Hops, machine
 from repro.predict.parameters import Parameters
 from repro.predict.workload import Array
 from repro.results.communication import transfers

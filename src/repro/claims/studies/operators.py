@@ -14,7 +14,7 @@ import xarray as xr
 from repro.claims.findings import Finding, Verdict
 from repro.claims.published import Claim
 from repro.observe.precision import CONFIDENCE, NORMAL_QUANTILE
-from repro.predict.operators.retimed import geometric_mean_pct, iterations, plans
+from repro.predict.operators.trace_replay import geometric_mean_pct, iterations, plans
 
 _RESAMPLES = 1000
 _TABLES = "dlrm"

@@ -24,7 +24,7 @@ from repro.experiments.machine.operator_cases import padded
 from repro.experiments.runs import gpu_run
 from repro.logs.gpu_trace import PARTS, GpuCall, read_gpu_trace
 from repro.observe.operator_trace import trace_of
-from repro.predict.operators.retimed import FEWER, JUDGED
+from repro.predict.operators.trace_replay import FEWER, JUDGED
 from repro.train.dlrm import Batch, Dlrm, Lookups
 from repro.train.gpu_operators import call_s
 from repro.train.records import TrainingRun

@@ -43,7 +43,7 @@ from repro.experiments.runs import testbed_run
 from repro.logs.operator_trace import TracedOperator, read_operator_trace
 from repro.observe.environment import provenance
 from repro.paths import ENWIKI, find
-from repro.predict.operators.retimed import FEWER, JUDGED
+from repro.predict.operators.trace_replay import FEWER, JUDGED
 
 # Loads a batch, and returns the iteration on it, which returns its seconds.
 _Load = Callable[[], Callable[[], float]]

@@ -8,7 +8,7 @@ import xarray as xr
 
 from repro.figures.palette import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILION, YELLOW
 from repro.figures.panels import not_run_here
-from repro.predict.operators.retimed import iterations
+from repro.predict.operators.trace_replay import iterations
 from repro.results.store import has_runs
 
 _COLOURS = [BLUE, VERMILION, GREEN, PURPLE, ORANGE, BLACK]

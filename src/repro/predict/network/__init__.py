@@ -1,1 +1,1 @@
-"""Collectives and messages on one network: their time, their limits, their expected rates."""
+"""Network of the performance model: machines, collectives, and measured networks."""

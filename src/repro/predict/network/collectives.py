@@ -1,18 +1,108 @@
-"""Time of one collective, or one message, on a machine.
+"""Time of one collective, or one message, on a machine, with encoding of what it carries.
 
 `collective_s` is the curve of a measured network (`repro.predict.network.links`) at the ranks and
 nodes where one was fitted, and `topology_s` elsewhere: a ring, or the exchange of an all-to-all,
 over the slowest link that the group crosses. Sizes are by nccl-tests' definition, in bytes.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 
-from repro.predict.network.encoding import PLAIN, Encoding
 from repro.predict.network.links import link_factor
-from repro.predict.network.machine import Links, Machine
-from repro.predict.network.placement import Flows, Placement
+from repro.predict.network.machine import Flows, Links, Machine, Placement
 from repro.predict.parameters import Parameters
 from repro.predict.workload import Array
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Encoding of values on the wire; numbers, or arrays that broadcast against collectives.
+
+    Attributes
+    ----------
+    kept
+        Bytes on the wire per byte of values in half precision.
+    encode_s_per_byte, decode_s_per_byte
+        Seconds per byte of values in half precision.
+    call_s
+        Additional seconds per call that encodes or decodes.
+    every_hop
+        Whether a ring encodes unchanged values again at every hop, as a library that compresses
+        single messages does. Otherwise each owner encodes its part once.
+    pipelined
+        Whether encoding and decoding overlap with transfers.
+    """
+
+    kept: Array | float = 1.0
+    encode_s_per_byte: Array | float = 0.0
+    decode_s_per_byte: Array | float = 0.0
+    call_s: Array | float = 0.0
+    every_hop: bool = True
+    pipelined: bool = False
+
+    def time_s(
+        self,
+        operation: str,
+        size_bytes: Array | float,
+        ranks: Array,
+        wire_s: Callable[[Array], Array],
+    ) -> Array:
+        """Predict seconds of a collective, or a message, of values in half precision.
+
+        `wire_s` returns the seconds of bytes on the wire.
+        """
+        size = np.asarray(size_bytes, dtype=float)
+        if self is PLAIN:
+            return wire_s(size)
+        wire = wire_s(self.kept * size)
+        coding = self.coding_s(operation, size, ranks)
+        return np.maximum(wire, coding) if self.pipelined else wire + coding
+
+    def coding_s(self, operation: str, size_bytes: Array, ranks: Array) -> Array:
+        """Predict seconds of encoding and decoding per rank; 0 for a single rank."""
+        encoded, decoded, calls = coded_bytes(operation, size_bytes, ranks, self.every_hop)
+        coding: Array = (
+            encoded * self.encode_s_per_byte
+            + decoded * self.decode_s_per_byte
+            + calls * self.call_s
+        )
+        return coding
+
+
+def coded_bytes(
+    operation: str, size_bytes: Array, ranks: Array, every_hop: bool
+) -> tuple[Array, Array, Array]:
+    """Count bytes that a rank encodes, bytes that it decodes, and calls.
+
+    A ring of S bytes and n ranks has n - 1 hops. Hops that sum decode and encode (n-1)/n S. Hops
+    that gather decode as much, and encode S/n once or (n-1)/n S at every hop.
+    """
+    if operation == "message":
+        return size_bytes, size_bytes, np.full_like(size_bytes, 2.0)
+    sums, gathers = operation != "all_gather", operation != "reduce_scatter"
+    part, hops = size_bytes / ranks, ranks - 1
+    own = hops if every_hop else np.minimum(hops, 1.0)
+    encodes = sums * hops + gathers * own
+    decodes = (sums + gathers) * hops
+    return encodes * part, decodes * part, encodes + decodes
+
+
+PLAIN = Encoding()
+
+
+@dataclass(frozen=True)
+class Encodings:
+    """Encodings of tensor parallelism, messages between stages, gradients and parameters."""
+
+    tensor: Encoding = PLAIN
+    pipeline: Encoding = PLAIN
+    gradients: Encoding = PLAIN
+    parameters: Encoding = PLAIN
+
+
+NOTHING_ENCODED = Encodings()
 
 
 def collective_s(

@@ -4,7 +4,6 @@ Where the cluster names a measured network, its fitted curve (`repro.predict.net
 the prediction. Elsewhere the links' nominal rates do, with the intervals of unknown networks.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import cast
@@ -18,35 +17,28 @@ from repro.catalog.systems.clusters import Cluster, cluster
 from repro.catalog.systems.protocols import Protocol, read_protocols
 from repro.collectives.definitions import bus_factor, busbw_GBps
 from repro.errors import ReproError
-from repro.predict.network.busbw_limits import Group, Limit, group_on, limits
 from repro.predict.network.links import (
     FABRIC_EFFICIENCY,
     NEW_NETWORK,
-    NetworkCalibration,
+    NODE_EFFICIENCY,
     RegimeTimes,
     collective_arrays,
+    link_factor,
     measured_network,
     read_links,
     regime_times,
+    steps,
     usual_costs,
 )
 from repro.predict.workload import Array
 
 AS_EXPECTED, SLOW, FAST = "as expected", "slow", "fast"
-# Fields of `RegimeTimes` as text.
-_TRANSFER = "transfer"
-_REGIMES = ("latency", "start-up", _TRANSFER)
+_REGIMES = ("latency", "start-up", "transfer")
 
-# 1 KiB to 4 GiB, each four times the one before.
-STANDARD_SIZES = tuple(4**power for power in range(5, 17))
-# K, M and G are powers of 1024, as in nccl-tests, and so are KiB, MiB and GiB. KB, MB and GB are
-# powers of 1000.
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMG])(I?B)?|B)?\s*", re.IGNORECASE)
-_PREFIXES = " KMG"
 # Columns with one value per block of a printed table, and the others.
 _HEAD = ["collective", "ranks", "nodes", "ceiling_GBps", "basis"]
-_ROWS = ["size", "in_place", "busbw_GBps", "low_GBps", "typical_GBps", "high_GBps"]
-_WORDS = ["verdict", "regime", "limit", "remark"]
+_BODY = ["size", "in_place", "busbw_GBps", "low_GBps", "typical_GBps", "high_GBps", "verdict"]
+_BODY += ["regime", "limit", "remark"]
 
 
 def expected_busbw(
@@ -91,11 +83,8 @@ def expected_busbw(
     >>> expected.limit.tolist()
     ['fabric: 100 Gbit/s per node', 'fabric: 100 Gbit/s per node']
     """
-    entry = cluster(cluster_name)
-    transport = _transport(entry, protocol)
-    group = group_on(entry, collective, ranks, nodes)
-    sizes = np.atleast_1d(np.asarray(size_bytes, dtype=float))
-    return _Setting(entry, transport).expect(group, sizes)
+    group = group_on(cluster(cluster_name), collective, ranks, nodes, protocol)
+    return _expect(group, np.atleast_1d(np.asarray(size_bytes, dtype=float)))
 
 
 def judge_busbw(
@@ -124,209 +113,270 @@ def judge_busbw(
         A name is unknown, or the cluster has too few GPUs or nodes.
     """
     entry = cluster(cluster_name)
-    setting = _Setting(entry, _transport(entry, protocol))
     groups = measured.reset_index(drop=True).groupby(["collective", "ranks", "nodes"], dropna=False)
     parts = []
     for key, rows in groups:
         name, ranks, nodes = cast(tuple[str, int, float], key)
         on = None if pd.isna(nodes) else int(nodes)
-        parts.append(setting.judge(group_on(entry, name, int(ranks), on), rows))
+        parts.append(_judge(group_on(entry, name, int(ranks), on, protocol), rows))
     return pd.concat(parts).sort_index().set_axis(measured.index)
 
 
-def _transport(entry: Cluster, name: str | None) -> Protocol | None:
-    if name is None:
-        return None
-    if not entry.protocols:
-        raise ReproError(f"protocol {name!r}: {entry.label} has no protocols; leave it out")
-    known = read_protocols()
-    return choose("protocol", name, {own: known[own] for own in entry.protocols})
-
-
 @dataclass(frozen=True)
-class _Setting:
-    """A cluster and the protocol between its nodes; None: its own network."""
+class Group:
+    """Ranks of a collective, spread evenly over nodes of a cluster.
+
+    `protocol` is the one between nodes; None: the cluster's own network.
+    """
 
     cluster: Cluster
     protocol: Protocol | None
+    collective: str
+    ranks: int
+    nodes: int
 
-    def expect(self, group: Group, sizes: Array) -> pd.DataFrame:
-        """Return the table of `expected_busbw`."""
-        limit = self._limit(group)
-        rows = pd.DataFrame({**vars(group), "size_bytes": sizes})
-        network = self._network(group)
-        if network is None:
-            times = _by_links(rows, limit, self.protocol)
-            half_width: Array | float = read_links().residuals[NEW_NETWORK].half_width
-            basis = "link rates"
-        else:
-            chosen = collective_arrays(rows)
-            times = network.times(chosen)
-            half_width = network.half_widths(chosen, times)
-            basis = f"collectives of {network.gpu}, {network.network}"
-        typical, width = _busbw_GBps(rows, times), np.exp(half_width)
-        # A link's nominal rate bounds the interval, but for higher measured ones.
-        ceiling = np.maximum(limit.ceiling_GBps, typical)
-        seconds = np.stack(np.broadcast_arrays(times.latency, times.startup, times.transfer))
-        regime = np.array(_REGIMES)[seconds.argmax(axis=0)]
-        return rows.assign(
-            low_GBps=typical / width,
-            typical_GBps=typical,
-            high_GBps=np.minimum(typical * width, ceiling),
-            regime=regime,
-            limit=[limit.link if name == _TRANSFER else f"{name}, not a link" for name in regime],
-            ceiling_GBps=limit.ceiling_GBps,
-            basis=basis,
-        )
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks on the node with the most."""
+        return -(-self.ranks // self.nodes)
 
-    def judge(self, group: Group, measured: pd.DataFrame) -> pd.DataFrame:
-        """Return the table of `judge_busbw` for one group."""
-        sizes = measured.size_bytes.to_numpy(dtype=float)
-        seconds = measured.time_us.to_numpy(dtype=float) * 1e-6
-        found = busbw_GBps(group.collective, group.ranks, sizes, seconds)
-        expected = self.expect(group, sizes)
-        others = list(self._alternatives(group, expected))
-        above = np.where(found > expected.high_GBps, FAST, AS_EXPECTED)
-        verdict = np.where(found < expected.low_GBps, SLOW, above)
-        remarks = [
-            self._remark(group, expected.iloc[at], value, others, at) if kind != AS_EXPECTED else ""
-            for at, (value, kind) in enumerate(zip(found, verdict, strict=True))
-        ]
-        judged = expected.assign(busbw_GBps=found, verdict=verdict, remark=remarks)
-        return judged.set_index(measured.index)
-
-    def _limit(self, group: Group) -> Limit:
-        """Return the crossed level with the lowest rate."""
-        crossed = [limit for limit in limits(self.cluster, group, self.protocol) if limit.crossed]
-        return min(crossed, key=lambda limit: limit.typical_GBps)
-
-    def _network(self, group: Group) -> NetworkCalibration | None:
-        """Return the cluster's network if it was measured on one node or several, as the group."""
-        network = measured_network(self.cluster) if self.protocol is None else None
-        if network is None:
-            return None
-        known = any((peak.nodes == 1) == (group.nodes == 1) for peak in network.peaks)
-        return network if known else None
-
-    def _alternatives(self, group: Group, expected: pd.DataFrame) -> Iterator[tuple[str, Array]]:
-        """Yield other links and protocols of the cluster, and the bus bandwidth that each gives."""
-        levels = limits(self.cluster, group, self.protocol)
-        own = self._limit(group)
-        candidates = [
-            (limit.link, limit, self.protocol) for limit in levels if limit.crossed and limit != own
-        ]
-        known = read_protocols()
-        others = [known[name] for name in self.cluster.protocols if known[name] != self.protocol]
-        if group.nodes > 1:
-            for other in others:
-                over = limits(self.cluster, group, other)[-1]
-                candidates.append((f"{other.label} between nodes", over, other))
-        # If ring neighbours are on different nodes, all of a node's ranks send through its NICs.
-        sharing = group.ranks_per_node
-        if sharing > 1 and group.collective != "all_to_all":
-            fabric = levels[-1]
-            shared = replace(fabric, typical_GBps=fabric.typical_GBps / sharing)
-            name = f"{fabric.link}, crossed by every hop of the ring,"
-            candidates.append((name, shared, self.protocol))
-        for name, limit, transport in candidates:
-            yield name, _busbw_GBps(expected, _by_links(expected, limit, transport))
-
-    def _remark(
-        self,
-        group: Group,
-        expected: pd.Series,
-        found: float,
-        others: list[tuple[str, Array]],
-        at: int,
-    ) -> str:
-        """Explain why a value may be outside its interval."""
-        limit = self._limit(group)
-        if found > limit.most_GBps:
-            return (
-                f"impossible: {limit.link} allows {limit.most_GBps:.3g} GB/s; "
-                "check the sizes, units, ranks and cluster"
-            )
-        if found > limit.ceiling_GBps:
-            return (
-                f"more than a ring can have of {limit.link}; trees over two nodes and reduction "
-                f"in switches can, up to {limit.most_GBps:.3g} GB/s"
-            )
-        slow = found < expected.low_GBps
-        by = expected.low_GBps / found if slow else found / expected.high_GBps
-        size = f"{by:.2g} times {'below' if slow else 'above'} the interval"
-        fitting = []
-        for name, busbw in others:
-            typical = float(busbw[at])
-            # An alternative inside the interval explains nothing.
-            apart = typical < expected.low_GBps if slow else typical > expected.high_GBps
-            if apart and abs(np.log(found / typical)) <= FABRIC_EFFICIENCY.deviation:
-                fitting.append((abs(np.log(found / typical)), name, typical))
-        if not fitting:
-            return f"{size}; agrees with no other link or protocol of the cluster"
-        _, name, typical = min(fitting)
-        return f"{size}; about what {name} gives ({typical:.3g} GB/s)"
+    def busbw_GBps(self, sizes: Array, seconds: Array) -> Array:
+        """Convert times of the collective to bus bandwidths."""
+        return busbw_GBps(self.collective, self.ranks, sizes, seconds)
 
 
-def _by_links(rows: pd.DataFrame, limit: Limit, protocol: Protocol | None) -> RegimeTimes:
-    """Predict seconds from a link's rate, with the usual costs of networks without measurements."""
-    nodes = int(rows.nodes.iloc[0])
-    costs = usual_costs(nodes)
-    if protocol is not None and nodes > 1:
-        # A dependent message takes at least the protocol's latency.
-        hop_s = max(costs.hop_s, protocol.latency_us * 1e-6)
-        costs = costs.model_copy(update={"hop_s": hop_s})
-    chosen = collective_arrays(rows)
-    transfer_s = _link_bytes(rows) / (1e9 * limit.typical_GBps)
-    return regime_times(chosen.link_bytes, chosen.steps, transfer_s, costs)
-
-
-def _link_bytes(rows: pd.DataFrame) -> Array:
-    """Return the bytes that bus bandwidth counts."""
-    factor = bus_factor(str(rows.collective.iloc[0]), rows.ranks.to_numpy())
-    link_bytes: Array = factor * rows.size_bytes.to_numpy(dtype=float)
-    return link_bytes
-
-
-def _busbw_GBps(rows: pd.DataFrame, times: RegimeTimes) -> Array:
-    return _link_bytes(rows) / times.time_s * 1e-9
-
-
-def parse_size(text: str) -> float:
-    """Parse a size in bytes: `64MiB`, `1G`, `100 MB`, `4096`.
+def group_on(
+    cluster: Cluster,
+    collective: str,
+    ranks: int,
+    nodes: int | None = None,
+    protocol: str | None = None,
+) -> Group:
+    """Place ranks on a cluster's nodes; without `nodes` they fill one after another.
 
     Raises
     ------
     ReproError
-        The text is no size.
+        A name is unknown, or there are too many or too few ranks or nodes.
     """
-    found = _SIZE.fullmatch(text)
-    if not found or float(found[1]) == 0:
-        raise ReproError(f"size {text!r}: take a number of bytes, KiB, MiB or GiB, such as 64MiB")
-    base = 1000.0 if (found[3] or "").upper() == "B" else 1024.0
-    power = _PREFIXES.index((found[2] or " ").upper())
-    return float(found[1]) * float(base**power)
+    if protocol is not None and not cluster.protocols:
+        raise ReproError(f"protocol {protocol!r}: {cluster.label} has no protocols; leave it out")
+    known = {name: read_protocols()[name] for name in cluster.protocols}
+    transport = None if protocol is None else choose("protocol", protocol, known)
+    bus_factor(collective, 2)
+    topology = cluster.topology
+    if not 2 <= ranks <= topology.gpus:
+        raise ReproError(
+            f"ranks {ranks}: {cluster.label} has {topology.gpus} GPUs; "
+            f"take a whole number from 2 to {topology.gpus}"
+        )
+    fewest = -(-ranks // topology.gpus_per_node)
+    most = min(ranks, topology.nodes)
+    if nodes is not None and not fewest <= nodes <= most:
+        raise ReproError(
+            f"nodes {nodes}: {ranks} ranks take {fewest} to {most} nodes of {cluster.label}"
+        )
+    return Group(cluster, transport, collective, ranks, nodes or fewest)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Bus bandwidth in GB/s that one level's link allows a group.
+
+    `typical_GBps` is at the fraction of the nominal rate that collectives usually reach,
+    `ceiling_GBps` at the nominal rate with a ring's traffic, `most_GBps` with the least traffic of
+    any algorithm. `crossed` is whether messages of the group leave vertices of the level.
+    """
+
+    link: str
+    crossed: bool
+    typical_GBps: float
+    ceiling_GBps: float
+    most_GBps: float
+
+
+def limits(group: Group) -> list[Limit]:
+    """List what every level allows, lowest first; a protocol's effective rate is the fabric's."""
+    found = []
+    vertex, vertex_gpus = "GPU", 1
+    levels = group.cluster.topology.levels
+    for level in levels:
+        nominal = level.link_gbps / 8
+        if level is not levels[-1]:
+            crossed = vertex_gpus == 1 or group.ranks_per_node > vertex_gpus
+            typical = NODE_EFFICIENCY.median * nominal
+        else:
+            crossed = group.nodes > 1
+            typical = FABRIC_EFFICIENCY.median * nominal
+            if group.protocol is not None:
+                typical = group.protocol.effective_gbps / 8
+        below = min(vertex_gpus, group.ranks_per_node)
+        sent = float(link_factor(group.collective, group.ranks, below))
+        crowding = sent / float(bus_factor(group.collective, group.ranks))
+        found.append(
+            Limit(
+                link=f"{level.name}: {level.link_gbps:g} Gbit/s per {vertex}",
+                crossed=crossed,
+                typical_GBps=typical / crowding,
+                ceiling_GBps=nominal / crowding,
+                most_GBps=nominal / crowding * (sent / _least_factor(group, below)),
+            )
+        )
+        vertex, vertex_gpus = level.name, vertex_gpus * level.members
+    return found
+
+
+def _least_factor(group: Group, below: int) -> float:
+    """Return the `link_factor` of the algorithm that sends least.
+
+    An all-reduce has to send each vertex's sum and receive the total, once each where switches add
+    up (SHARP) or two vertices exchange sums. An all-gather has to receive what ranks of other
+    vertices have, a reduce-scatter to send what they get.
+    """
+    if group.collective == "all_reduce":
+        return 1.0
+    if group.collective in ("all_gather", "reduce_scatter") and below < group.ranks:
+        return (group.ranks - below) / group.ranks
+    return float(link_factor(group.collective, group.ranks, below))
+
+
+def _lowest_limit(group: Group) -> Limit:
+    """Return the limit of the crossed level with the lowest rate."""
+    crossed = [limit for limit in limits(group) if limit.crossed]
+    return min(crossed, key=lambda limit: limit.typical_GBps)
+
+
+def _expect(group: Group, sizes: Array) -> pd.DataFrame:
+    """Return the table of `expected_busbw`."""
+    limit = _lowest_limit(group)
+    names = {name: getattr(group, name) for name in ("collective", "ranks", "nodes")}
+    rows = pd.DataFrame({**names, "size_bytes": sizes})
+    network = measured_network(group.cluster) if group.protocol is None else None
+    # A network that was measured on one node says nothing of several, nor the reverse.
+    if network and any((peak.nodes == 1) == (group.nodes == 1) for peak in network.peaks):
+        chosen = collective_arrays(rows)
+        times = network.times(chosen)
+        half_width: Array | float = network.half_widths(chosen, times)
+        basis = f"collectives of {network.gpu}, {network.network}"
+    else:
+        times = _link_times(group, limit, sizes)
+        half_width = read_links().residuals[NEW_NETWORK].half_width
+        basis = "link rates"
+    typical, width = group.busbw_GBps(sizes, times.time_s), np.exp(half_width)
+    # A link's nominal rate bounds the interval, but for higher measured ones.
+    ceiling = np.maximum(limit.ceiling_GBps, typical)
+    seconds = np.stack(np.broadcast_arrays(times.latency, times.startup, times.transfer))
+    regime = np.array(_REGIMES)[seconds.argmax(axis=0)]
+    return rows.assign(
+        low_GBps=typical / width,
+        typical_GBps=typical,
+        high_GBps=np.minimum(typical * width, ceiling),
+        regime=regime,
+        limit=[limit.link if name == _REGIMES[2] else f"{name}, not a link" for name in regime],
+        ceiling_GBps=limit.ceiling_GBps,
+        basis=basis,
+    )
+
+
+def _link_times(group: Group, limit: Limit, sizes: Array) -> RegimeTimes:
+    """Predict times from a link's rate, with the usual costs of networks without measurements."""
+    costs = usual_costs(group.nodes)
+    if group.protocol is not None and group.nodes > 1:
+        # A dependent message takes at least the protocol's latency.
+        hop_s = max(costs.hop_s, group.protocol.latency_us * 1e-6)
+        costs = costs.model_copy(update={"hop_s": hop_s})
+    collective, ranks = group.collective, group.ranks
+    link_bytes = link_factor(collective, ranks, ranks / group.nodes) * sizes
+    transfer_s = bus_factor(collective, ranks) * sizes / (1e9 * limit.typical_GBps)
+    return regime_times(link_bytes, steps(collective, ranks), transfer_s, costs)
+
+
+def _judge(group: Group, measured: pd.DataFrame) -> pd.DataFrame:
+    """Return the table of `judge_busbw` for one group."""
+    sizes, time_us = (measured[name].to_numpy(dtype=float) for name in ("size_bytes", "time_us"))
+    found = group.busbw_GBps(sizes, time_us * 1e-6)
+    expected = _expect(group, sizes)
+    others = list(_alternatives(group, sizes))
+    above = np.where(found > expected.high_GBps, FAST, AS_EXPECTED)
+    verdict = np.where(found < expected.low_GBps, SLOW, above)
+    remarks = [
+        _remark(group, expected.iloc[at], value, {name: float(busbw[at]) for name, busbw in others})
+        if kind != AS_EXPECTED
+        else ""
+        for at, (value, kind) in enumerate(zip(found, verdict, strict=True))
+    ]
+    judged = expected.assign(busbw_GBps=found, verdict=verdict, remark=remarks)
+    return judged.set_index(measured.index)
+
+
+def _alternatives(group: Group, sizes: Array) -> Iterator[tuple[str, Array]]:
+    """Yield other links and protocols of the cluster, and the bus bandwidth that each gives."""
+    levels, own = limits(group), _lowest_limit(group)
+    candidates = [(one.link, one, group) for one in levels if one.crossed and one != own]
+    if group.nodes > 1:
+        for other in (read_protocols()[name] for name in group.cluster.protocols):
+            if other != group.protocol:
+                over = replace(group, protocol=other)
+                candidates.append((f"{other.label} between nodes", limits(over)[-1], over))
+    # If ring neighbours are on different nodes, all of a node's ranks send through its NICs.
+    sharing = group.ranks_per_node
+    if sharing > 1 and group.collective != "all_to_all":
+        fabric = levels[-1]
+        shared = replace(fabric, typical_GBps=fabric.typical_GBps / sharing)
+        candidates.append((f"{fabric.link}, crossed by every hop of the ring,", shared, group))
+    for name, limit, transported in candidates:
+        yield name, group.busbw_GBps(sizes, _link_times(transported, limit, sizes).time_s)
+
+
+def _remark(group: Group, expected: pd.Series, found: float, others: dict[str, float]) -> str:
+    """Explain why a value may be outside its interval; `others` are typical ones by name."""
+    limit = _lowest_limit(group)
+    if found > limit.most_GBps:
+        return (
+            f"impossible: {limit.link} allows {limit.most_GBps:.3g} GB/s; "
+            "check the sizes, units, ranks and cluster"
+        )
+    if found > limit.ceiling_GBps:
+        return (
+            f"more than a ring can have of {limit.link}; trees over two nodes and reduction "
+            f"in switches can, up to {limit.most_GBps:.3g} GB/s"
+        )
+    slow = found < expected.low_GBps
+    by = expected.low_GBps / found if slow else found / expected.high_GBps
+    size = f"{by:.2g} times {'below' if slow else 'above'} the interval"
+    # An alternative inside the interval explains nothing.
+    fitting = [
+        (distance, name, typical)
+        for name, typical in others.items()
+        if (typical < expected.low_GBps if slow else typical > expected.high_GBps)
+        and (distance := abs(np.log(found / typical))) <= FABRIC_EFFICIENCY.deviation
+    ]
+    if not fitting:
+        return f"{size}; agrees with no other link or protocol of the cluster"
+    _, name, typical = min(fitting)
+    return f"{size}; about what {name} gives ({typical:.3g} GB/s)"
 
 
 def busbw_table(rows: pd.DataFrame) -> str:
     """Format expected or judged bus bandwidths as text, a block per collective and ranks."""
     blocks = []
-    for key, block in rows.groupby(_HEAD, sort=False):
-        collective, ranks, nodes, ceiling, basis = cast(tuple[str, int, int, float, str], key)
-        head = (
-            f"{collective}, {ranks} ranks on {nodes} node{'s' if nodes > 1 else ''}: bus bandwidth "
-            f"predicted from {basis}, with its 90 % interval; a ring's nominal ceiling is "
-            f"{ceiling:.4g} GB/s"
-        )
+    for _, block in rows.groupby(_HEAD, sort=False):
+        head = block.iloc[0]
         shown = block.assign(size=[_size_text(size) for size in block.size_bytes])
-        shown = shown[[name for name in (*_ROWS, *_WORDS) if name in shown]]
-        text = shown.to_string(index=False, float_format="{:.3g}".format)
-        blocks.append(f"{head}\n{text}")
+        shown = shown[[name for name in _BODY if name in shown]]
+        blocks.append(
+            f"{head.collective}, {head.ranks} ranks on {head.nodes} "
+            f"node{'s' if head.nodes > 1 else ''}: "
+            f"bus bandwidth predicted from {head.basis}, with its 90 % interval; "
+            f"a ring's nominal ceiling is {head.ceiling_GBps:.4g} GB/s\n"
+            + shown.to_string(index=False, float_format="{:.3g}".format)
+        )
     return "\n\n".join(blocks)
 
 
 def _size_text(size_bytes: float) -> str:
     """Write a size in the largest binary unit that divides it."""
-    for power in (3, 2, 1):
+    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
         if size_bytes % 1024**power == 0:
-            return f"{size_bytes / 1024**power:.0f} {_PREFIXES[power]}iB"
+            return f"{size_bytes / 1024**power:.0f} {unit}"
     return f"{size_bytes:.0f} B"

@@ -46,8 +46,6 @@ _RATE = re.compile(r"(?:(\d+)\s*x\s*)?(\d+)\s*Gb", re.IGNORECASE)
 NODE_EFFICIENCY = Prior(0.8, 1.0)
 FABRIC_EFFICIENCY = Prior(0.85, 0.4)
 
-RanksOnNodes = tuple[int, int]
-
 
 class Costs(Entry):
     """Costs of a collective in addition to its transfer.
@@ -100,7 +98,7 @@ class NetworkCalibration(Entry):
     residuals: dict[str, Residuals]
 
     @property
-    def peaks_GBps(self) -> dict[RanksOnNodes, float]:
+    def peaks_GBps(self) -> dict[tuple[int, int], float]:
         """Peaks in GB/s by (ranks, nodes)."""
         return {(peak.ranks, peak.nodes): peak.busbw_GBps for peak in self.peaks}
 
@@ -118,17 +116,16 @@ class NetworkCalibration(Entry):
         transfer_s = rows.link_bytes / bytes_per_s
         return regime_times(rows.link_bytes, rows.steps, transfer_s, self.costs)
 
-    def _peak(self, pair: RanksOnNodes) -> float:
+    def _peak(self, pair: tuple[int, int]) -> float:
         """Look up a peak in GB/s, or interpolate between measured rank counts in logarithms.
 
         Beyond them the last one counts. One node and several nodes have separate peaks; without
         any measured one the prior is taken.
         """
-        if pair in self.peaks_GBps:
-            return self.peaks_GBps[pair]
-        one_node = pair[1] == 1
-        near = sorted((n, rate) for (n, m), rate in self.peaks_GBps.items() if (m == 1) == one_node)
-        if near:
+        known, one_node = self.peaks_GBps, pair[1] == 1
+        if pair in known:
+            return known[pair]
+        if near := sorted((n, rate) for (n, m), rate in known.items() if (m == 1) == one_node):
             ranks, rates = zip(*near, strict=True)
             return float(np.exp(np.interp(np.log(pair[0]), np.log(ranks), np.log(rates))))
         prior = peak_prior(self.gpu, self.network, pair[1])
@@ -143,24 +140,19 @@ class NetworkCalibration(Entry):
 
     def half_widths(self, rows: "CollectiveArrays", times: "RegimeTimes") -> Array:
         """Return x of each row's 90 % interval from time / e^x to time e^x."""
-        known = self.peaks_GBps
-        measured = np.array([pair in known for pair in rows.pairs])[rows.which]
-        seen = np.where(
-            times.mostly_transfer,
-            self.residuals[MOSTLY_TRANSFER].half_width,
-            self.residuals[MOSTLY_STARTUP].half_width,
+        measured = np.array([pair in self.peaks_GBps for pair in rows.pairs])[rows.which]
+        transfer, startup, new_ranks = (
+            self.residuals[kind].half_width for kind in (MOSTLY_TRANSFER, MOSTLY_STARTUP, NEW_RANKS)
         )
-        return np.where(measured, seen, self.residuals[NEW_RANKS].half_width)
+        seen = np.where(times.mostly_transfer, transfer, startup)
+        return np.where(measured, seen, new_ranks)
 
     def measured_s(
         self, collective: str, size_bytes: Array, ranks: Array, nodes: Array, error: Array
     ) -> Array:
         """Predict seconds of collectives; NaN where their ranks and nodes were not measured.
 
-        Parameters
-        ----------
-        error
-            Deviation of the time from the curve, in half widths of its 90 % interval.
+        `error` is the deviation from the curve, in half widths of its 90 % interval.
         """
         pairs = tuple(self.peaks_GBps)
         at = np.array([(ranks == n) & (nodes == count) for n, count in pairs])
@@ -226,10 +218,9 @@ def steps(collective: str, ranks: ArrayLike) -> Array:
     round a ring, or to each peer: n - 1.
     """
     n = np.asarray(ranks, dtype=float)
-    if collective == "all_reduce":
-        up_and_down: Array = 2 * np.log2(n)
-        return up_and_down
-    waiting: Array = np.ones_like(n) if collective == "send_recv" else n - 1
+    if collective == "send_recv":
+        return np.ones_like(n)
+    waiting: Array = 2 * np.log2(n) if collective == "all_reduce" else n - 1
     return waiting
 
 
@@ -256,7 +247,7 @@ class RegimeTimes:
 
     @property
     def time_s(self) -> Array:
-        """Their sum."""
+        """Sum of all regimes."""
         return self.latency + self.startup + self.transfer
 
     @property
@@ -283,7 +274,7 @@ class CollectiveArrays:
 
     link_bytes: Array
     steps: Array
-    pairs: tuple[RanksOnNodes, ...]
+    pairs: tuple[tuple[int, int], ...]
     which: Array
 
 
@@ -295,17 +286,16 @@ def collective_arrays(rows: pd.DataFrame) -> CollectiveArrays:
     ReproError
         A collective is unknown, or a number is missing; the message names the row.
     """
+    numbers = {}
     for name in ("size_bytes", "ranks", "nodes"):
-        good = (pd.to_numeric(rows[name], errors="coerce") >= 1).to_numpy()
-        if not good.all():
+        numbers[name] = pd.to_numeric(rows[name], errors="coerce").to_numpy(float, na_value=np.nan)
+        if not (good := numbers[name] >= 1).all():
             where = int(np.argmin(good))
             raise ReproError(
                 f"row {rows.index[where]}: {name} is {rows[name].iloc[where]!r}; "
                 "take a number of 1 or more"
             )
-    size, ranks, nodes = (
-        pd.to_numeric(rows[name]).to_numpy(dtype=float) for name in ("size_bytes", "ranks", "nodes")
-    )
+    size, ranks, nodes = numbers.values()
     link_bytes, waiting = np.empty(len(rows)), np.empty(len(rows))
     for name in rows.collective.unique():
         at = (rows.collective == name).to_numpy()
@@ -370,8 +360,7 @@ def predict_collective(rows: pd.DataFrame, links: LinkCalibration | None = None)
     -------
     DataFrame
         By the index of `rows`: time_s, and half_width, the x for a 90 % interval from time_s / e^x
-        to time_s e^x. The residuals of equally well-known rows give it: those of the network, of
-        new rank counts, or of networks without measurements.
+        to time_s e^x, from residuals of the network, of new rank counts, or of new networks.
 
     Raises
     ------

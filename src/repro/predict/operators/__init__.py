@@ -1,1 +1,1 @@
-"""Single kernels: what their work takes on a GPU, and how far that is from what was measured."""
+"""Single kernels and operators, and iterations predicted by replaying them."""

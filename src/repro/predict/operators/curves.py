@@ -1,4 +1,4 @@
-"""What an operator takes between sizes that were measured alone."""
+"""Times of an operator between measured sizes."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,10 +19,9 @@ SIZES = ("size_0", "size_1", "size_2", "size_3")
 class Curve:
     """Seconds of an operator over its sizes, which were measured in all combinations.
 
-    A call takes something, and each row, number or byte as much more: between sizes time is a line.
-    Along axes `in_caches`, of which these hold a share, it is one over logarithms of sizes. Sizes
-    below the smallest take as long as that, those above the largest what the last two make of them,
-    and none less than the shortest.
+    Time is linear between sizes, and along axes `in_caches`, where caches hold a fraction, linear
+    in their logarithms. Sizes below the smallest take as long as that. Above the largest, the last
+    two are extrapolated, to no less than the shortest time.
     """
 
     axes: tuple[Array, ...]
@@ -30,7 +29,7 @@ class Curve:
     in_caches: tuple[int, ...] = ()
 
     def seconds(self, sizes: Array) -> Array:
-        """Of sizes (call, axis)."""
+        """Predict seconds of sizes (call, axis)."""
         lines = [
             (self._line(number, axis), self._line(number, np.maximum(column, axis[0])))
             for number, (axis, column) in enumerate(zip(self.axes, sizes.T, strict=True))
@@ -50,8 +49,11 @@ class Curve:
 
 
 def curves(results: xr.Dataset, ranks: int = 1) -> dict[str, Curve]:
-    """What was measured of each operator among so many ranks, or else among the fewest that it was
-    measured among, collectives left out: means over repeats, by sizes `in_cache_lines`."""
+    """Return each operator's curve among this many ranks, else among the fewest measured.
+
+    A collective has a curve only if it was measured among this many. Times are means over repeats,
+    by sizes `in_cache_lines`.
+    """
     table = sizes_of(results, "operator").assign(
         operator=results["operator_name"].values,
         ranks=results["operator_ranks"].values,
@@ -70,7 +72,7 @@ def curves(results: xr.Dataset, ranks: int = 1) -> dict[str, Curve]:
 
 
 def curve_of(operator: str, sizes: pd.DataFrame, seconds: Array) -> Curve:
-    """Means of what was measured at all combinations of sizes, a column an axis."""
+    """Return the curve of times that were measured at all combinations of sizes (column: axis)."""
     means = sizes.assign(seconds=seconds).groupby(list(sizes.columns)).seconds.mean()
     axes = tuple(np.unique(sizes[name].to_numpy()) for name in sizes)
     times_s = means.to_numpy().reshape([len(axis) for axis in axes])
@@ -80,7 +82,7 @@ def curve_of(operator: str, sizes: pd.DataFrame, seconds: Array) -> Curve:
 def calls_with_curves(
     table: pd.DataFrame, measured: Mapping[str, Curve]
 ) -> Iterator[tuple[str, Array, Array]]:
-    """Every operator for which a microbenchmark stands, where its calls are, and their sizes."""
+    """Yield each operator that has a curve, the positions of its calls, and their sizes."""
     for operator, at in table.groupby("operator").indices.items():
         if curve := measured.get(str(operator)):
             columns = list(SIZES[: len(curve.axes)])
@@ -89,5 +91,5 @@ def calls_with_curves(
 
 
 def sizes_of(results: xr.Dataset, kind: str) -> pd.DataFrame:
-    """The sizes of a dataset's operators or calls, a column an axis."""
+    """Return the sizes of a dataset's operators or calls, a column per axis."""
     return pd.DataFrame(results[f"{kind}_size"].values, columns=list(SIZES))

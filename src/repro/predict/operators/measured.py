@@ -1,4 +1,4 @@
-"""Measured operators: which there are, what their costs are, and times near those measured."""
+"""Published measurements of single operators: fitted costs, and predictions near measured sizes."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,127 +23,108 @@ from repro.predict.operators.kernels import (
     Rates,
     attention_s,
     cast_s,
-    collective_s,
     decoding_s,
     multiplier,
+    node_collective_s,
     product_s,
 )
 from repro.predict.workload import Array
 
 OPERATORS = "operators.yaml"
 MEASURED = PUBLISHED / "operators"
-# Generations whose kernels another one's are taken to be like, where none of its own was measured.
+# Generation whose kernels stand for those of generations without measurements.
 _ALIKE = dict.fromkeys(("volta", "ada", "cdna2", "cdna3", "cdna4"), "ampere")
-# Measurements that a time is interpolated from, and how much smoother than through each of them.
+# Measurements that a time is interpolated from, and smoothing of the interpolation.
 _NEIGHBOURS, _SMOOTHING = 60, 0.5
-# What another GPU's costs add to the half width.
-_OTHER = 0.25
+# Addition to the half width for GPUs without measurements.
+_OTHER_GPU = 0.25
 _OPERAND_BYTES = {"bf16": 2.0, "fp8": 1.0}
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One kind of kernel: how a table shows it, and what it takes.
+    """One kind of kernel: the columns `axes` of its size in a table, and its time.
 
-    Attributes
-    ----------
-    axes
-        Columns that say its size, all positive numbers.
-    costs
-        What `time_s` takes as its last argument.
-    time_s
-        Seconds of rows of one GPU and precision.
-    work
-        Its operations, or bytes: what a constant rate would take its time from.
-    apart
-        Columns whose values have costs of their own, beside GPU and precision.
+    `time_s` predicts seconds of rows of one GPU and precision from rates and `costs`; `work` counts
+    their operations, or bytes. Values of the columns `apart` have separate costs.
     """
 
     axes: tuple[str, ...]
     costs: type[Entry]
-    time_s: Callable[[pd.DataFrame, str, Rates, Entry], Array]
+    time_s: Callable[[pd.DataFrame, str, Rates, Any], Array]
     work: Callable[[pd.DataFrame], Array]
     apart: tuple[str, ...] = ()
 
 
-def _product_s(rows: pd.DataFrame, dtype: str, rates: Rates, costs: Entry) -> Array:
-    m, n, k = _columns(rows, ("m", "n", "k"))
+def _axes(kind: str, rows: pd.DataFrame) -> list[Array]:
+    return [rows[name].to_numpy(dtype=float) for name in KINDS[kind].axes]
+
+
+def _product_s(rows: pd.DataFrame, dtype: str, rates: Rates, costs: Any) -> Array:
+    m, n, k = _axes("gemm", rows)
     operand_bytes = _OPERAND_BYTES[dtype]
     seconds = product_s(m, n, k, operand_bytes, multiplier(rates, costs))
     return seconds if dtype == "bf16" else seconds + cast_s(m, k, operand_bytes, rates, costs)
 
 
-def _prefill_s(rows: pd.DataFrame, dtype: str, rates: Rates, costs: Entry) -> Array:
-    batch, tokens, heads, kv_heads, head_dim = _columns(rows, ATTENTION_PREFILL.axes)
+def _prefill_s(rows: pd.DataFrame, dtype: str, rates: Rates, costs: Any) -> Array:
+    batch, tokens, heads, kv_heads, head_dim = _axes("attention_prefill", rows)
     return attention_s(batch, tokens, heads, kv_heads, head_dim, rates, costs)
 
 
-def _decode_s(rows: pd.DataFrame, dtype: str, rates: Rates, costs: Entry) -> Array:
-    batch, tokens, _, kv_heads, head_dim = _columns(rows, ATTENTION_DECODE.axes)
+def _decode_s(rows: pd.DataFrame, dtype: str, rates: Rates, costs: Any) -> Array:
+    batch, tokens, _, kv_heads, head_dim = _axes("attention_decode", rows)
     return decoding_s(batch, tokens, kv_heads, head_dim, _OPERAND_BYTES[dtype], rates, costs)
 
 
-def _link_bytes(rows: pd.DataFrame) -> Array:
-    factor = bus_factor(_collective(rows), rows.ranks.to_numpy(dtype=float))
-    size: Array = rows.size_bytes.to_numpy(dtype=float)
-    return factor * size
-
-
 def _collective(rows: pd.DataFrame) -> str:
-    """The one collective of some rows, as nccl-tests or this project calls it."""
-    return {"alltoall": "all_to_all"}.get(name := str(rows.collective.iloc[0]), name)
+    """Return the only collective of rows by its name in nccl-tests."""
+    name = str(rows.collective.iloc[0])
+    return "all_to_all" if name == "alltoall" else name
 
 
-def _collective_s(rows: pd.DataFrame, rates: Rates, costs: Any) -> Array:
-    ranks = rows.ranks.to_numpy(dtype=float)
-    return collective_s(_link_bytes(rows), steps(_collective(rows), ranks), ranks, rates, costs)
+def _link_bytes(rows: pd.DataFrame) -> Array:
+    size, ranks = _axes("nccl", rows)
+    return bus_factor(_collective(rows), ranks) * size
 
 
-def _columns(rows: pd.DataFrame, names: tuple[str, ...]) -> list[Array]:
-    return [rows[name].to_numpy(dtype=float) for name in names]
+def _collective_s(rows: pd.DataFrame, dtype: str, rates: Rates, costs: Any) -> Array:
+    _, ranks = _axes("nccl", rows)
+    waiting = steps(_collective(rows), ranks)
+    return node_collective_s(_link_bytes(rows), waiting, ranks, rates, costs)
 
 
-PRODUCT = Operator(
-    ("m", "n", "k"),
-    ProductCosts,
-    _product_s,
-    lambda rows: (2.0 * rows.m * rows.n * rows.k).to_numpy(),
-)
-ATTENTION_PREFILL = Operator(
-    ("batch", "seq", "heads", "kv_heads", "head_dim"),
-    AttentionCosts,
-    _prefill_s,
-    lambda rows: (2.0 * rows.batch * rows.heads * rows.seq**2 * rows.head_dim).to_numpy(),
-)
-ATTENTION_DECODE = Operator(
-    ("batch", "kv_len", "heads", "kv_heads", "head_dim"),
-    AttentionCosts,
-    _decode_s,
-    lambda rows: (1.0 * rows.batch * rows.kv_len * rows.kv_heads * rows.head_dim).to_numpy(),
-)
-COLLECTIVE = Operator(
-    ("size_bytes", "ranks"),
-    CollectiveCosts,
-    lambda rows, dtype, rates, costs: _collective_s(rows, rates, costs),
-    lambda rows: _link_bytes(rows),
-    apart=("collective",),
-)
 KINDS: Mapping[str, Operator] = {
-    "gemm": PRODUCT,
-    "nccl": COLLECTIVE,
-    "attention_decode": ATTENTION_DECODE,
-    "attention_prefill": ATTENTION_PREFILL,
+    "gemm": Operator(
+        ("m", "n", "k"),
+        ProductCosts,
+        _product_s,
+        lambda rows: (2.0 * rows.m * rows.n * rows.k).to_numpy(),
+    ),
+    "nccl": Operator(
+        ("size_bytes", "ranks"), CollectiveCosts, _collective_s, _link_bytes, apart=("collective",)
+    ),
+    "attention_decode": Operator(
+        ("batch", "kv_len", "heads", "kv_heads", "head_dim"),
+        AttentionCosts,
+        _decode_s,
+        lambda rows: (1.0 * rows.batch * rows.kv_len * rows.kv_heads * rows.head_dim).to_numpy(),
+    ),
+    "attention_prefill": Operator(
+        ("batch", "seq", "heads", "kv_heads", "head_dim"),
+        AttentionCosts,
+        _prefill_s,
+        lambda rows: (2.0 * rows.batch * rows.heads * rows.seq**2 * rows.head_dim).to_numpy(),
+    ),
 }
 
 
 class MeasuredOperator(Entry):
     """Costs of one kind of operator on one GPU, fitted to measurements.
 
-    `variant` is its precision, and for collectives which one it is.
-
-    `mape_pct` is what the costs alone miss measurements by, `held_out_mape_pct` what they do
-    together with measurements of other shapes nearby, and `half_width` the 90 % quantile of
-    `|ln(predicted / measured)|` then.
+    `variant` is its precision, and the name of a collective. `mape_pct` is the error of the costs
+    alone. `held_out_mape_pct` and the 90 % quantile `half_width` of `|ln(predicted / measured)|`
+    are errors for held-out shapes, with interpolation between measured ones.
     """
 
     kind: str
@@ -162,7 +143,7 @@ class MeasuredOperator(Entry):
 
 
 def read_operators() -> list[MeasuredOperator]:
-    """All of them.
+    """Read all fitted operators.
 
     Raises
     ------
@@ -174,33 +155,30 @@ def read_operators() -> list[MeasuredOperator]:
 
 
 def operator_costs(kind: str, device: Gpu, *variant: str) -> MeasuredOperator:
-    """Those of the GPU; else of one of its generation, or of the one it is taken to be like.
+    """Return the costs on a GPU, or on one of its generation, or of a generation like it.
+
+    If none of these was measured in the precision, the newest GPU that was is taken.
 
     Raises
     ------
     ReproError
-        Nothing like it was measured in that precision.
+        The precision was not measured on any GPU.
     """
-    known = [one for one in read_operators() if one.kind == kind and one.variant == variant]
-    generations = (device.generation, _ALIKE.get(device.generation, device.generation))
-    for suits in (
-        lambda one: read_gpus()[one.gpu] == device,
-        lambda one: gpu(one.gpu).generation == generations[0],
-        lambda one: gpu(one.gpu).generation == generations[1],
-    ):
-        if found := next(filter(suits, known), None):
-            return found
-    # A precision that was not measured on anything alike: the newest GPU's.
-    if known:
-        return known[-1]
-    others = sorted({" ".join(one.variant) for one in read_operators() if one.kind == kind})
-    raise ReproError(
-        f"no {kind} was measured in {' '.join(variant)!r}; known are {', '.join(others)}"
+    every = [one for one in read_operators() if one.kind == kind]
+    known = [one for one in every if one.variant == variant]
+    if not known:
+        others = ", ".join(sorted({" ".join(one.variant) for one in every}))
+        raise ReproError(f"no {kind} was measured in {' '.join(variant)!r}; known are {others}")
+    same = [one for one in known if read_gpus()[one.gpu] == device]
+    own, alike = (
+        [one for one in known if gpu(one.gpu).generation == generation]
+        for generation in (device.generation, _ALIKE.get(device.generation))
     )
+    return (same or own or alike or known[-1:])[0]
 
 
 def rates(device: Gpu, kind: str, dtype: str) -> Rates:
-    """A GPU's peaks for a kind of operator."""
+    """Return a GPU's peaks for a kind of operator."""
     flops = device.peak_flops
     if kind == "gemm" and dtype != "bf16":
         flops = device.fp8_flops or device.peak_flops
@@ -213,12 +191,12 @@ def rates(device: Gpu, kind: str, dtype: str) -> Rates:
 
 
 def kind_of(columns: pd.Index) -> str | None:
-    """The kind of operator that a table with such columns has; None for other tables."""
+    """Return the kind of operator of a table with such columns; None for other tables."""
     return next((name for name, one in KINDS.items() if set(one.axes) <= set(columns)), None)
 
 
 def variants(kind: str, rows: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], Array]]:
-    """Each variant of a table of one GPU, and where its rows are."""
+    """Yield each variant in a table of one GPU, and the positions of its rows."""
     columns = ["dtype", *KINDS[kind].apart]
     names = rows[columns].astype(str).agg(" ".join, axis=1)
     for name, at in names.groupby(names).indices.items():
@@ -226,14 +204,15 @@ def variants(kind: str, rows: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], A
 
 
 def costs_alone_s(kind: str, rows: pd.DataFrame, variant: tuple[str, ...], device: Gpu) -> Array:
-    """Seconds of rows of one GPU and variant, from costs alone."""
+    """Predict seconds of rows of one GPU and variant from costs alone."""
     found = operator_costs(kind, device, *variant)
     return KINDS[kind].time_s(rows, variant[0], rates(device, kind, variant[0]), found.value)
 
 
 def on_device_s(kind: str, rows: pd.DataFrame, variant: tuple[str, ...], device: Gpu) -> Array:
-    """Seconds of operators of one variant on a GPU, which need not exist: from costs, mended by
-    what measurements of near shapes missed them by where its generation was measured.
+    """Predict seconds of operators of one variant on a GPU, which need not exist.
+
+    If its generation was measured, interpolated errors of measured shapes correct the costs.
 
     Raises
     ------
@@ -248,29 +227,34 @@ def on_device_s(kind: str, rows: pd.DataFrame, variant: tuple[str, ...], device:
 
 
 def product_alone_s(rows: pd.DataFrame, dtype: str, device: Gpu) -> Array:
-    """Seconds of products whose operands are in their precision already.
+    """Predict seconds of products whose operands are in their precision already.
 
-    What was published below half precision finds the scale of (m, k) and casts it first, which may
-    take longer than the product. Alone it is half precision's, at the other's peak and bytes: on an
-    H200 125 products in fp8 took what that lets expect within 11 % on average
+    Published products below half precision include a cast of (m, k), which may take longer than
+    the product. Without it, half precision's costs apply, with the other's peak and bytes. On an
+    H200, 125 products in fp8 agree within 11 % on average
     (`data/measured/h200-sxm-141gb/gpu_operators.nc`).
     """
     if dtype == "bf16":
         return on_device_s("gemm", rows, (dtype,), device)
-    m, n, k = _columns(rows, PRODUCT.axes)
+    m, n, k = _axes("gemm", rows)
     return product_s(m, n, k, _OPERAND_BYTES[dtype], product_multiplier(dtype, device))
 
 
 def product_multiplier(dtype: str, device: Gpu) -> Multiplier:
-    """A GPU that multiplies operands which are in their precision already."""
+    """Return a GPU that multiplies operands which are in their precision already."""
     costs = operator_costs("gemm", device, "bf16").value
     return multiplier(rates(device, "gemm", dtype), costs)
 
 
-def operator_s(kind: str, rows: pd.DataFrame) -> Array:
-    """Seconds of operators: from costs, mended by what measurements of near shapes missed them by.
+def _by_variant(kind: str, rows: pd.DataFrame) -> Iterator[tuple[Gpu, tuple[str, ...], Array]]:
+    """Yield each GPU and variant in a table, and the positions of its rows."""
+    for label, of_gpu in rows.groupby("gpu").indices.items():
+        for variant, within in variants(kind, rows.iloc[of_gpu]):
+            yield gpu(find_gpu_name(str(label))), variant, np.asarray(of_gpu)[within]
 
-    Only a GPU of a generation that was measured is mended.
+
+def operator_s(kind: str, rows: pd.DataFrame) -> Array:
+    """Predict seconds of operators, each with `on_device_s` of its GPU.
 
     Raises
     ------
@@ -278,22 +262,29 @@ def operator_s(kind: str, rows: pd.DataFrame) -> Array:
         A GPU is unknown, or a precision was not measured.
     """
     seconds = np.empty(len(rows))
-    for label, of_gpu in rows.groupby("gpu").indices.items():
-        device = gpu(find_gpu_name(str(label)))
-        for variant, within in variants(kind, rows.iloc[of_gpu]):
-            at = np.asarray(of_gpu)[within]
-            seconds[at] = on_device_s(kind, rows.take(at), variant, device)
+    for device, variant, at in _by_variant(kind, rows):
+        seconds[at] = on_device_s(kind, rows.take(at), variant, device)
     return seconds
 
 
+def half_width(kind: str, rows: pd.DataFrame) -> Array:
+    """Return half of the 90 % interval of ln(time); wider on GPUs without measurements."""
+    width = np.empty(len(rows))
+    for device, variant, at in _by_variant(kind, rows):
+        found = operator_costs(kind, device, *variant)
+        other = 0.0 if read_gpus()[found.gpu] == device else _OTHER_GPU
+        width[at] = np.hypot(found.half_width, other)
+    return width
+
+
 def sizes(kind: str, rows: pd.DataFrame) -> Array:
-    """Where rows stand among others: the logarithms of their axes."""
-    where: Array = np.log2(np.stack(_columns(rows, KINDS[kind].axes), axis=1))
+    """Return the logarithms of rows' sizes (row, axis)."""
+    where: Array = np.log2(np.stack(_axes(kind, rows), axis=1))
     return where
 
 
 def interpolator(where: Array, missed: Array) -> RBFInterpolator:
-    """Interpolates what costs missed, ln(measured / predicted), between measured sizes."""
+    """Interpolate the errors of costs, ln(measured / predicted), between measured sizes."""
     # Sizes that were measured twice would make the interpolation singular without smoothing.
     return RBFInterpolator(
         where, missed, neighbors=_NEIGHBOURS, smoothing=_SMOOTHING, kernel="linear"
@@ -301,7 +292,7 @@ def interpolator(where: Array, missed: Array) -> RBFInterpolator:
 
 
 def measured_rows(kind: str, name: str) -> pd.DataFrame:
-    """What was measured of a kind on a GPU."""
+    """Read the published measurements of a kind of operator on a GPU."""
     label = read_gpus()[name].published_as[-1]
     return pd.read_csv(MEASURED / f"{kind}_{label}.csv")
 
@@ -312,18 +303,3 @@ def _interpolator(kind: str, name: str, variant: tuple[str, ...]) -> RBFInterpol
     rows = rows.take(dict(variants(kind, rows))[variant])
     seconds = costs_alone_s(kind, rows, variant, read_gpus()[name])
     return interpolator(sizes(kind, rows), np.log(rows.time_us * 1e-6 / seconds).to_numpy())
-
-
-def half_width(kind: str, rows: pd.DataFrame) -> Array:
-    """Half of the 90 % interval of ln(time), from what held-out shapes were off by; wider on GPUs
-    that were not measured."""
-    width = np.empty(len(rows))
-    for label, of_gpu in rows.groupby("gpu").indices.items():
-        device = gpu(find_gpu_name(str(label)))
-        for variant, within in variants(kind, rows.iloc[of_gpu]):
-            found = operator_costs(kind, device, *variant)
-            own = read_gpus()[found.gpu] == device
-            width[np.asarray(of_gpu)[within]] = (
-                found.half_width if own else np.hypot(found.half_width, _OTHER)
-            )
-    return width

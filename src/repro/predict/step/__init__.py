@@ -1,1 +1,1 @@
-"""One training step on one machine: kernels, layers, stages, schedule, memory."""
+"""Training step of Megatron-LM of 2021: layers, phases, pipelines and memory."""

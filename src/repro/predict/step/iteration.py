@@ -1,15 +1,21 @@
-"""The time of one training iteration, phase by phase."""
+"""Time of one training iteration in closed form, phase by phase."""
 
 from dataclasses import dataclass, fields
 
 import numpy as np
 
-from repro.predict.network.collectives import collective_s, message_s, topology_s
-from repro.predict.network.encoding import NOTHING_ENCODED, PLAIN, Encoding, Encodings
-from repro.predict.network.machine import Machine
-from repro.predict.network.placement import neighbour_flows, strided
+from repro.predict.network.collectives import (
+    NOTHING_ENCODED,
+    PLAIN,
+    Encoding,
+    Encodings,
+    collective_s,
+    message_s,
+    topology_s,
+)
+from repro.predict.network.machine import Machine, neighbour_flows, strided
+from repro.predict.operators.kernels import Kernels
 from repro.predict.parameters import Parameters
-from repro.predict.step.kernels import Kernels
 from repro.predict.step.layers import (
     EMBEDDING_FORWARD_SHARE,
     LayerPasses,
@@ -28,11 +34,12 @@ _OPTIMIZER_BYTES = 52
 
 @dataclass(frozen=True)
 class Phases:
-    """One iteration of the last pipeline stage, whose timers Megatron-LM prints; seconds.
+    """Seconds of one iteration on the last pipeline stage, whose timers Megatron-LM prints.
 
     Phases add up to `iteration_time_s`. `pipeline_bubble` is waiting for the first micro batch and
     after the last, `forward_receive` messages between stages, `straggler_wait` waiting for slower
-    GPUs. `gradient_sync`, `parameter_all_gather` and `tensor_parallel` are what is not hidden.
+    GPUs. `gradient_sync`, `parameter_all_gather` and `tensor_parallel` are without communication
+    that computing overlaps.
     """
 
     forward_compute: Array
@@ -50,7 +57,7 @@ class Phases:
 
     @property
     def iteration_time_s(self) -> Array:
-        """The sum of all phases."""
+        """Sum of all phases."""
         return sum((getattr(self, field.name) for field in fields(self)), start=np.zeros(()))
 
 
@@ -67,8 +74,7 @@ def predict_phases(
     w : Workload
         Flat (one-dimensional fields of one length).
     encodings : Encodings
-        How values travel, with what coding takes counted as communication; embeddings are not
-        encoded.
+        Encodings of what is communicated, except embeddings; coding counts as communication.
 
     Returns
     -------
@@ -84,25 +90,23 @@ def predict_phases(
     # Without a pipeline one stage has both ends.
     own = np.where(w.pipeline_parallel > 1, 0.0, embedding)
     own_forward = EMBEDDING_FORWARD_SHARE * own
-    stages = Stages(
-        first=middle + embedding,
-        middle=middle,
-        last=middle + _total(head_forward) + _total(head_backward) + own,
-        receive=_receive_s(w, machine, parameters, encodings),
-    )
-    bubble, m = bubble_s(w, stages), w.micro_batches
-    busy = m * (stages.last + stages.receive) + bubble
+    last = middle + _total(head_forward) + _total(head_backward) + own
+    receive = _receive_s(w, machine, parameters, encodings)
+    bubble, m = bubble_s(w, middle + embedding, middle, last, receive), w.micro_batches
+    busy = m * (last + receive) + bubble
     collectives = every.collectives + head_forward.collectives + head_backward.collectives
     return Phases(
         forward_compute=m * (layers.forward.compute + head_forward.compute + own_forward),
         backward_compute=m * (layers.backward.compute + head_backward.compute + own - own_forward),
         recompute=m * layers.recompute.compute,
         tensor_parallel=m * collectives,
-        forward_receive=m * stages.receive,
+        forward_receive=m * receive,
         pipeline_bubble=bubble,
         straggler_wait=parameters.straggler_fraction * np.log(w.gpus) * busy,
         gradient_sync=_exposed_sync_s(w, layers, machine, parameters, encodings.gradients),
-        parameter_all_gather=_parameter_gather_s(w, machine, parameters, encodings.parameters),
+        parameter_all_gather=parameter_gather_s(
+            w, stage_parameters(w), machine, parameters, encodings.parameters
+        ),
         embedding_sync=_embedding_sync_s(w, machine, parameters),
         optimizer=optimizer_s(
             stage_parameters(w), _stage_layers(w), w.distributed_optimizer, w.data_parallel, kernels
@@ -111,32 +115,25 @@ def predict_phases(
     )
 
 
-@dataclass(frozen=True)
-class Stages:
-    """One micro batch's forward and backward pass on each kind of stage, in seconds.
+def bubble_s(w: Workload, first: Array, middle: Array, last: Array, receive: Array) -> Array:
+    """Predict how long the last stage waits in an iteration, without messages.
 
-    The first stage has the embedding beside its layers, the last one the logits; all others are
-    `middle` ones. `receive` is what a stage waits for messages, both ways and for all its chunks.
-    Without pipeline parallelism the only stage has both and waits for nobody.
-    """
+    It waits once for every other stage, before the first micro batch arrives and after the last
+    one's gradients have left. Interleaving divides this by the number of chunks (Narayanan et al.,
+    SC 2021, section 2.2.2). Each further micro batch adds the difference to the slowest stage.
 
-    first: Array
-    middle: Array
-    last: Array
-    receive: Array
-
-
-def bubble_s(w: Workload, stages: Stages) -> Array:
-    """What the last stage waits in an iteration, beside its messages.
-
-    Every other stage once, before the first micro batch arrives and after the last one's gradients
-    have left, which interleaving divides by the number of chunks (Narayanan et al., SC 2021,
-    section 2.2.2); then the difference to the slowest stage for each further micro batch.
+    Parameters
+    ----------
+    first, middle, last
+        Seconds of one micro batch, forward and backward, on the first stage, which also has the
+        embedding, on each stage between two others, and on the last one, which has the logits.
+    receive
+        Seconds of a stage's messages, both ways and for all chunks.
     """
     p, v, m = w.pipeline_parallel, w.virtual_stages, w.micro_batches
-    others = (p - 1) * (stages.middle + stages.receive) + stages.first - stages.middle
-    slowest = np.maximum(stages.first, stages.last)
-    return np.where(p > 1, others / v + (m - 1) * (slowest - stages.last), 0.0)
+    others = (p - 1) * (middle + receive) + first - middle
+    slowest = np.maximum(first, last)
+    return np.where(p > 1, others / v + (m - 1) * (slowest - last), 0.0)
 
 
 def _exposed_sync_s(
@@ -146,9 +143,11 @@ def _exposed_sync_s(
     parameters: Parameters,
     encoding: Encoding,
 ) -> Array:
-    """What of the gradient sync is not hidden. With overlap, all but the last layer's gradients
-    can travel while the backward pass of the last micro batch goes on."""
-    wire = gradient_wire_s(w, machine, parameters, encoding)
+    """Predict the part of the gradient sync that nothing overlaps.
+
+    With overlap, all but the last layer's gradients can travel during the last backward pass.
+    """
+    wire = gradient_wire_s(w, stage_parameters(w), machine, parameters, encoding)
     last_layer = w.virtual_stages / _stage_layers(w)
     cover = _total(layers.backward) * (1 - last_layer)
     overlapped = np.maximum(wire - cover, wire * last_layer)
@@ -156,18 +155,17 @@ def _exposed_sync_s(
     return np.where(w.data_parallel > 1, exposed, 0.0)
 
 
-def _parameter_gather_s(
-    w: Workload, machine: Machine, parameters: Parameters, encoding: Encoding
+def parameter_gather_s(
+    w: Workload, count: Array, machine: Machine, parameters: Parameters, encoding: Encoding = PLAIN
 ) -> Array:
-    """A sharded optimizer's half-precision parameters, gathered by all data-parallel ranks."""
-    size = 2 * stage_parameters(w)
+    """Predict the all-gather of `count` half-precision parameters of a sharded optimizer."""
     replicas = strided(w.data_parallel, w.tensor_parallel, machine)
-    gather = collective_s("all_gather", size, replicas, parameters, encoding)
+    gather = collective_s("all_gather", 2 * count, replicas, parameters, encoding)
     return np.where((w.distributed_optimizer > 0) & (w.data_parallel > 1), gather, 0.0)
 
 
 def _embedding_sync_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
-    """The all-reduce between the first and the last stage, which both have the word embeddings."""
+    """Predict the all-reduce of word embeddings, which the first and the last stage have."""
     table = 2 * w.vocabulary_size * w.hidden_size / w.tensor_parallel
     stage = w.tensor_parallel * w.data_parallel
     apart = stage * np.maximum(w.pipeline_parallel - 1, 1)
@@ -180,18 +178,20 @@ def _embedding_sync_s(w: Workload, machine: Machine, parameters: Parameters) -> 
 def optimizer_s(
     count: Array, layers: Array, sharded: Array, data_parallel: Array, kernels: Kernels
 ) -> Array:
-    """Adam's step on a GPU's `count` parameters in so many layers, or on its shard of them."""
+    """Predict Adam's step on a GPU's `count` parameters in these layers, or on its shard."""
     shards = np.where(sharded > 0, data_parallel, 1.0)
     traffic = kernels.traffic_s(_OPTIMIZER_BYTES * count / shards)
     return traffic + kernels.parameters.host_optimizer_layer_s * layers
 
 
 def gradient_wire_s(
-    w: Workload, machine: Machine, parameters: Parameters, encoding: Encoding = PLAIN
+    w: Workload, count: Array, machine: Machine, parameters: Parameters, encoding: Encoding = PLAIN
 ) -> Array:
-    """How long gradients are on the wire, hidden or not: a reduce-scatter where the optimizer is
-    sharded, otherwise an all-reduce."""
-    size = stage_parameters(w) * w.gradient_bytes
+    """Predict how long gradients of `count` parameters are on the wire, overlapped or not.
+
+    The sync is a reduce-scatter if the optimizer is sharded, else an all-reduce.
+    """
+    size = count * w.gradient_bytes
     replicas = strided(w.data_parallel, w.tensor_parallel, machine)
     scatter, reduce = (
         collective_s(operation, size, replicas, parameters, encoding)
@@ -201,32 +201,34 @@ def gradient_wire_s(
 
 
 def _stage_layers(w: Workload) -> Array:
-    """Layers of one pipeline stage; t5 has as many decoder as encoder layers."""
+    """Count layers of one pipeline stage; t5 has as many decoder as encoder layers."""
     return w.layers * (2 if w.family == "t5" else 1) / w.pipeline_parallel
 
 
 def _stage_passes(
     w: Workload, machine: Machine, kernels: Kernels, encoding: Encoding
 ) -> LayerPasses:
-    """One micro batch through the layers of one stage."""
+    """Predict one micro batch through the layers of one stage.
+
+    Stages of t5 are assumed to have encoder and decoder layers in proportion.
+    """
     count = w.layers / w.pipeline_parallel
     one = layer_passes(w, machine, kernels, encoding=encoding)
-    stage = [one.forward.times(count), one.backward.times(count), one.recompute.times(count)]
+    passes: tuple[Pass, ...] = (one.forward, one.backward, one.recompute)
     if w.family == "t5":
-        # Stages are taken to have encoder and decoder layers in proportion.
         other = layer_passes(w, machine, kernels, decoder=True, encoding=encoding)
         more = (other.forward, other.backward, other.recompute)
-        stage = [have + add.times(count) for have, add in zip(stage, more, strict=True)]
-    return LayerPasses(*stage)
+        passes = tuple(own + add for own, add in zip(passes, more, strict=True))
+    return LayerPasses(*(each.times(count) for each in passes))
 
 
 def _receive_s(
     w: Workload, machine: Machine, parameters: Parameters, encodings: Encodings
 ) -> Array:
-    """Each chunk waits for one message on its way up and one on its way down.
+    """Predict how long a stage waits for a micro batch's messages, one each way per chunk.
 
-    That is a micro batch's activations to the next stage: each tensor-parallel rank sends its part
-    and gathers the others' (Narayanan et al., SC 2021, section 4.1).
+    Each tensor-parallel rank sends its part of the activations to the next stage, whose ranks
+    gather the others' parts (Narayanan et al., SC 2021, section 4.1).
     """
     t = w.tensor_parallel
     size = 2 * w.tokens * w.hidden_size

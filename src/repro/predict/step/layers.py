@@ -12,11 +12,9 @@ from repro.catalog.models.layers import (
     messages,
     products,
 )
-from repro.predict.network.collectives import topology_s
-from repro.predict.network.encoding import PLAIN, Encoding
-from repro.predict.network.machine import Machine
-from repro.predict.network.placement import strided
-from repro.predict.step.kernels import Kernels
+from repro.predict.network.collectives import PLAIN, Encoding, topology_s
+from repro.predict.network.machine import Machine, strided
+from repro.predict.operators.kernels import Kernels
 from repro.predict.workload import Array, Workload
 
 # Kernels beside matrix products in a forward and a backward pass of a layer (norms, bias and

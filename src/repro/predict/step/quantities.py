@@ -1,4 +1,4 @@
-"""All that the performance model says of configurations, in blocks that fit a cache."""
+"""Quantities that the performance model predicts, in blocks of configurations that fit a cache."""
 
 from dataclasses import fields
 
@@ -18,19 +18,19 @@ MEMORY = tuple(field.name for field in fields(Memory))
 
 
 def iteration_times_s(w: Workload, machine: Machine, parameters: Parameters) -> Array:
-    """Iteration times only, of a flat workload, in seconds; the fastest way through a sweep."""
+    """Predict iteration times of a flat workload, in seconds; faster than `quantities`."""
     return in_blocks(
         w, lambda rows: {"time": predict_phases(rows, machine, parameters).iteration_time_s}
     )["time"]
 
 
 def quantities(w: Workload, machine: Machine, parameters: Parameters) -> dict[str, Array]:
-    """Every quantity of a flat workload, NaN where a plan cannot run.
+    """Predict every quantity of a flat workload, NaN where a plan cannot run.
 
     Returns
     -------
     dict
-        By name: each phase and each part of memory, of the stage that takes most; iteration_time_s,
+        By name: each phase, and each part of memory of the fullest stage; iteration_time_s,
         tokens_per_s_per_gpu, mfu, hfu; tensor_parallel_bytes, gradient_sync_bytes,
         parameter_all_gather_bytes and pipeline_bytes (of a stage between two others) that one GPU
         sends per iteration; fabric_bytes that one node's NICs send, fabric_gbps over the iteration
@@ -46,7 +46,7 @@ def _quantities(w: Workload, machine: Machine, parameters: Parameters) -> dict[s
     flops = training_flops(w.family, w, w.global_batch_size)
     peak = machine.gpu.peak_flops * w.gpus
     traffic = _traffic(w, machine)
-    on_the_wire = gradient_wire_s(w, machine, parameters)
+    on_the_wire = gradient_wire_s(w, stage_parameters(w), machine, parameters)
     computed = {
         **{name: getattr(phases, name) for name in PHASES},
         **{name: getattr(parts, name) for name in MEMORY},
@@ -69,26 +69,28 @@ def _quantities(w: Workload, machine: Machine, parameters: Parameters) -> dict[s
 
 
 def _hardware_flops(w: Workload) -> Array:
-    """FLOPs with what is recomputed: all layers' forward pass, or the attention core's
-    (Korthikanti et al., 2023, section 5 and appendix A)."""
+    """Count FLOPs with recomputation of all layers' forward pass, or of the attention core.
+
+    The formulas are those of Korthikanti et al., 2023, section 5 and appendix A.
+    """
     passes = 1 + BACKWARD_PER_FORWARD
     model: Array = training_flops(w.family, w, w.global_batch_size)
     d = w.decoder_sequence_length if w.family == "t5" else 0.0
     logits = 2 * w.global_batch_size * w.tokens / w.micro_batch_size * w.hidden_size
     layers = model / passes - logits * w.vocabulary_size
     s = w.sequence_length
-    # The paper counts the core's backward pass again, too.
+    # The paper also counts the core's backward pass twice.
     core = 12 * w.global_batch_size * w.layers * w.hidden_size * (s * s + d * d + d * s)
     return model + np.where(w.recompute == 2, layers, np.where(w.recompute == 1, core, 0.0))
 
 
 def _traffic(w: Workload, machine: Machine) -> dict[str, Array]:
-    """Bytes that one GPU and one node's NICs send per iteration."""
+    """Count bytes that one GPU and one node's NICs send per iteration."""
     t, p, v, d = w.tensor_parallel, w.pipeline_parallel, w.virtual_stages, w.data_parallel
     activations = 2 * w.tokens * w.hidden_size
-    # Two all-reduces of a layer's activations (three in a decoder layer with cross-attention)
-    # forward and as many backward; recomputation repeats the former, sequence parallelism has one
-    # all-gather more behind each of the latter, which is half an all-reduce.
+    # A layer has two all-reduces of its activations (three with cross-attention) each way.
+    # Recomputation repeats the forward ones. Sequence parallelism adds an all-gather, half an
+    # all-reduce, to each backward one.
     d_tokens = w.decoder_sequence_length if w.family == "t5" else 0.0
     per_pass = 2 * w.sequence_length + 3 * d_tokens
     passes = np.where(w.recompute == 2, 3.0, 2.0) + 0.5 * (w.sequence_parallel > 0)
@@ -105,7 +107,7 @@ def _traffic(w: Workload, machine: Machine) -> dict[str, Array]:
     # Every group of a node has a ring through its NICs if the group leaves the node.
     leaves = t * d > node
     rings = np.where(leaves & (d > 1), np.minimum(t, node), 0.0)
-    # Of those that send to another stage, those of a node whose next stage is on another one.
+    # GPUs of a node whose next stage is on another node.
     neighbours = np.where(w.gpus > node, np.minimum(t * d, node), 0.0)
     across = np.where(t > node, tensor, 0.0)
     return {

@@ -1,11 +1,11 @@
-"""Megatron's 1F1B schedule as an exact timeline: what each stage waits for, and what for messages.
+"""Exact timeline of Megatron's 1F1B schedule: waiting and messages of each pipeline stage.
 
 Calls block (Megatron-Core's `p2p_communication`): a message starts when both ends have posted it,
-and both ends go on when it is over. The two messages of a combined call and of its counterpart
+and both ends go on when it has arrived. The two messages of a combined call and of its counterpart
 travel at the same time.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from repro.catalog.phases import P2P_TIMERS
 from repro.predict.workload import Array
 
-# What a stage's neighbour calls when the stage calls it with the next stage.
+# Calls of a stage to the next one, and the next one's calls to it.
 _COUNTERPARTS = {
     "forward-send": "forward-recv",
     "backward-recv": "backward-send",
@@ -31,10 +31,10 @@ class Timeline:
     timer_s
         Time of each stage in each of `P2P_TIMERS` (stage, timer, ...).
     wire_s
-        Of that, the time in which a message of the call was under way; the rest is waiting for the
+        The part of `timer_s` in which a message of the call travels; the rest is waiting for the
         other end.
     end_s
-        When each stage is done with its last call (stage, ...).
+        End of each stage's last call (stage, ...).
     """
 
     timer_s: Array
@@ -49,7 +49,7 @@ def run_1f1b(
     backward_message_s: Array,
     micro_batches: int,
 ) -> Timeline:
-    """Run Megatron's schedule without interleaving.
+    """Run Megatron's schedule without interleaving; trailing axes broadcast against each other.
 
     Parameters
     ----------
@@ -58,12 +58,7 @@ def run_1f1b(
     forward_message_s, backward_message_s
         Seconds of a message over each boundary between two stages (stage - 1, ...).
     micro_batches
-        Of one iteration; 1 or more.
-
-    Returns
-    -------
-    Timeline
-        Trailing axes are those of the arguments, broadcast against each other.
+        Micro batches of one iteration; 1 or more.
     """
     stages = len(forward_s)
     passes = {_FORWARD: forward_s, _BACKWARD: backward_s}
@@ -81,7 +76,7 @@ def run_1f1b(
     programs = [_program(stage, stages, micro_batches) for stage in range(stages)]
 
     def next_call(stage: int) -> str | None:
-        """Compute up to the next call, and say which it is; None when all is done."""
+        """Compute up to the next call and return its name; None at the end."""
         for step in programs[stage]:
             if step not in passes:
                 return step
@@ -110,18 +105,19 @@ def run_1f1b(
 
 
 def _program(stage: int, stages: int, micro_batches: int) -> Iterator[str]:
-    """Passes and calls of one stage in their order; calls to neighbours that do not exist are
-    left out, as Megatron's return at once."""
-    missing: Sequence[str] = ()
-    if stage == 0:
-        missing = tuple(_COUNTERPARTS.values())
-    if stage == stages - 1:
-        missing = (*missing, *_COUNTERPARTS)
+    """Yield passes and calls of one stage in their order.
+
+    Calls to neighbours that do not exist are left out; Megatron's return at once.
+    """
+    missing = (
+        *(_COUNTERPARTS.values() if stage == 0 else ()),
+        *(_COUNTERPARTS if stage == stages - 1 else ()),
+    )
     return (step for step in _steps(stage, stages, micro_batches) if step not in missing)
 
 
 def _steps(stage: int, stages: int, micro_batches: int) -> Iterator[str]:
-    """Megatron-Core's `forward_backward_pipelining_without_interleaving`."""
+    """Yield steps of Megatron-Core's `forward_backward_pipelining_without_interleaving`."""
     warm_up = min(stages - stage - 1, micro_batches)
     for _ in range(warm_up):
         yield from ("forward-recv", _FORWARD, "forward-send")

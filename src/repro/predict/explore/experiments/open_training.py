@@ -25,9 +25,9 @@ from repro.predict.fused.parameters import by_software, half_width, read_fused
 from repro.predict.fused.run import Run
 from repro.predict.memory import WIDTHS
 from repro.predict.network.collectives import message_s, topology_s
-from repro.predict.network.machine import Machine
-from repro.predict.network.placement import (
+from repro.predict.network.machine import (
     Hops,
+    Machine,
     nic_bytes,
     placed,
     ring_hops,

@@ -16,8 +16,7 @@ from repro.predict.calibration.interval import LEVEL, draw_parameters, without_c
 from repro.predict.explore.jobs.search import enumerate_plans
 from repro.predict.network.machine import machine
 from repro.predict.parameters import Parameters, calibration
-from repro.predict.step.pipeline_iteration import predict_pipeline
-from repro.predict.step.stages import fullest_gpu_bytes
+from repro.predict.step.pipeline_iteration import fullest_gpu_bytes, predict_pipeline
 from repro.predict.workload import Plan, Workload, workload
 
 # Model that the paper trained on cluster B, the first one here.

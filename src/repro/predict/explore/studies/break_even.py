@@ -14,9 +14,8 @@ from repro.catalog.systems.gpus import gpu
 from repro.catalog.systems.protocols import protocol
 from repro.collectives.definitions import bus_factor
 from repro.predict.explore.studies.compressed_training import compressed, encoding
-from repro.predict.network.collectives import ring_bytes_per_s
-from repro.predict.network.encoding import Encoding, coded_bytes
-from repro.predict.network.placement import strided
+from repro.predict.network.collectives import Encoding, coded_bytes, ring_bytes_per_s
+from repro.predict.network.machine import strided
 from repro.predict.workload import Array
 
 # Of the map, in bytes a second.

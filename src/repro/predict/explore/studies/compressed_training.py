@@ -1,7 +1,7 @@
 """Compressed collectives at full scale: GPT-NeoX-20B on Lassen, naive and hybrid.
 
 Without an encoding the step is the performance model's; an encoding changes the bytes of the
-groups' collectives and adds what coding takes (`repro.predict.network.encoding`).
+groups' collectives and adds what coding takes (`repro.predict.network.collectives`).
 """
 
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from repro.catalog.systems.protocols import protocol
 from repro.predict.calibration.interval import DEVIATIONS, LEVEL, draw_parameters
 from repro.predict.explore.studies.partitioned_step import faster_links
 from repro.predict.memory import WIDTHS
-from repro.predict.network.encoding import Encoding, Encodings
+from repro.predict.network.collectives import Encoding, Encodings
 from repro.predict.network.machine import Machine, machine
 from repro.predict.parameters import Parameters, calibration
 from repro.predict.step.iteration import Phases, predict_phases

@@ -23,11 +23,10 @@ from repro.catalog.parallel.partitions import (
 )
 from repro.catalog.studies.partitions import Setting
 from repro.predict.network.collectives import topology_s
-from repro.predict.network.machine import Machine
-from repro.predict.network.placement import strided
+from repro.predict.network.machine import Machine, strided
+from repro.predict.operators.kernels import Kernels
 from repro.predict.parameters import Parameters
 from repro.predict.step.iteration import optimizer_s, predict_phases
-from repro.predict.step.kernels import Kernels
 from repro.predict.step.memory import FRAMEWORK_BYTES, memory
 from repro.predict.workload import Array, Plan, Workload, workload
 

@@ -20,14 +20,14 @@ from made_up_operators import (
 
 from repro.logs.operator_trace import TracedOperator
 from repro.predict.operators.curves import Curve, curves
-from repro.predict.operators.retimed import (
+from repro.predict.operators.trace_replay import (
     coverage,
     errors_by_model,
     geometric_mean_pct,
     iterations,
     plan_table,
     plans,
-    retimed_trace,
+    replay_trace,
     with_seconds,
 )
 from repro.predict.workload import Array
@@ -210,7 +210,7 @@ def test_what_no_microbenchmark_stands_for_is_said() -> None:
         TracedOperator(0, "add/2", (1000,), False, 4, 0.25),
         TracedOperator(0, "unheard_of", (), False, 1, 0.75),
     ]
-    found = retimed_trace(rows, made_up_operators())
+    found = replay_trace(rows, made_up_operators())
     assert list(found.operator) == ["unheard_of", "add/2"]
     assert list(found.known) == [False, True]
     assert list(found.predicted_ms) == pytest.approx([0.0, 4e3 * add_s(1000)], rel=1e-3)
@@ -218,7 +218,7 @@ def test_what_no_microbenchmark_stands_for_is_said() -> None:
 
 def test_a_traces_collectives_are_those_among_as_many_ranks() -> None:
     rows = [TracedOperator(0, "all_reduce", (1e6,), False, 2, 0.5)]
-    alone, among = (retimed_trace(rows, made_up_operators(), ranks) for ranks in (1, 2))
+    alone, among = (replay_trace(rows, made_up_operators(), ranks) for ranks in (1, 2))
     assert not alone.known[0] and among.known[0]
     assert among.predicted_ms[0] == pytest.approx(2e3 * reduce_s(1e6), rel=1e-3)
 

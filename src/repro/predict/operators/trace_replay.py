@@ -1,19 +1,20 @@
-"""Iterations timed again from microbenchmarks of the operators that a trace of them has.
+"""Iterations predicted by replaying their traces with microbenchmarked operator times.
 
-A rank's operators run one after the other on one thread; ranks meet in collectives. The critical
-path is the slowest rank's operators of each segment between two collectives, and the collectives,
-as in Lin et al., "Towards Universal Performance Modeling for Machine Learning Training on Multi-GPU
-Platforms" (2024). What an operator takes is interpolated between sizes that were measured alone.
-What the host does beside them comes from an iteration on fewer samples. A loop over operators does
-hardly more than call them, as their microbenchmarks do: what its pass takes beyond them it takes to
-begin. For those that autograd records or runs it does the same for each, in Python and autograd:
-the time of other passes less the beginning and the operators, over their number. All take longer
-behind operators that move many bytes, which evict what the host runs on from the caches: by as many
-seconds as a small one was measured to, a module where autograd has a part, else one of a loop.
+A rank runs its operators one after another on one thread; ranks meet in collectives. The critical
+path is the slowest rank's operators in each segment between two collectives, and the collectives
+(Lin et al., "Towards Universal Performance Modeling for Machine Learning Training on Multi-GPU
+Platforms", 2024). Operator times are interpolated between sizes that were measured alone.
+
+Host time comes from an iteration of the same model on fewer samples. Beginning a pass takes what a
+loop over operators takes beyond them. Each launch in which autograd has a part takes the rest of
+the other passes' time, divided by the number of such launches. Launches take longer after operators
+that move many bytes, which evict the host's data from the caches: by as many seconds as a small
+operator was measured to, a module where autograd has a part, else an operator of a loop.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -38,26 +39,22 @@ from repro.predict.workload import Array
 from repro.results.store import has_runs, why_not_run
 
 FEWER, JUDGED = "fewer samples", "judged"
+_CALL_COLUMNS = ("case", "rank", "segment", "operator", "autograd", "calls", "traced_s")
 _COMPARED = ("measured_s", "predicted_s")
+_CASE_COLUMNS = ("model", "role", "tables", "plan", "ranks")
 
 
 def calls(results: xr.Dataset) -> pd.DataFrame:
-    """Every call of the traced iterations, with `seconds` of all its calls.
+    """Predict every call of the traced iterations.
 
     Returns
     -------
     DataFrame
-        Rows as `repro.logs.operator_trace.TracedOperator`, by case and rank. `known` is whether a
-        microbenchmark stands for the operator; others and the host have 0 seconds here. `launches`
-        are the host's of what autograd has a part in; `host_s` is what it takes for views, and
-        longer behind many bytes.
+        Rows as `repro.logs.operator_trace.TracedOperator`, by case and rank, with the columns of
+        `with_seconds`.
     """
-    table = sizes_of(results, "call").assign(
-        **{
-            name: results[f"call_{name}"].values
-            for name in ("case", "rank", "segment", "operator", "autograd", "calls", "traced_s")
-        }
-    )
+    columns = {name: results[f"call_{name}"].values for name in _CALL_COLUMNS}
+    table = sizes_of(results, "call").assign(**columns)
     ranks = results["case_ranks"].values[table.case]
     return pd.concat(
         [with_seconds(table[ranks == own], curves(results, own)) for own in np.unique(ranks)]
@@ -65,34 +62,52 @@ def calls(results: xr.Dataset) -> pd.DataFrame:
 
 
 def with_seconds(table: pd.DataFrame, measured: Mapping[str, Curve]) -> pd.DataFrame:
-    """Calls with what microbenchmarks let expect of them; `known` says of which they do. Those of
-    one case and rank are an iteration."""
-    table = _behind(table, measured)
+    """Predict calls from microbenchmarks; those of one case and rank are an iteration.
+
+    Returns
+    -------
+    DataFrame
+        The table with `known`, whether the operator has a microbenchmark; `seconds` of all calls of
+        a row, 0 for others and for the host; `launches` in which autograd has a part; `host_s`, the
+        host's time for views and its longer time after operators that move many bytes.
+    """
+    table = _with_row_reuse(table, measured)
     autograd, calls = table.autograd.to_numpy(), table.calls.to_numpy()
     seconds, host_s = np.zeros(len(table)), np.zeros(len(table))
-    launches = np.where(autograd & (table.operator == HOST), calls, 0.0)
-    launched = [_launch(measured[name]) for name in LAUNCHES]
     for operator, at, sizes in calls_with_curves(table, measured):
         seconds[at] = measured[operator].seconds(in_cache_lines(operator, sizes)) * calls[at]
         if operator not in COLLECTIVES.values():
             moved = moved_bytes(operator, sizes)
-            in_module_s, in_loop_s = (_longer_s(launch, moved) for launch in launched)
+            in_module_s, in_loop_s = (_longer_s(measured[name], moved) for name in LAUNCHES)
             host_s[at] = np.where(autograd[at], in_module_s, in_loop_s) * calls[at]
     if (views := (table.operator == HOST_OF_VIEW).to_numpy()).any():
         host_s[views] = measured[LAUNCHED_VIEW].times_s.squeeze() * calls[views]
-    known = table.operator.isin(list(measured))
-    return table.assign(seconds=seconds, host_s=host_s, launches=launches, known=known)
+    return table.assign(
+        seconds=seconds,
+        host_s=host_s,
+        launches=np.where(autograd & (table.operator == HOST), calls, 0.0),
+        known=table.operator.isin(list(measured)),
+    )
 
 
-def _behind(table: pd.DataFrame, measured: Mapping[str, Curve]) -> pd.DataFrame:
-    """Calls, those that change rows behind what their rank has gone through since it summed up
-    rows of a table of that size, or since its iteration began."""
-    through = pd.Series(0.0, table.index)
+def _longer_s(launch: Curve, moved_bytes: Array) -> Array:
+    """Return how much longer a launch takes after this many bytes; more bytes never take less."""
+    rising = replace(launch, times_s=isotonic_regression(launch.times_s).x)
+    longer_s: Array = rising.seconds(moved_bytes[:, None]) - rising.times_s[0]
+    return longer_s
+
+
+def _with_row_reuse(table: pd.DataFrame, measured: Mapping[str, Curve]) -> pd.DataFrame:
+    """Set the last size of calls that change rows of a table: bytes that the rank used since then.
+
+    They count from its last sum of rows of a table of that size, or from the iteration's begin.
+    """
+    used = pd.Series(0.0, table.index)
     for operator, at, sizes in calls_with_curves(table, measured):
         if operator not in COLLECTIVES.values():
-            through.iloc[at] = last_used_bytes(operator, sizes)
-    through *= table.calls
-    until = through.groupby([table.case, table["rank"]]).cumsum()
+            used.iloc[at] = last_used_bytes(operator, sizes)
+    used *= table.calls
+    until = used.groupby([table.case, table["rank"]]).cumsum()
     own, of = ["case", "rank"], ["width", "rows"]
     bags = table[table.operator == EMBEDDING_BAG].rename(
         columns=dict(zip(SIZES[2:], of, strict=True))
@@ -102,65 +117,45 @@ def _behind(table: pd.DataFrame, measured: Mapping[str, Curve]) -> pd.DataFrame:
     changes = table[changed].rename(columns=dict(zip(SIZES[1:3], of, strict=True)))
     tables = pd.MultiIndex.from_frame(changes[[*own, *of]])
     since = looked_up.reindex(tables, fill_value=0.0).to_numpy()
-    return table.assign(size_3=table.size_3.mask(changed, (until - through)[changed] - since))
-
-
-def _launch(launch: Curve) -> Curve:
-    """What a launch takes behind so many bytes: with more never less."""
-    return replace(launch, times_s=isotonic_regression(launch.times_s).x)
-
-
-def _longer_s(launch: Curve, moved_bytes: Array) -> Array:
-    """What a launch takes longer behind so many bytes than behind none."""
-    longer_s: Array = launch.seconds(moved_bytes[:, None]) - launch.times_s[0]
-    return longer_s
+    return table.assign(size_3=table.size_3.mask(changed, (until - used)[changed] - since))
 
 
 def iterations(results: xr.Dataset) -> pd.DataFrame:
-    """Measured and re-timed iterations.
+    """Predict the judged iterations.
 
     Returns
     -------
     DataFrame
-        A row per case that is judged: `model`, `tables`, `plan`, `ranks`, `measured_s` and its
-        standard error `measured_error_s`, `predicted_s` with its parts `host_s` and
-        `collectives_s`, and `error_pct`; its index is the number of the case.
+        A row per judged case, indexed by its number: `model`, `tables`, `plan`, `ranks`,
+        `measured_s` and its standard error `measured_error_s`, `predicted_s` with its parts
+        `host_s` and `collectives_s`, and `error_pct`.
     """
     every = calls(results)
-    cases = pd.DataFrame(
-        {
-            name: results[f"case_{name}"].values
-            for name in ("model", "role", "tables", "plan", "ranks")
-        }
-    ).assign(
+    cases = pd.DataFrame({name: results[f"case_{name}"].values for name in _CASE_COLUMNS}).assign(
         measured_s=results["iteration_time_s"].values,
         measured_error_s=results["iteration_time_drawn_s"].std("draw").values,
     )
-    hosts: dict[tuple[str, int], _Host] = {}
+    hosts = {}
     for number, case in cases[cases.role != JUDGED].to_dict("index").items():
         passes_s = results["pass_time_s"].isel(case=number).median("iteration").to_series()
         hosts[case["model"], case["ranks"]] = _host(every[every.case == number], passes_s.dropna())
     judged = cases[cases.role == JUDGED].drop(columns="role")
-    own = every[every.case.isin(judged.index)]
-    of_case = judged.apply(lambda one: pd.Series(vars(hosts[one.model, one.ranks])), axis=1)
-    found = judged.join(_paths(own.join(of_case, on="case")))
+    of_case = pd.DataFrame(
+        [hosts[key] for key in zip(judged.model, judged.ranks, strict=True)],
+        judged.index,
+        ["pass_s", "launch_s"],
+    )
+    found = judged.join(_paths(every[every.case.isin(judged.index)].join(of_case, on="case")))
     found["error_pct"] = 100 * (found.predicted_s / found.measured_s - 1)
     return found
 
 
-@dataclass(frozen=True)
-class _Host:
-    """Seconds that the host takes to begin a pass, and for a launch that autograd has a part in."""
+def _host(own: pd.DataFrame, passes_s: pd.Series) -> tuple[float, float]:
+    """Return the host's seconds to begin a pass, and per launch in which autograd has a part.
 
-    pass_s: float
-    launch_s: float
-
-
-def _host(own: pd.DataFrame, passes_s: pd.Series) -> _Host:
-    """Of an iteration, from its passes by rank and segment.
-
-    Where some look nothing up, from these: of few lookups caches hold more than of many. Where
-    autograd has a part in every pass, to begin is in what a launch takes.
+    Both come from one iteration's passes by rank and segment. Passes without lookups are preferred:
+    caches hold more of few lookups than of many. If autograd has a part in every pass, the launches
+    contain the beginning.
     """
     computing = own[~own.operator.isin(COLLECTIVES.values())]
     looking = computing.operator.isin([*LOOKUPS, EMBEDDING_BAG])
@@ -172,38 +167,36 @@ def _host(own: pd.DataFrame, passes_s: pd.Series) -> _Host:
     pass_s = float(left_s[loops].mean()) if loops.any() else 0.0
     launched = passes.launches[~loops].sum()
     launch_s = float((left_s[~loops] - pass_s).sum() / launched) if launched else 0.0
-    return _Host(pass_s, launch_s)
+    return pass_s, launch_s
 
 
 def _paths(own: pd.DataFrame) -> pd.DataFrame:
-    """The critical path of every case's iteration; each call with its case's host."""
+    """Return the critical path of every case's iteration; calls have `pass_s` and `launch_s`."""
     meets = own.operator.isin(COLLECTIVES.values())
     computing = own.assign(host_s=own.host_s + own.launches * own.launch_s)[~meets]
     passes = computing.groupby(["case", "segment", "rank"])
     by_rank = passes[["seconds", "host_s"]].sum()
     by_rank["host_s"] += passes.pass_s.first()
     by_rank["busy_s"] = by_rank.seconds + by_rank.host_s
-    # The slowest rank's of each segment.
     slowest = by_rank.loc[by_rank.groupby(["case", "segment"]).busy_s.idxmax()]
     path = slowest.groupby("case").sum()
-    # All ranks are in it until the one with most to move is done.
+    # A collective ends on all ranks when the one with most to move is done.
     collectives_s = own[meets].groupby(["case", "segment"]).seconds.max().groupby("case").sum()
     path["collectives_s"] = collectives_s.reindex(path.index, fill_value=0.0)
     path["predicted_s"] = path.busy_s + path.collectives_s
     return path[["predicted_s", "host_s", "collectives_s"]]
 
 
-def retimed_trace(
+def replay_trace(
     rows: Sequence[TracedOperator], results: xr.Dataset, ranks: int = 1
 ) -> pd.DataFrame:
-    """A trace's operators, timed again from what was measured of them on another occasion, of
-    collectives among as many ranks.
+    """Predict a trace's operators from microbenchmarks, collectives among this many ranks.
 
     Returns
     -------
     DataFrame
         A row per operator, the longest first: `calls`, `traced_ms` (with the profiler's own time),
-        `predicted_ms`, and whether a microbenchmark stands for it (`known`).
+        `predicted_ms`, and `known`, whether it has a microbenchmark.
     """
     table = pd.DataFrame([vars(row) for row in rows])
     sizes = pd.DataFrame(table.pop("sizes").tolist()).reindex(columns=range(len(SIZES)))
@@ -218,20 +211,20 @@ def retimed_trace(
 
 
 def plans(results: xr.Dataset) -> pd.DataFrame:
-    """Which plan of each set of tables was fastest, and which was predicted to be.
+    """Compare the fastest plan of each set of tables with the one predicted to be fastest.
 
     Returns
     -------
     DataFrame
-        A row for each set of tables and number of ranks: `fastest`, `chosen` by the prediction,
-        whether they are the same (`found`), how much slower the chosen one is (`lost_pct`), and
-        whether it is known to be (`told_apart`): by more than the interval of the difference.
+        A row for each set of tables and number of ranks: `fastest`; `chosen` by the prediction;
+        `found`, whether they are the same; `lost_pct`, how much slower the chosen one is; and
+        `told_apart`, whether it is slower by more than the interval of the difference.
     """
     found, drawn_s = iterations(results), results["iteration_time_drawn_s"]
     rows = []
     for (ranks, tables), own in found[found.plan != ""].groupby(["ranks", "tables"]):
         fastest, chosen = (own.iloc[int(own[name].argmin())] for name in _COMPARED)
-        # Of the same turns, which both had one after the other.
+        # Plans were measured in turns, so draws of the same turns are compared.
         error_s = float((drawn_s.isel(case=chosen.name) - drawn_s.isel(case=fastest.name)).std())
         rows.append(
             {
@@ -248,37 +241,41 @@ def plans(results: xr.Dataset) -> pd.DataFrame:
 
 
 def geometric_mean_pct(errors_pct: pd.Series) -> float:
-    """Of the absolute errors."""
+    """Return the geometric mean of absolute errors."""
     return float(np.exp(np.log(errors_pct.abs()).mean()))
 
 
-def errors_pct(errors: pd.Series) -> dict[str, float]:
-    """Of some errors: geometric_mean_pct and mean_pct of them without their signs, bias_pct and
-    largest_pct."""
-    return {
-        "geometric_mean_pct": geometric_mean_pct(errors),
-        "mean_pct": errors.abs().mean(),
-        "bias_pct": errors.mean(),
-        "largest_pct": errors.abs().max(),
-    }
+def summarize_errors(found: pd.DataFrame, by: Any) -> pd.DataFrame:
+    """Summarize `error_pct` of predicted iterations in groups, as `DataFrame.groupby` takes them.
+
+    Returns
+    -------
+    DataFrame
+        iterations; geometric_mean_pct and mean_pct of absolute errors; bias_pct and largest_pct.
+    """
+    errors = found.groupby(by).error_pct
+    return pd.DataFrame(
+        {
+            "iterations": errors.size(),
+            "geometric_mean_pct": errors.agg(geometric_mean_pct),
+            "mean_pct": errors.agg(lambda own: own.abs().mean()),
+            "bias_pct": errors.mean(),
+            "largest_pct": errors.agg(lambda own: own.abs().max()),
+        }
+    )
 
 
 def errors_by_model(results: xr.Dataset) -> pd.DataFrame:
-    """Errors of re-timed iterations, a row per model, and one of all."""
+    """Summarize errors of predicted iterations, a row per model, and one of all."""
     if not has_runs(results):
         return _not_run(results)
     found = iterations(results)
-    groups = {**dict(list(found.groupby("model"))), "all": found}
-    return pd.DataFrame(
-        {
-            name: {"iterations": len(own), **errors_pct(own.error_pct)}
-            for name, own in groups.items()
-        }
-    ).T.round(1)
+    every = np.full(len(found), "all")
+    return pd.concat([summarize_errors(found, by) for by in ("model", every)]).round(1)
 
 
 def iteration_table(results: xr.Dataset) -> pd.DataFrame:
-    """`iterations` in milliseconds."""
+    """Return `iterations` in milliseconds."""
     if not has_runs(results):
         return _not_run(results)
     found = iterations(results)
@@ -288,26 +285,25 @@ def iteration_table(results: xr.Dataset) -> pd.DataFrame:
 
 
 def plan_table(results: xr.Dataset) -> pd.DataFrame:
-    """`plans` of what was measured."""
+    """Return `plans` of measured iterations."""
     return plans(results).round(1) if has_runs(results) else _not_run(results)
 
 
 def coverage(results: xr.Dataset) -> pd.DataFrame:
-    """What of the judged iterations microbenchmarks stand for.
+    """Count the calls in judged iterations that have a microbenchmark.
 
     Returns
     -------
     DataFrame
-        A row per model: `calls` that microbenchmarks stand for, of which `measured_themselves` have
-        the very sizes that were measured and are not interpolated; the share of the traced time
-        that all of these have (`known_pct`), and the three `others` that have most of the rest.
+        A row per model: `calls` with a microbenchmark; `measured_themselves`, those of measured
+        sizes; `known_pct`, the fraction of the traced time in such calls; `others`, the three
+        longest operators without one.
     """
     if not has_runs(results):
         return _not_run(results)
     sizes = ["operator", *SIZES]
     points = sizes_of(results, "operator").assign(operator=results["operator_name"].values)
-    points = points[sizes].drop_duplicates().assign(same=True)
-    every = calls(results).merge(points, on=sizes, how="left")
+    every = calls(results).merge(points[sizes].drop_duplicates(), "left", sizes, indicator="point")
     every["model"] = results["case_model"].values[every.case]
     of_judged = results["case_role"].values[every.case] == JUDGED
     judged = every[of_judged & ~every.operator.isin(HOSTS)]
@@ -317,7 +313,7 @@ def coverage(results: xr.Dataset) -> pd.DataFrame:
         longest = others.groupby("operator").traced_s.sum().nlargest(3)
         rows[model] = {
             "calls": known.calls.sum(),
-            "measured_themselves": known[known.same.notna()].calls.sum(),
+            "measured_themselves": known[known.point == "both"].calls.sum(),
             "known_pct": round(100 * known.traced_s.sum() / own.traced_s.sum(), 1),
             "others": ", ".join(map(str, longest.index)),
         }

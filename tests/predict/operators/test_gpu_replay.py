@@ -1,23 +1,27 @@
-"""Two clocks against what they must show, and iterations of a GPU that were timed again by them."""
+"""The two timelines of a replay, and GPU iterations that were predicted with them."""
 
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
 
-from repro.predict.operators.two_clocks import (
-    clocks_s,
+from repro.predict.operators.gpu_replay import (
+    fit_launch_s,
     gpu_calls,
     gpu_curves,
     gpu_iteration_errors,
     gpu_iterations,
     gpu_operator_errors,
-    launch_s,
+    timelines_s,
 )
 from repro.results.measured import by_gpu, read_all_kept, read_kept
 
 _CALLS = 50
-_ONES, _NO_WAIT = np.ones(_CALLS), np.zeros(_CALLS, dtype=bool)
+_ONES = np.ones(_CALLS)
+
+
+def calls_of(gpu_s: np.ndarray, waits: np.ndarray | bool = False) -> pd.DataFrame:
+    return pd.DataFrame({"launches": 1.0, "gpu_s": gpu_s, "waits": waits})
 
 
 @pytest.fixture(scope="module")
@@ -26,13 +30,13 @@ def measured() -> xr.Dataset:
 
 
 def test_a_slow_host_is_what_takes_long() -> None:
-    host, gpu = clocks_s(_ONES, 0.3 * _ONES, _NO_WAIT, _ONES)
+    host, gpu = timelines_s(calls_of(0.3 * _ONES), _ONES)
     # All but the last call are done while the host launches the next one.
     assert (host, gpu) == (_CALLS, _CALLS + 0.3)
 
 
 def test_a_slow_gpu_is_what_takes_long() -> None:
-    host, gpu = clocks_s(_ONES, 7 * _ONES, _NO_WAIT, _ONES)
+    host, gpu = timelines_s(calls_of(7 * _ONES), _ONES)
     # It waits for the first launch alone.
     assert (host, gpu) == (_CALLS, 1 + 7 * _CALLS)
 
@@ -40,23 +44,21 @@ def test_a_slow_gpu_is_what_takes_long() -> None:
 def test_a_host_that_waits_for_each_call_takes_both() -> None:
     waits = np.tile([False, True], _CALLS)
     works = np.tile([1.0, 0.0], _CALLS)
-    host, gpu = clocks_s(works, 7 * works, waits, np.ones(2 * _CALLS))
+    host, gpu = timelines_s(calls_of(7 * works, waits), works)
     assert host == gpu == 8 * _CALLS
 
 
 def test_parts_of_an_iteration_may_be_bound_differently() -> None:
     works = np.r_[0.1 * _ONES, 7 * _ONES]
-    host, gpu = clocks_s(
-        np.ones(2 * _CALLS), works, np.zeros(2 * _CALLS, dtype=bool), np.ones(2 * _CALLS)
-    )
+    host, gpu = timelines_s(calls_of(works), 1.0)
     assert host == 2 * _CALLS and gpu == pytest.approx(_CALLS + 1 + 7 * _CALLS)
 
 
 def test_the_hosts_time_is_what_makes_up_the_measured_one() -> None:
-    calls = pd.DataFrame({"launches": 2 * _ONES, "gpu_s": 1e-5 * _ONES, "waits": _NO_WAIT})
-    assert launch_s(calls, 0.02 + 1e-5) == pytest.approx(0.02 / (2 * _CALLS), rel=1e-5)
+    calls = calls_of(1e-5 * _ONES).assign(launches=2.0)
+    assert fit_launch_s(calls, 0.02 + 1e-5) == pytest.approx(0.02 / (2 * _CALLS), rel=1e-5)
     # The GPU alone takes that long.
-    assert launch_s(calls, 1e-5 * _CALLS) == 0.0
+    assert fit_launch_s(calls, 1e-5 * _CALLS) == 0.0
 
 
 def test_an_operator_with_a_size_that_could_not_be_measured_has_no_curve(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.catalog.systems.gpus import gpu
-from repro.predict.step.kernels import Kernels
+from repro.predict.operators.kernels import Kernels
 from repro.predict.workload import Array
 
 _A100 = gpu("a100-sxm-80gb")
