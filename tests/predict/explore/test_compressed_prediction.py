@@ -27,7 +27,7 @@ from repro.predict.explore.studies.compressed_training import (
     predict_compressed,
     sweep_gains,
 )
-from repro.predict.explore.studies.partitioned_step import faster_links
+from repro.predict.explore.studies.partitions import faster_links
 from repro.predict.network.encoding import Encodings
 from repro.predict.step.iteration import predict_phases
 

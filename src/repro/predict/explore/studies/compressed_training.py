@@ -24,7 +24,7 @@ from repro.catalog.systems.clusters import cluster
 from repro.catalog.systems.gpus import Gpu
 from repro.catalog.systems.protocols import protocol
 from repro.predict.calibration.interval import DEVIATIONS, LEVEL, draw_parameters
-from repro.predict.explore.studies.partitioned_step import faster_links
+from repro.predict.explore.studies.partitions import faster_links
 from repro.predict.memory import WIDTHS
 from repro.predict.network.encoding import Encoding, Encodings
 from repro.predict.network.machine import Machine, machine
