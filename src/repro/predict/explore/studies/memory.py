@@ -1,6 +1,6 @@
-"""Memory of a training step by what decides it: beside published figures, and of open models."""
+"""Memory of a training step: compared with published figures, and of open models by choice."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,39 +19,36 @@ from repro.predict.fused.run import Run
 from repro.predict.memory import MIXED, WIDTHS, Memory
 from repro.predict.step.memory import activation_bytes_per_layer, memory
 from repro.predict.tables.fused_training import read_runs, shape_columns
-from repro.predict.workload import RECOMPUTE, Plan, Workload, workload
+from repro.predict.workload import Workload, layout_plan, workload
 
 _GIB = 2**30
 
 
 def published_memory() -> pd.DataFrame:
-    """Figure 1 of Korthikanti et al., 2023, beside what is predicted.
+    """Compare figure 1 of Korthikanti et al., 2023, with predictions.
 
     Returns
     -------
     DataFrame
-        By model, mode and part (states, activations): published and predicted in GiB, error_pct.
-        The figure leaves out embeddings.
+        By model, mode and part (states, activations): published and predicted in GiB without
+        embeddings, error_pct.
     """
-    rows: dict[tuple[str, ...], tuple[float, float]] = {}
-    table = pd.read_csv(PUBLISHED / "korthikanti_fig1_memory.csv")
-    for row in table.to_dict("records"):
-        model, mode = str(row["model"]), str(row["mode"])
-        w = published_workload(model, mode)
+    rows = []
+    for row in pd.read_csv(PUBLISHED / "korthikanti_fig1_memory.csv").itertuples():
+        w = _published_workload(str(row.model), str(row.mode))
         found = memory(w)
-        embeddings = embedding_parameters(w) / w.tensor_parallel
         per_parameter = MIXED.weight + MIXED.gradient + MIXED.master + MIXED.moments
-        states = found.states - per_parameter * embeddings
+        states = found.states - per_parameter * embedding_parameters(w) / w.tensor_parallel
         for part, published, predicted in (
-            ("states", row["params_opt_GiB"], states),
-            ("activations", row["activations_GiB"], found.activations),
+            ("states", row.params_opt_GiB, states),
+            ("activations", row.activations_GiB, found.activations),
         ):
-            rows[model, mode, part] = (published, float(predicted[0]) / _GIB)
-    return _with_errors(rows, ["model", "mode", "part"])
+            rows.append((row.model, row.mode, part, published, predicted[0] / _GIB))
+    return _with_errors(rows, "model", "mode", "part")
 
 
 def published_savings() -> pd.DataFrame:
-    """Figure 7 of Korthikanti et al., 2023, beside what is predicted.
+    """Compare figure 7 of Korthikanti et al., 2023, with predictions.
 
     Returns
     -------
@@ -59,73 +56,65 @@ def published_savings() -> pd.DataFrame:
         By model and mode: published and predicted activations of a layer in percent of those with
         nothing saved, error_pct.
     """
-    rows: dict[tuple[str, ...], tuple[float, float]] = {}
-    table = pd.read_csv(PUBLISHED / "korthikanti_fig7_actmem_pct.csv")
-    for row in table.to_dict("records"):
-        model, mode = str(row["model"]), str(row["mode"])
+    rows = []
+    for row in pd.read_csv(PUBLISHED / "korthikanti_fig7_actmem_pct.csv").itertuples():
         saved, whole = (
-            activation_bytes_per_layer(published_workload(model, one)) for one in (mode, "none")
+            activation_bytes_per_layer(_published_workload(str(row.model), mode))[0]
+            for mode in (str(row.mode), "none")
         )
-        rows[model, mode] = (row["pct_of_baseline"], float(100 * saved[0] / whole[0]))
-    return _with_errors(rows, ["model", "mode"])
+        rows.append((row.model, row.mode, row.pct_of_baseline, 100 * saved / whole))
+    return _with_errors(rows, "model", "mode")
 
 
-def published_workload(model: str, mode: str) -> Workload:
-    """One of the models in one of the modes of `params/memory.yaml`.
-
-    Raises
-    ------
-    ReproError
-        A name is unknown.
-    """
+def _published_workload(model: str, mode: str) -> Workload:
+    """Return one of the models in one of the modes of `params/memory.yaml`."""
     known = read_published_memory()
     chosen, saving = choose("model", model, known.models), choose("mode", mode, known.modes)
-    layout = read_plan(chosen.plan)
-    plan = Plan(
-        global_batch_size=layout.micro_batch_size * layout.micro_batches,
-        micro_batch_size=layout.micro_batch_size,
-        tensor_parallel=layout.tensor_parallel,
-        pipeline_parallel=layout.pipeline_parallel,
-        virtual_stages=layout.virtual_stages,
-        recompute=saving.recompute,
-        sequence_parallel=saving.sequence_parallel,
-    )
-    return workload("gpt", chosen.shape, plan).flat()[0]
+    layout = replace(read_plan(chosen.plan), sequence_parallel=saving.sequence_parallel)
+    return workload("gpt", chosen.shape, layout_plan(layout, saving.recompute)).flat()[0]
+
+
+def _with_errors(rows: Sequence[tuple[object, ...]], *names: str) -> pd.DataFrame:
+    table = pd.DataFrame(rows, columns=[*names, "published", "predicted"]).set_index([*names])
+    return table.assign(error_pct=100 * (table.predicted / table.published - 1))
 
 
 def memory_by_policy(model: str, plan: str) -> pd.DataFrame:
-    """Memory of the first stage by what is recomputed and what replicas share.
+    """Predict memory of the first stage by recomputation and ZeRO stage.
+
+    Attention is fused, so that recomputing its core alone saves nothing.
 
     Parameters
     ----------
     model
-        Of `params/open_models.yaml`.
+        Name in `params/open_models.yaml`.
     plan
-        As `repro.catalog.parallel.layouts.read_plan` takes it; its `zero` is left out.
+        Plan of `repro.catalog.parallel.layouts.read_plan`; its `zero` is ignored here.
 
     Returns
     -------
     DataFrame
-        Parts in GB, by policy. Where attention is fused, recomputing its core saves nothing.
+        Parts in GB, one row per policy.
 
     Raises
     ------
     ReproError
-        A name is unknown, or the model cannot be split so.
+        A name is unknown, or the plan does not divide the model.
     """
-    run = {mode: open_run(model, plan, mode) for mode in ("none", "full")}
+    runs = {mode: _open_run(model, read_plan(plan), mode) for mode in ("none", "full")}
     return _parts(
         {
-            f"recompute {mode}, ZeRO-{level}": fused.memory(one, zero=level)
-            for mode, one in run.items()
+            f"recompute {mode}, ZeRO-{level}": fused.memory(run, zero=level)
+            for mode, run in runs.items()
             for level in range(4)
         }
     )
 
 
-def memory_by_stage(model: str, plan: str, recompute: str = "none") -> pd.DataFrame:
-    """Memory of each stage, as `memory_by_policy` with the plan's `zero`."""
-    run, layout = open_run(model, plan, recompute), read_plan(plan)
+def memory_by_stage(model: str, plan: str) -> pd.DataFrame:
+    """Predict memory of each pipeline stage; otherwise as `memory_by_policy`."""
+    layout = read_plan(plan)
+    run = _open_run(model, layout)
     return _parts(
         {
             f"stage {stage}": fused.memory(run, stage, zero=layout.zero)
@@ -134,49 +123,46 @@ def memory_by_stage(model: str, plan: str, recompute: str = "none") -> pd.DataFr
     )
 
 
-def memory_by_width(model: str, plan: str, recompute: str = "none") -> pd.DataFrame:
-    """Memory of the first stage by precision: of linear layers, and of what Adam keeps."""
+def memory_by_width(model: str, plan: str) -> pd.DataFrame:
+    """Predict memory of the first stage by precision of linear layers and of Adam's states."""
     layout = read_plan(plan)
+    runs = {name: _open_run(model, layout, precision=name) for name in ("bf16", "fp8")}
     of_layers = {
-        f"linear layers in {name}": fused.memory(
-            open_run(model, plan, recompute, name), zero=layout.zero
-        )
-        for name in ("bf16", "fp8")
+        f"linear layers in {name}": fused.memory(run, zero=layout.zero)
+        for name, run in runs.items()
     }
-    run = open_run(model, plan, recompute)
     of_states = {
-        name: fused.memory(run, zero=layout.zero, widths=widths)
+        name: fused.memory(runs["bf16"], zero=layout.zero, widths=widths)
         for name, widths in WIDTHS.items()
         if widths != MIXED
     }
     return _parts(of_layers | of_states)
 
 
-def memory_by_context(model: str, plan: str, recompute: str = "none") -> pd.DataFrame:
-    """Memory of the first stage with sequences up to 16 times as long, split among as many
-    context-parallel ranks and not split."""
+def memory_by_context(model: str, plan: str, recompute: str) -> pd.DataFrame:
+    """Predict memory of the first stage with sequences 1, 4 and 16 times as long.
+
+    Longer sequences are split among as many context-parallel ranks, or not split.
+    """
     layout = read_plan(plan)
-    found = {}
+    run, found = _open_run(model, layout, recompute), {}
     for times in (1, 4, 16):
         for ranks in dict.fromkeys((1, times)):
-            run = open_run(model, plan, recompute)
             longer = replace(run, seq=run.seq * times, cp=run.cp * ranks)
             split = f", {ranks} ranks" if ranks > 1 else ""
             found[f"{longer.seq[0]:.0f} tokens{split}"] = fused.memory(longer, zero=layout.zero)
     return _parts(found)
 
 
-def open_run(model: str, plan: str, recompute: str = "none", precision: str = "bf16") -> Run:
-    """One open model, split so.
-
-    Raises
-    ------
-    ReproError
-        A name is unknown, or the model cannot be split so.
-    """
-    shape, layout = open_model(model).shape, read_plan(plan)
-    choose("recompute", recompute, dict.fromkeys(RECOMPUTE))
-    _check(shape.layers, shape.heads, layout)
+def _open_run(model: str, layout: Layout, recompute: str = "none", precision: str = "bf16") -> Run:
+    """Return a run of one open model; a `ReproError` if the layout does not divide it."""
+    shape, chunks = open_model(model).shape, layout.pipeline_parallel * layout.virtual_stages
+    # The two ends may count as layers.
+    if shape.layers % chunks and (shape.layers + 2) % chunks:
+        layers = f"{shape.layers} layers, or {shape.layers + 2}"
+        raise ReproError(f"pp x vpp is {chunks}; {layers}, do not divide")
+    if shape.heads % layout.tensor_parallel:
+        raise ReproError(f"tp is {layout.tensor_parallel}; {shape.heads} heads do not divide")
     row = {
         "gpu": gpu("h100-sxm-80gb").label,
         "gpus": layout.ranks,
@@ -193,28 +179,11 @@ def open_run(model: str, plan: str, recompute: str = "none", precision: str = "b
     return read_runs(pd.DataFrame([row]))
 
 
-def _check(layers: int, heads: int, layout: Layout) -> None:
-    chunks = layout.pipeline_parallel * layout.virtual_stages
-    # The two ends may count as layers.
-    if layers % chunks and (layers + 2) % chunks:
-        raise ReproError(f"pp x vpp is {chunks}; {layers} layers, or {layers + 2}, do not divide")
-    if heads % layout.tensor_parallel:
-        raise ReproError(f"tp is {layout.tensor_parallel}; {heads} heads do not divide")
-
-
 def _parts(found: Mapping[str, Memory]) -> pd.DataFrame:
-    """Parts in GB, the framework's own among them."""
+    """Return parts in GB, with the framework's own."""
     rows = {
         name: {part: float(np.ravel(size)[0]) / 1e9 for part, size in vars(one).items()}
         for name, one in found.items()
     }
     table = pd.DataFrame.from_dict(rows, orient="index")
     return table.assign(framework=fused.FRAMEWORK_BYTES / 1e9)
-
-
-def _with_errors(
-    rows: Mapping[tuple[str, ...], tuple[float, float]], names: list[str]
-) -> pd.DataFrame:
-    index = pd.MultiIndex.from_tuples(list(rows), names=names)
-    table = pd.DataFrame(list(rows.values()), index=index, columns=["published", "predicted"])
-    return table.assign(error_pct=100 * (table.predicted / table.published - 1))
