@@ -133,7 +133,7 @@ def _similarity(study: PartitionStudy) -> Similarity:
     emulated = study.testbed
     kind = model(emulated.model)
     full = partitioned_training()
-    seconds = float((full.alone.forward_compute + full.backward_s)[0])
+    seconds = float((full.compute_s.forward_compute + full.backward_s)[0])
     known = read_computing(experiment(emulated.experiment).cluster, emulated.model, False)
     testbed = kind.testbed_size(False)
     return Similarity(

@@ -6,8 +6,11 @@ while the layer before it computes, and its gradients are summed while the next 
 Collectives of a rank run one after another.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -37,7 +40,7 @@ from repro.predict.parameters import Parameters, calibration
 from repro.predict.step.iteration import Phases, optimizer_s, predict_phases
 from repro.predict.step.kernels import Kernels
 from repro.predict.step.memory import FRAMEWORK_BYTES, memory
-from repro.predict.workload import Array, Plan, workload
+from repro.predict.workload import Array, Plan, Workload, workload
 
 _WIDTHS = (FULL_ELEMENT_BYTES, FULL_ELEMENT_BYTES)
 # Memory that a quantised element moves: 16 bits read and 8 or 4 written, or the reverse.
@@ -69,28 +72,48 @@ class PartitionedStep:
 
 @dataclass(frozen=True)
 class PartitionedTraining:
-    """A GPT in a setting on a cluster, whose parameters may be columns of draws.
-
-    `alone` and `activations_bytes` are those of one micro batch on one GPU.
-    """
+    """A GPT in a setting on a cluster, whose parameters may be columns of draws."""
 
     entry: Cluster
-    shape: Shape
+    gpt: Shape
     setting: Setting
     where: Machine
     parameters: Parameters
-    alone: Phases
-    activations_bytes: float
+
+    @cached_property
+    def shape(self) -> Shape:
+        """Shape of the model with the setting's sequence length."""
+        return self.gpt.model_copy(update={"sequence_length": self.setting.sequence_length})
+
+    @cached_property
+    def _alone(self) -> Workload:
+        """One micro batch on one GPU."""
+        size = self.setting.micro_batch_size
+        plan = Plan(size, size, recompute=self.setting.recompute)
+        return workload("gpt", self.shape, plan).flat()[0]
+
+    @cached_property
+    def compute_s(self) -> Phases:
+        """Seconds of one micro batch on one GPU."""
+        return predict_phases(self._alone, self.where, self.parameters)
 
     @property
     def backward_s(self) -> Array:
         """Seconds of a micro batch's backward pass, with what it recomputes."""
-        return self.alone.backward_compute + self.alone.recompute
+        return self.compute_s.backward_compute + self.compute_s.recompute
 
     @property
     def flops(self) -> float:
         """Model FLOPs of a micro batch."""
         return float(training_flops("gpt", self.shape, self.setting.micro_batch_size))
+
+    def changed(self, setting: Mapping[str, Any], link_ratio: float) -> "PartitionedTraining":
+        """Return this training with other fields of the setting and other rates between nodes."""
+        return replace(
+            self,
+            setting=self.setting.model_copy(update=setting),
+            where=faster_links(self.where, link_ratio),
+        )
 
     def step(self, scheme: Scheme, gpus: int) -> PartitionedStep | None:
         """Predict an iteration; None if groups do not divide the GPUs or memory is not enough."""
@@ -103,7 +126,7 @@ class PartitionedTraining:
         units, m = gpt_units(self.shape), self.setting.micro_batches
         layer, around = (self._wire_s(partition, unit) for unit in units)
         wire = {part: self.shape.layers * layer[part] + around[part] for part in layer}
-        busy = m * (self.alone.forward_compute + self.backward_s + self.alone.other)
+        busy = m * (self.compute_s.forward_compute + self.backward_s + self.compute_s.other)
         stepped = sum(unit.count * shard_sizes(partition, unit).optimizer for unit in units)
         kernels, one = Kernels(self.where.gpu, self.parameters), np.ones(1)
         return PartitionedStep(
@@ -135,29 +158,29 @@ class PartitionedTraining:
         return {
             **{name: float(size) for name, size in states.items()},
             "gathered": FULL_ELEMENT_BYTES * whole,
-            "activations": self.activations_bytes,
+            "activations": float(memory(self._alone).activations[0]),
             "framework": FRAMEWORK_BYTES,
         }
 
     def _exposed_s(self, layer: dict[str, Array], around: dict[str, Array]) -> Array:
         """Return seconds of an iteration in which a rank waits for collectives."""
         count, m = self.shape.layers, self.setting.micro_batches
+        forward_s, backward_s = self.compute_s.forward_compute, self.backward_s
 
-        def waited(*parts: str, compute: Array | float = 0.0) -> Array:
-            """Add up waits: one layer's collectives and those around the layers are not covered."""
+        def waited_s(compute_s: Array | float, *parts: str) -> Array:
+            """Add up waits: compute does not cover one layer and what is around the layers."""
             of_layer, of_around = (sum(unit[part] for part in parts) for unit in (layer, around))
-            hidden = np.maximum(of_layer - compute / count, 0.0)
-            return np.asarray(of_around + of_layer + (count - 1) * hidden)
+            uncovered = np.maximum(of_layer - compute_s / count, 0.0)
+            return np.asarray(of_around + of_layer + (count - 1) * uncovered)
 
-        forward, backward = {"compute": self.alone.forward_compute}, {"compute": self.backward_s}
-        once = waited("synchronise", "update")
+        once = waited_s(0.0, "synchronise", "update")
         if self.setting.overlap == "none":
-            return m * waited("forward", "backward", "reduce") + once
-        usual = waited("forward", **forward) + waited("backward", "reduce", **backward)
+            return m * waited_s(0.0, "forward", "backward", "reduce") + once
+        usual = waited_s(forward_s, "forward") + waited_s(backward_s, "backward", "reduce")
         if self.setting.overlap == "passes":
             return m * usual + once
-        first = waited("forward", "update", **forward)
-        last = waited("backward", "reduce", "synchronise", **backward)
+        first = waited_s(forward_s, "forward", "update")
+        last = waited_s(backward_s, "backward", "reduce", "synchronise")
         return (m - 1) * usual + first + last
 
     def _wire_s(self, partition: Partition, unit: Unit) -> dict[str, Array]:
@@ -180,13 +203,9 @@ class PartitionedTraining:
 
 
 def partitioned_training(
-    parameters: Parameters | None = None,
-    *,
-    on: str | None = None,
-    model: str | None = None,
-    setting: Setting | None = None,
+    parameters: Parameters | None = None, *, on: str | None = None, model: str | None = None
 ) -> PartitionedTraining:
-    """Return the study's model on its cluster in its base setting, or others.
+    """Return the study's model on its cluster, or others, in the base setting.
 
     Parameters
     ----------
@@ -196,20 +215,8 @@ def partitioned_training(
     study = read_partition_study()
     entry = cluster(on or study.predicted.cluster)
     known = parameters or calibration(entry.calibration).parameters
-    chosen = setting or study.predicted.base
-    shape = study.models[model or study.predicted.model].shape
-    shape = shape.model_copy(update={"sequence_length": chosen.sequence_length})
-    where, size = machine(entry, known), chosen.micro_batch_size
-    alone = workload("gpt", shape, Plan(size, size, recompute=chosen.recompute)).flat()[0]
-    return PartitionedTraining(
-        entry,
-        shape,
-        chosen,
-        where,
-        known,
-        predict_phases(alone, where, known),
-        float(memory(alone).activations[0]),
-    )
+    gpt = study.models[model or study.predicted.model].shape
+    return PartitionedTraining(entry, gpt, study.predicted.base, machine(entry, known), known)
 
 
 def faster_links(machine: Machine, times: float) -> Machine:
@@ -294,24 +301,21 @@ def sweep_gain(gpus: int, better: str, than: str) -> pd.DataFrame:
     DataFrame
         The fields of `Setting`, `link_ratio`, and `gain`; NaN where either does not fit.
     """
-    study = read_partition_study()
-    axes, rows = study.predicted, []
+    study, known = read_partition_study(), partitioned_training()
     schemes = study.scheme(better), study.scheme(than)
-    for size, length, recompute in product(
-        axes.micro_batch_sizes, axes.sequence_lengths, axes.recomputes
-    ):
-        changed = {"micro_batch_size": size, "sequence_length": length, "recompute": recompute}
-        # A GPU's compute of a micro batch depends on nothing else.
-        known = partitioned_training(setting=axes.base.model_copy(update=changed))
-        for count, overlap, ratio in product(axes.micro_batches, axes.overlaps, axes.link_ratios):
-            rest = {"micro_batches": count, "overlap": overlap}
-            one = replace(
-                known,
-                setting=known.setting.model_copy(update=rest),
-                where=faster_links(known.where, ratio),
-            )
-            ours, theirs = (float(one.tflops(scheme, gpus)[0]) for scheme in schemes)
-            rows.append({**changed, **rest, "link_ratio": ratio, "gain": ours / theirs})
+    axes = {
+        "micro_batch_size": study.predicted.micro_batch_sizes,
+        "sequence_length": study.predicted.sequence_lengths,
+        "recompute": study.predicted.recomputes,
+        "micro_batches": study.predicted.micro_batches,
+        "overlap": study.predicted.overlaps,
+    }
+    rows = []
+    for values, ratio in product(product(*axes.values()), study.predicted.link_ratios):
+        changed = dict(zip(axes, values, strict=True))
+        one = known.changed(changed, ratio)
+        ours, theirs = (float(one.tflops(scheme, gpus)[0]) for scheme in schemes)
+        rows.append({**changed, "link_ratio": ratio, "gain": ours / theirs})
     return pd.DataFrame(rows)
 
 
@@ -326,12 +330,10 @@ def map_of_schemes() -> pd.DataFrame:
     """
     study = read_partition_study()
     axes, rows = study.predicted, []
-    cases = product(axes.domains.items(), axes.map_models, axes.map_micro_batches)
-    for (domain, numbers), model, count in cases:
-        setting = axes.base.model_copy(update={"micro_batches": count})
-        usual = partitioned_training(on=domain, model=model, setting=setting)
-        for gpus, ratio in product(numbers, axes.link_ratios):
-            one = replace(usual, where=faster_links(usual.where, ratio))
+    for (domain, numbers), model in product(axes.domains.items(), axes.map_models):
+        known = partitioned_training(on=domain, model=model)
+        for count, gpus, ratio in product(axes.map_micro_batches, numbers, axes.link_ratios):
+            one = known.changed({"micro_batches": count}, ratio)
             found = {name: float(one.tflops(s, gpus)[0]) for name, s in study.schemes.items()}
             ranked = sorted((-value, name) for name, value in found.items() if value == value)
             best, second = (*ranked, (np.nan, _NO_SCHEME), (np.nan, _NO_SCHEME))[:2]
