@@ -47,10 +47,10 @@ def predict_experiment(selection: Selection) -> xr.Dataset:
     Dataset
         The variables of `repro.results.schema` that metrics are computed from, with the dimensions
         (source, model, protocol, gpus), one named as what the experiment sweeps, and one iteration.
-        Data parallelism has one rank and one node, which stand for all; pipelines have all ranks,
+        Data parallelism has one rank and one node, which represent all; pipelines have all ranks,
         and Megatron's timers of messages. `time_scale` is 1: times and rates are full-scale ones.
-        NaN: ranks and nodes that a run does not have, and configurations that do not divide or,
-        where an experiment goes on until memory is full, do not fit.
+        NaN marks ranks and nodes that a run does not have, and configurations that do not divide
+        or, if an experiment continues until memory is full, do not fit.
 
     Raises
     ------
@@ -116,16 +116,15 @@ def _dataset(
     selection: Selection, machines: Mapping[str, Machine], parameters: Parameters
 ) -> xr.Dataset:
     """Fill every quantity of every configuration into one array each."""
-    chosen = selection.experiment
-    where, labels = _labels(selection, list(machines))
+    chosen, labels = selection.experiment, _labels(selection, list(machines))
+    where = ("model", "protocol", "gpus", chosen.sweep or "swept")
     sizes = {"rank": 1, "node": 1, "swept": 1, **{dim: len(of) for dim, of in labels.items()}}
     sizes["resample"] = max(np.size(value) for _, value in parameters)
     known = _QUANTITIES | (_PIPELINE_QUANTITIES if chosen.pipeline else {})
-    result = xr.Dataset(coords=labels).assign(time_scale=1.0)
-    for name, (axes, long_name, units) in known.items():
-        dims = (*where, *axes)
-        values = np.full([sizes[dim] for dim in dims], np.nan)
-        result[name] = dims, values, {"long_name": long_name, "units": units}
+    arrays = {
+        name: np.full([sizes[dim] for dim in (*where, *axes)], np.nan)
+        for name, (axes, _, _) in known.items()
+    }
     for (i, name), (j, one) in product(enumerate(selection.models), enumerate(machines.values())):
         plans = _plans(selection, name)
         predicted = predict_plans(
@@ -133,39 +132,38 @@ def _dataset(
         )
         for (k, value), found in zip(plans, predicted, strict=True):
             for variable, values in found.items():
-                axes = known[variable][0]
-                part = result[variable].values[i, j, k, value]
+                axes, part = known[variable][0], arrays[variable][i, j, k, value]
                 # Runs on fewer GPUs than the largest have fewer ranks and nodes.
                 part = part[: len(values)] if axes[0] in ("rank", "node") else part
                 part[...] = values if values.ndim == len(axes) else values[..., None]
-    once = result[["memory_bytes", "time_scale"]]
-    return (
-        result.drop_vars(list(once))
-        .expand_dims("iteration")
-        .assign(once.data_vars)
-        .transpose(*where, "iteration", ...)
+    result = xr.Dataset(
+        {
+            name: ((*where, *axes), arrays[name], {"long_name": long_name, "units": units})
+            for name, (axes, long_name, units) in known.items()
+        },
+        coords=labels,
     )
+    iterations = result.drop_vars("memory_bytes").expand_dims("iteration")
+    result = iterations.assign(memory_bytes=result["memory_bytes"], time_scale=1.0)
+    return result.transpose(*where, "iteration", ...)
 
 
-def _labels(
-    selection: Selection, protocols: Sequence[str]
-) -> tuple[tuple[str, ...], dict[str, list[object]]]:
-    """Return the dimensions of a configuration, and the labels of all dimensions that have some."""
+def _labels(selection: Selection, protocols: Sequence[str]) -> dict[str, list[object]]:
+    """Return the labels of all dimensions that have some."""
     chosen = selection.experiment
     labels: dict[str, Sequence[object]] = {
         "model": selection.models,
         "protocol": protocols,
         "gpus": selection.gpus,
+        "phase": PHASES,
     }
     if chosen.sweep:
         labels[chosen.sweep] = selection.profile.values
-    labels["phase"] = PHASES
     if chosen.pipeline:
         ranks = max(selection.gpus)
         nodes = -(-ranks // cluster(chosen.cluster).topology.gpus_per_node)
         labels |= {"timer": P2P_TIMERS, "rank": range(ranks), "node": range(nodes)}
-    where = ("model", "protocol", "gpus", chosen.sweep or "swept")
-    return where, {dim: list(values) for dim, values in labels.items()}
+    return {dim: list(values) for dim, values in labels.items()}
 
 
 def _plans(selection: Selection, model: str) -> dict[tuple[int, int], Plan]:
