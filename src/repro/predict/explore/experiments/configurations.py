@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields
 from itertools import permutations
 
 import numpy as np
-import pandas as pd
 
 from repro.catalog.models.expert_volumes import all_to_all_bytes, held_parameters
 from repro.catalog.models.open_models import OpenModel
@@ -21,13 +20,14 @@ from repro.catalog.models.volumes import FULL_ELEMENT_BYTES, ring_all_reduce_byt
 from repro.catalog.phases import PHASES
 from repro.catalog.systems.clusters import Cluster
 from repro.catalog.systems.gpus import Gpu
+from repro.catalog.systems.software_stacks import read_stacks
 from repro.errors import ReproError
 from repro.predict.calibration.interval import half_width
 from repro.predict.fused import memory as fused_memory
 from repro.predict.fused import parameters as fused_parameters
 from repro.predict.fused.iteration import adam_s, compute_passes_s
 from repro.predict.fused.iteration import held_parameters as held_by_gpu
-from repro.predict.fused.run import Run
+from repro.predict.fused.run import Run, decoder_runs
 from repro.predict.memory import WIDTHS
 from repro.predict.network.collectives import message_s, topology_s
 from repro.predict.network.machine import Machine, machine
@@ -37,7 +37,6 @@ from repro.predict.step.iteration import predict_phases
 from repro.predict.step.memory import FRAMEWORK_BYTES
 from repro.predict.step.pipeline_iteration import predict_pipeline
 from repro.predict.step.quantities import MEMORY, quantities
-from repro.predict.tables.fused_training import read_runs, shape_columns
 from repro.predict.workload import Array, Plan, workload
 
 # All-to-alls per layer and pass: tokens to their experts and back.
@@ -263,13 +262,21 @@ def _open_messages(
 def _run(
     entry: OpenModel, device: Gpu, gpus: int, micro_batch_size: int, micro_batches: int
 ) -> Run:
-    row = {
-        "gpu": device.label,
-        "gpus": gpus,
-        "ep": expert_ranks(entry, gpus),
-        "micro_batch": micro_batch_size,
-        "global_batch": micro_batch_size * micro_batches * gpus,
-        "overlap": "none",
-        **shape_columns(entry.shape),
-    }
-    return read_runs(pd.DataFrame([row]))
+    return decoder_runs(
+        entry.shape,
+        device,
+        next(iter(read_stacks())),
+        imbalance=[1],
+        tp=1,
+        pp=1,
+        cp=1,
+        ep=expert_ranks(entry, gpus),
+        dp=gpus,
+        vpp=1,
+        zero_bubble=0,
+        sharded=0,
+        micro_batch=micro_batch_size,
+        micro_batches=micro_batches,
+        recompute=0,
+        precision=0,
+    )

@@ -1,10 +1,12 @@
 """Memory of a training step: compared with published figures, and of open models by choice."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from repro.catalog.models.open_models import open_model
 from repro.catalog.models.volumes import embedding_parameters
@@ -12,14 +14,14 @@ from repro.catalog.parallel.layouts import Layout, read_plan
 from repro.catalog.reading import choose
 from repro.catalog.studies.published_memory import read_published_memory
 from repro.catalog.systems.gpus import gpu
+from repro.catalog.systems.software_stacks import read_stacks
 from repro.errors import ReproError
 from repro.paths import PUBLISHED
 from repro.predict.fused import memory as fused
-from repro.predict.fused.run import Run
+from repro.predict.fused.run import PRECISIONS, Run, decoder_runs
 from repro.predict.memory import MIXED, WIDTHS, Memory
 from repro.predict.step.memory import activation_bytes_per_layer, memory
-from repro.predict.tables.fused_training import read_runs, shape_columns
-from repro.predict.workload import Workload, layout_plan, workload
+from repro.predict.workload import Workload, layout_plan, recompute_codes, workload
 
 _GIB = 2**30
 
@@ -101,42 +103,35 @@ def memory_by_policy(model: str, plan: str) -> pd.DataFrame:
     ReproError
         A name is unknown, or the plan does not divide the model.
     """
-    runs = {mode: _open_run(model, read_plan(plan), mode) for mode in ("none", "full")}
-    return _parts(
-        {
-            f"recompute {mode}, ZeRO-{level}": fused.memory(run, zero=level)
-            for mode, run in runs.items()
-            for level in range(4)
-        }
-    )
+    policies = list(product(("none", "full"), range(4)))
+    recompute, zero = zip(*policies, strict=True)
+    run = _open_run(model, read_plan(plan), recompute)
+    labels = [f"recompute {mode}, ZeRO-{level}" for mode, level in policies]
+    return _parts(labels, fused.memory(run, zero=np.array(zero)))
 
 
 def memory_by_stage(model: str, plan: str) -> pd.DataFrame:
     """Predict memory of each pipeline stage; otherwise as `memory_by_policy`."""
     layout = read_plan(plan)
-    run = _open_run(model, layout)
-    return _parts(
-        {
-            f"stage {stage}": fused.memory(run, stage, zero=layout.zero)
-            for stage in range(layout.pipeline_parallel)
-        }
-    )
+    stages = np.arange(layout.pipeline_parallel)
+    found = fused.memory(_open_run(model, layout), stages, zero=layout.zero)
+    return _parts([f"stage {stage}" for stage in stages], found)
 
 
 def memory_by_width(model: str, plan: str) -> pd.DataFrame:
     """Predict memory of the first stage by precision of linear layers and of Adam's states."""
     layout = read_plan(plan)
-    runs = {name: _open_run(model, layout, precision=name) for name in ("bf16", "fp8")}
-    of_layers = {
-        f"linear layers in {name}": fused.memory(run, zero=layout.zero)
-        for name, run in runs.items()
-    }
-    of_states = {
-        name: fused.memory(runs["bf16"], zero=layout.zero, widths=widths)
+    names = ("bf16", "fp8")
+    by_layers = _open_run(model, layout, precision=[PRECISIONS.index(name) for name in names])
+    labels = [f"linear layers in {name}" for name in names]
+    tables = [_parts(labels, fused.memory(by_layers, zero=layout.zero))]
+    run = _open_run(model, layout)
+    tables += [
+        _parts([name], fused.memory(run, zero=layout.zero, widths=widths))
         for name, widths in WIDTHS.items()
         if widths != MIXED
-    }
-    return _parts(of_layers | of_states)
+    ]
+    return pd.concat(tables)
 
 
 def memory_by_context(model: str, plan: str, recompute: str) -> pd.DataFrame:
@@ -145,17 +140,20 @@ def memory_by_context(model: str, plan: str, recompute: str) -> pd.DataFrame:
     Longer sequences are split among as many context-parallel ranks, or not split.
     """
     layout = read_plan(plan)
-    run, found = _open_run(model, layout, recompute), {}
-    for times in (1, 4, 16):
-        for ranks in dict.fromkeys((1, times)):
-            longer = replace(run, seq=run.seq * times, cp=run.cp * ranks)
-            split = f", {ranks} ranks" if ranks > 1 else ""
-            found[f"{longer.seq[0]:.0f} tokens{split}"] = fused.memory(longer, zero=layout.zero)
-    return _parts(found)
+    run = _open_run(model, layout, recompute)
+    times, ranks = np.array([(1, 1), (4, 1), (4, 4), (16, 1), (16, 16)]).T
+    longer = replace(run, seq=run.seq * times, cp=run.cp * ranks)
+    labels = [
+        f"{tokens:.0f} tokens" + (f", {count} ranks" if count > 1 else "")
+        for tokens, count in zip(longer.seq, ranks, strict=True)
+    ]
+    return _parts(labels, fused.memory(longer, zero=layout.zero))
 
 
-def _open_run(model: str, layout: Layout, recompute: str = "none", precision: str = "bf16") -> Run:
-    """Return a run of one open model; a `ReproError` if the layout does not divide it."""
+def _open_run(
+    model: str, layout: Layout, recompute: ArrayLike = "none", precision: ArrayLike = 0
+) -> Run:
+    """Return runs of one open model; a `ReproError` if the layout does not divide it."""
     shape, chunks = open_model(model).shape, layout.pipeline_parallel * layout.virtual_stages
     # The two ends may count as layers.
     if shape.layers % chunks and (shape.layers + 2) % chunks:
@@ -163,27 +161,27 @@ def _open_run(model: str, layout: Layout, recompute: str = "none", precision: st
         raise ReproError(f"pp x vpp is {chunks}; {layers}, do not divide")
     if shape.heads % layout.tensor_parallel:
         raise ReproError(f"tp is {layout.tensor_parallel}; {shape.heads} heads do not divide")
-    row = {
-        "gpu": gpu("h100-sxm-80gb").label,
-        "gpus": layout.ranks,
-        "tp": layout.tensor_parallel,
-        "pp": layout.pipeline_parallel,
-        "cp": layout.context_parallel,
-        "vpp": layout.virtual_stages,
-        "micro_batch": layout.micro_batch_size,
-        "global_batch": layout.micro_batch_size * layout.micro_batches * layout.data_parallel,
-        "recompute": recompute,
-        "dtype": precision,
-        **shape_columns(shape),
-    }
-    return read_runs(pd.DataFrame([row]))
+    return decoder_runs(
+        shape,
+        gpu("h100-sxm-80gb"),
+        next(iter(read_stacks())),
+        imbalance=1,
+        tp=layout.tensor_parallel,
+        pp=layout.pipeline_parallel,
+        cp=layout.context_parallel,
+        ep=1,
+        dp=layout.data_parallel,
+        vpp=layout.virtual_stages,
+        zero_bubble=0,
+        sharded=0,
+        micro_batch=layout.micro_batch_size,
+        micro_batches=layout.micro_batches,
+        recompute=recompute_codes(recompute),
+        precision=precision,
+    )
 
 
-def _parts(found: Mapping[str, Memory]) -> pd.DataFrame:
-    """Return parts in GB, with the framework's own."""
-    rows = {
-        name: {part: float(np.ravel(size)[0]) / 1e9 for part, size in vars(one).items()}
-        for name, one in found.items()
-    }
-    table = pd.DataFrame.from_dict(rows, orient="index")
-    return table.assign(framework=fused.FRAMEWORK_BYTES / 1e9)
+def _parts(labels: list[str], found: Memory) -> pd.DataFrame:
+    """Return parts in GB, with the framework's own, a row per label."""
+    parts = {name: np.broadcast_to(size, len(labels)) / 1e9 for name, size in vars(found).items()}
+    return pd.DataFrame(parts, index=labels).assign(framework=fused.FRAMEWORK_BYTES / 1e9)
