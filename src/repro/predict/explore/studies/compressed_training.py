@@ -90,17 +90,16 @@ class Compressed:
         """Return a scheme's encodings; an unknown scheme is a `ReproError`."""
         aggressive, mild = setting.aggressive_bits, setting.mild_bits
         rates = {NONE: (None, None), NAIVE: (aggressive, aggressive), HYBRID: (mild, aggressive)}
-        rest, gradients = (
-            self._encoding(bits, setting) for bits in choose("scheme", scheme, rates)
-        )
-        return Encodings(rest, rest, gradients, rest)
+        codec = self.study.codecs[self.study.codec]
 
-    def _encoding(self, bits: float | None, setting: Setting) -> Encoding:
-        if bits is None:
-            return Encoding(kept=setting.message_bits / (8 * FULL_ELEMENT_BYTES))
-        codec = choose("codec", self.study.codec, self.study.codecs)
-        found = encoding(codec, bits, self.where.gpu, self.parameters.kernel_s, self.slower)
-        return replace(found, every_hop=setting.every_hop, pipelined=setting.pipelined)
+        def encoded(bits: float | None) -> Encoding:
+            if bits is None:
+                return Encoding(kept=setting.message_bits / (8 * FULL_ELEMENT_BYTES))
+            own = encoding(codec, bits, self.where.gpu, self.parameters.kernel_s, self.slower)
+            return replace(own, every_hop=setting.every_hop, pipelined=setting.pipelined)
+
+        rest, gradients = (encoded(bits) for bits in choose("scheme", scheme, rates))
+        return Encodings(rest, rest, gradients, rest)
 
     def plans(self, columns: Setting | pd.DataFrame) -> Workload:
         """Return a setting's plan, or those of rows that have its fields."""
