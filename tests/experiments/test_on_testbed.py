@@ -29,7 +29,7 @@ from repro.launch.cases import in_dimension
 from repro.launch.following import follows, wait_until_measured
 from repro.launch.journal import Journal
 from repro.launch.messages import Order, Site
-from repro.predict.explore.experiments.compute import compute_time
+from repro.predict.explore.experiments.configurations import compute_time
 from repro.results.outcome import Outcome, OutOfMemory
 from repro.results.store import write_dataset
 

@@ -21,7 +21,7 @@ from repro.launch.cases import in_dimension
 from repro.launch.following import wait_until_measured
 from repro.launch.journal import Journal
 from repro.paths import ENWIKI, RESULTS, find
-from repro.predict.explore.experiments.compute import compute_time
+from repro.predict.explore.experiments.configurations import compute_time
 from repro.results.merging import merge
 from repro.results.store import write_dataset
 

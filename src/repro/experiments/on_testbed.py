@@ -24,7 +24,7 @@ from repro.experiments.similarity import (
 from repro.experiments.this_machine import emulated_gpu
 from repro.launch.cases import Case, training_case
 from repro.launch.messages import Order, Site
-from repro.predict.explore.experiments.compute import compute_time
+from repro.predict.explore.experiments.configurations import compute_time
 from repro.predict.network.machine import Links, machine
 from repro.predict.parameters import calibration
 from repro.results.schema import Cell

@@ -26,7 +26,7 @@ from repro.launch.cases import Case, training_case
 from repro.launch.journal import Journal
 from repro.launch.messages import Order, Site
 from repro.paths import ENWIKI, RESULTS, find
-from repro.predict.explore.studies.partitions import trained
+from repro.predict.explore.studies.partitions import partitioned_training
 from repro.results.outcome import Outcome, OutOfMemory
 from repro.results.schema import Cell
 from repro.results.store import not_run
@@ -132,15 +132,15 @@ def _similarity(study: PartitionStudy) -> Similarity:
     gradients' bytes."""
     emulated = study.testbed
     kind = model(emulated.model)
-    full = trained()
-    seconds = float((full.own.forward + full.own.backward)[0])
+    full = partitioned_training()
+    seconds = float((full.compute_s.forward_compute + full.backward_s)[0])
     known = read_computing(experiment(emulated.experiment).cluster, emulated.model, False)
     testbed = kind.testbed_size(False)
     return Similarity(
         model=study.predicted.model,
         pipeline=False,
         micro_batch_size=emulated.micro_batch_size,
-        mfu=full.own.flops / (full.entry.device.peak_flops * seconds),
+        mfu=full.flops / (full.entry.device.peak_flops * seconds),
         compute_full_s=seconds,
         compute_testbed_s=known.seconds(emulated.micro_batch_size, step=False),
         volume_full_bytes=gradient_bytes("gpt", full.shape, FULL_ELEMENT_BYTES),

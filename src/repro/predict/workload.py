@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from repro.catalog.models.papers import Family, Shape
+from repro.catalog.parallel.layouts import Layout
 from repro.errors import ReproError
 
 Array = NDArray[Any]
@@ -59,6 +60,21 @@ class Plan:
     distributed_optimizer: ArrayLike = False
     overlap_gradient_sync: ArrayLike = False
     gradient_bytes: ArrayLike = 2
+
+
+def layout_plan(layout: Layout, recompute: Recompute) -> Plan:
+    """Return a layout's plan; any ZeRO stage counts as a sharded optimizer."""
+    return Plan(
+        global_batch_size=layout.micro_batch_size * layout.micro_batches * layout.data_parallel,
+        micro_batch_size=layout.micro_batch_size,
+        data_parallel=layout.data_parallel,
+        tensor_parallel=layout.tensor_parallel,
+        pipeline_parallel=layout.pipeline_parallel,
+        virtual_stages=layout.virtual_stages,
+        recompute=recompute,
+        sequence_parallel=layout.sequence_parallel,
+        distributed_optimizer=layout.zero > 0,
+    )
 
 
 @dataclass(frozen=True)

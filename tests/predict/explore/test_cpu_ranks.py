@@ -9,7 +9,7 @@ import xarray as xr
 from repro.predict.explore.experiments.cpu_ranks import (
     CpuRanks,
     calibrate_ranks,
-    configurations,
+    measured_configurations,
     predict_testbed,
 )
 
@@ -20,7 +20,7 @@ _TRUE = CpuRanks(0.008, 1.0e10, 0.004, 1.5e10, 0.004, 1.2e8, 0.003, 0.0)
 def lawful(made_up_results: xr.Dataset) -> dict[str, xr.Dataset]:
     """The made-up experiment with the phases that `_TRUE` predicts."""
     results = {"weak_scaling": made_up_results.copy(deep=True)}
-    rows = configurations(results)
+    rows = measured_configurations(results)
     exact = predict_testbed(results, _TRUE).predicted_s
     for row, total in zip(rows.itertuples(), exact, strict=True):
         at = {"model": row.model, "protocol": row.protocol, "gpus": row.gpus}

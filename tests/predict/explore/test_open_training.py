@@ -11,7 +11,7 @@ from repro.catalog.studies.selection import select
 from repro.catalog.systems.clusters import cluster
 from repro.catalog.systems.protocols import protocol
 from repro.errors import ReproError
-from repro.predict.explore.experiments.compute import compute_time
+from repro.predict.explore.experiments.configurations import compute_time
 from repro.predict.explore.experiments.predicted import draw_experiment, predict_experiment
 
 _DENSE, _MIXTURE = "tinyllama-1.1b", "olmoe-1b-7b"

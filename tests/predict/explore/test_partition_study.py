@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from repro.catalog.studies.partitions import read_partition_study
-from repro.predict.explore.studies.partitioned_step import faster_links, predict_step
 from repro.predict.explore.studies.partitions import (
     bytes_by_level,
+    faster_links,
     memory_by_part,
+    partitioned_training,
     predict_schemes,
-    trained,
 )
 
 _SCHEMES = read_partition_study().schemes
@@ -32,29 +32,29 @@ def test_three_levels_fit_where_an_eighth_of_the_gradients_do() -> None:
 
 
 def test_without_links_to_wait_for_all_schemes_compute_alike() -> None:
-    known = trained()
+    known = partitioned_training()
     free = replace(
         known.where, levels=tuple(replace(one, bytes_per_s=1e30) for one in known.where.levels)
     )
     nothing = known.parameters.model_copy(update={"collective_latency_s": 0.0})
     times = []
     for name in ("zero-3", "hpz", "mics", "three-level"):
-        partition = _SCHEMES[name].on(known.entry.topology, 384)
-        step = predict_step(known.shape, partition, known.setting, known.own, free, nothing)
+        step = replace(known, where=free, parameters=nothing).step(_SCHEMES[name], 384)
+        assert step is not None
         assert float(step.exposed[0]) < 1e-6
         times.append(float((step.time_s - step.optimizer)[0]))
     assert np.ptp(times) < 1e-9 * max(times)
 
 
 def test_slow_links_favour_what_crosses_them_least() -> None:
-    known = trained()
+    known = partitioned_training()
     slow = replace(known, where=faster_links(known.where, 1 / 64))
     speed = {name: float(slow.tflops(_SCHEMES[name], 384)[0]) for name in ("zero-3", "hpz", "mics")}
     assert speed["zero-3"] < speed["hpz"] < speed["mics"]
 
 
 def test_overlap_only_hides() -> None:
-    known = trained()
+    known = partitioned_training()
     bare = replace(known, setting=known.setting.model_copy(update={"overlap": "none"}))
     for name in ("zero-3", "zero-plus-plus", "three-level"):
         hidden, shown = (one.step(_SCHEMES[name], 384) for one in (known, bare))

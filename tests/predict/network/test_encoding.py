@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from repro.predict.explore.studies.break_even import break_even_bytes_per_s
+from repro.collectives.definitions import bus_factor
 from repro.predict.network.collectives import (
     PLAIN,
     Encoding,
@@ -122,15 +122,9 @@ def test_the_break_even_is_where_both_take_as_long(
         plain, encoded = time_s(PLAIN), time_s(one)
         return float(np.log(encoded / plain)[0])
 
-    expected = float(break_even_bytes_per_s(one, operation, sizes, n)[0])
+    # Encoding saves (1 - kept) of V bytes on the wire, or all of them if coding is hidden.
+    moved = bus_factor("send_recv" if operation == "message" else operation, n) * sizes
+    saved = moved if pipelined else (1 - kept) * moved
+    expected = float((saved / one.coding_s(operation, sizes, n))[0])
     found = brentq(difference, np.log(expected / 10), np.log(expected * 10))
     assert np.exp(found) == pytest.approx(expected, rel=1e-6)
-
-
-def test_what_keeps_more_than_all_never_pays() -> None:
-    one = replace(_SLOW, kept=1.5)
-    for pipelined in (False, True):
-        rate = break_even_bytes_per_s(
-            replace(one, pipelined=pipelined), "all_gather", np.array([1e6]), np.array([4.0])
-        )
-        assert rate == 0

@@ -79,7 +79,7 @@ def _messages_are_latency_bound(parameters: Parameters) -> Array:
     are on neighbouring nodes."""
     study = read_communication_study()
     where = machine(cluster(study.study.cluster), parameters)
-    layout = study_layout(min(study.study.gpus), study)
+    layout = study_layout()
     hops = Hops(
         np.arange(where.gpus_per_node), np.arange(where.gpus_per_node, 2 * where.gpus_per_node)
     )
@@ -97,7 +97,7 @@ def _sequences_go_with_both(parameters: Parameters) -> Array:
     """Whether longer sequences go with more throughput and more communication of a GPU: rank
     correlations above `_CORRELATED` for every model."""
     study = read_communication_study()
-    layout = study_layout(min(study.study.gpus), study)
+    layout = study_layout()
     lengths = study.study.sequence_lengths
     least = []
     for name in study.study.models:

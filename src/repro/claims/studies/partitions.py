@@ -16,7 +16,7 @@ from repro.claims.published import Claim
 from repro.claims.studies.counted import beside_forms
 from repro.claims.studies.predictions import Predicted
 from repro.experiments.partitions import asked_partitions
-from repro.predict.explore.studies.partitions import bytes_by_level, trained
+from repro.predict.explore.studies.partitions import bytes_by_level, partitioned_training
 from repro.predict.parameters import Parameters
 from repro.predict.workload import Array
 from repro.results.communication import transfers
@@ -80,14 +80,14 @@ def _keys(own: pd.DataFrame) -> Counter[tuple[str, str, int, int, int]]:
 
 def _gain(parameters: Parameters) -> Array:
     """Throughput of a GPU in three levels over that in ZeRO++."""
-    study, known = read_partition_study(), trained(parameters)
+    study, known = read_partition_study(), partitioned_training(parameters)
     ours, theirs = (known.tflops(study.scheme(name), _GPUS) for name in (_THREE_LEVELS, _ZERO_PP))
     return np.asarray(ours / theirs)
 
 
 def _efficiency(parameters: Parameters) -> Array:
     """Throughput of a GPU of all over that on the fewest GCDs whose memory is enough."""
-    study, known = read_partition_study(), trained(parameters)
+    study, known = read_partition_study(), partitioned_training(parameters)
     scheme = study.scheme(_THREE_LEVELS)
     found = (known.tflops(scheme, gpus) for gpus in study.predicted.gpus)
     first = next(one for one in found if not np.isnan(one).any())

@@ -7,7 +7,6 @@ import pandas as pd
 from repro.catalog.systems.protocols import read_protocols
 from repro.figures.palette import GREY
 from repro.figures.panels import MODEL_COLOURS, model_labels
-from repro.predict.explore.experiments.cpu_ranks import error_pct
 
 
 def prediction_errors(rows: pd.DataFrame) -> hv.Overlay:
@@ -29,7 +28,7 @@ def prediction_errors(rows: pd.DataFrame) -> hv.Overlay:
                 f"{gpus} {labels[name]}"
                 for gpus, name in zip(shown.gpus, shown.protocol, strict=True)
             ],
-            "error": error_pct(shown),
+            "error": shown.error_pct,
             "measured_s": shown.measured_s,
             "predicted_s": shown.predicted_s,
             "model": shown.model.map(models),

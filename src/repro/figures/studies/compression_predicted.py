@@ -17,12 +17,15 @@ from repro.figures.panels import (
     published_marks,
 )
 from repro.figures.published import compression_gains_percent
-from repro.predict.explore.studies.break_even import (
+from repro.predict.explore.studies.compressed_training import (
+    HYBRID,
+    NAIVE,
+    NONE,
     coding_rate_bytes_per_s,
+    encoding,
     ring_rates_gbytes_per_s,
     speed_up_map,
 )
-from repro.predict.explore.studies.compressed_training import HYBRID, NAIVE, NONE, encoding
 
 _SCHEMES = {NAIVE: VERMILION, HYBRID: BLUE}
 _PARTS = {

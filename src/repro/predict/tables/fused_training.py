@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from repro.catalog.models.open_models import DecoderShape, read_open_models
+from repro.catalog.models.open_models import read_open_models
 from repro.catalog.reading import choose
 from repro.catalog.systems.gpus import Gpu, find_gpu_name, gpu
 from repro.catalog.systems.software_stacks import read_stacks, stack_of
@@ -138,11 +138,6 @@ def _overlaps(name: str, stated: str) -> bool:
     if stated == _UNKNOWN:
         return name != "ep"
     return name in (part.strip().lower() for part in stated.split(","))
-
-
-def shape_columns(shape: DecoderShape) -> dict[str, Any]:
-    """Return a model's columns of such a table."""
-    return shape.model_dump() | {"gated_mlp": "yes" if shape.gated_mlp else "no"}
 
 
 def stack_names(table: pd.DataFrame) -> pd.Series:

@@ -9,25 +9,33 @@ from itertools import product
 import numpy as np
 import xarray as xr
 
-from repro.catalog.models.open_models import OpenModel
 from repro.catalog.models.trainable import trainable
 from repro.catalog.phases import P2P_TIMERS, PHASES
 from repro.catalog.studies.selection import Selection
 from repro.catalog.systems.clusters import cluster
 from repro.catalog.systems.protocols import Protocol, protocol
 from repro.predict.calibration.interval import draw_parameters, without_columns
-from repro.predict.explore.experiments.configurations import (
-    QUANTITIES,
-    configurations,
-    predict_data_parallel,
-    predict_pipelines,
-)
-from repro.predict.explore.experiments.open_training import predict_open
+from repro.predict.explore.experiments.configurations import predict_plans
 from repro.predict.network.machine import Machine, machine
 from repro.predict.parameters import Parameters, calibration
-from repro.predict.workload import Array
+from repro.predict.workload import Plan
 
-# What is known of a configuration even where it does not run.
+_RATES = ("node", "resample")
+_TIMES = ("rank", "timer", "resample")
+# Axes of each quantity of one configuration, its name in words and its unit.
+_QUANTITIES = {
+    "iteration_time_s": (("rank", "resample"), "iteration time", "s"),
+    "phase_time_s": (("rank", "phase", "resample"), "time in phase", "s"),
+    "rx_iteration_full_scale_gbps": (_RATES, "mean rate received by the NICs", "Gbit/s"),
+    "tx_iteration_full_scale_gbps": (_RATES, "mean rate sent by the NICs", "Gbit/s"),
+    "memory_bytes": (("resample",), "memory of the fullest GPU", "B"),
+}
+_PIPELINE_QUANTITIES = {
+    "p2p_time_s": (_TIMES, "time in Megatron's timer", "s"),
+    "p2p_wire_s": (_TIMES, "of that, time in which a message was under way", "s"),
+    "p2p_bytes_sent": (("rank", "resample"), "messages to neighbouring stages", "B"),
+}
+# Variables that are known even of configurations that do not run.
 _WITHOUT_A_RUN = ("memory_bytes", "out_of_memory", "time_scale")
 
 
@@ -39,10 +47,10 @@ def predict_experiment(selection: Selection) -> xr.Dataset:
     Dataset
         The variables of `repro.results.schema` that metrics are computed from, with the dimensions
         (source, model, protocol, gpus), one named as what the experiment sweeps, and one iteration.
-        Data parallelism has one rank and one node, which stand for all; pipelines have all ranks,
+        Data parallelism has one rank and one node, which represent all; pipelines have all ranks,
         and Megatron's timers of messages. `time_scale` is 1: times and rates are full-scale ones.
-        NaN: ranks and nodes that a run does not have, and configurations that do not divide or,
-        where an experiment goes on until memory is full, do not fit.
+        NaN marks ranks and nodes that a run does not have, and configurations that do not divide
+        or, if an experiment continues until memory is full, do not fit.
 
     Raises
     ------
@@ -62,14 +70,13 @@ def predict_experiment(selection: Selection) -> xr.Dataset:
 
 
 def draw_experiment(selection: Selection) -> xr.Dataset:
-    """The same with a dimension `resample`: predictions with parameters drawn from their
-    distribution, to take intervals of any quantity from."""
+    """Predict the same with a dimension `resample` of draws of the parameters, for intervals."""
     entry = cluster(selection.experiment.cluster)
     return _predict(selection, draw_parameters(calibration(entry.calibration), entry))
 
 
 def _predict(selection: Selection, parameters: Parameters) -> xr.Dataset:
-    """With the selection's protocols; where a cluster has none, with its fabric's rate."""
+    """Predict with the selection's protocols, or the fabric's rate if the cluster has none."""
     known = cluster(selection.experiment.cluster).protocols
     protocols = {name: protocol(name) if name in known else None for name in selection.protocols}
     return predict_with(selection, protocols, parameters).expand_dims(source=["predicted"])
@@ -78,12 +85,12 @@ def _predict(selection: Selection, parameters: Parameters) -> xr.Dataset:
 def predict_with(
     selection: Selection, protocols: Mapping[str, Protocol | None], parameters: Parameters
 ) -> xr.Dataset:
-    """Predict with protocols and parameters of one's own.
+    """Predict with other protocols and parameters.
 
     Parameters
     ----------
     protocols
-        By name, instead of the selection's; None stands for the rate of the cluster's fabric.
+        Protocols by name, instead of the selection's; None is the rate of the cluster's fabric.
     parameters
         Columns of values become the dimension `resample`.
     """
@@ -92,7 +99,7 @@ def predict_with(
     if chosen.pipeline:
         parameters = without_columns(parameters)
     machines = {name: machine(entry, parameters, one) for name, one in protocols.items()}
-    result = _dataset(selection, list(machines), _fill(selection, machines, parameters))
+    result = _dataset(selection, machines, parameters)
     memory = result["memory_bytes"]
     full = (memory > entry.device.memory_bytes).astype(float).where(memory.notnull())
     about = {"long_name": "whether a GPU's memory is not enough", "units": "1"}
@@ -105,78 +112,72 @@ def predict_with(
     return result if result.sizes["resample"] > 1 else result.isel(resample=0)
 
 
-def _fill(
-    selection: Selection, machines: Mapping[str, Machine], parameters: Parameters
-) -> dict[str, Array]:
-    """Every quantity with the axes model, protocol, gpus, value and its own."""
-    chosen = selection.experiment
-    values = selection.profile.values or (None,)
-    sizes = {
-        **_ranks_and_nodes(selection),
-        "phase": len(PHASES),
-        "timer": len(P2P_TIMERS),
-        "resample": max(np.size(value) for _, value in parameters),
-    }
-    where = (len(selection.models), len(machines), len(selection.gpus), len(values))
-    arrays = {
-        name: np.full((*where, *(sizes[dim] for dim in quantity.dims)), np.nan)
-        for name, quantity in QUANTITIES.items()
-        if chosen.pipeline or not quantity.pipelines_only
-    }
-    predict = predict_pipelines if chosen.pipeline else predict_data_parallel
-    for (i, name), (j, one) in product(enumerate(selection.models), enumerate(machines.values())):
-        asked = configurations(selection, name)
-        studied = trainable(name)
-        predicted = (
-            predict_open(studied, asked, one, parameters)
-            if isinstance(studied, OpenModel)
-            else predict(studied, asked, one, parameters)
-        )
-        for configuration, found in predicted:
-            k = selection.gpus.index(configuration.gpus)
-            place = (i, j, k, values.index(configuration.value))
-            for variable, array in arrays.items():
-                part = array[place]
-                if QUANTITIES[variable].dims[0] in ("rank", "node"):
-                    # Runs on fewer GPUs than the largest have fewer of them.
-                    part = part[: len(found[variable])]
-                part[...] = found[variable]
-    return arrays
-
-
-def _ranks_and_nodes(selection: Selection) -> dict[str, int]:
-    """How many a dataset has: those of the largest run, or one that stands for all."""
-    chosen = selection.experiment
-    if not chosen.pipeline:
-        return {"rank": 1, "node": 1}
-    ranks = max(selection.gpus)
-    return {"rank": ranks, "node": -(-ranks // cluster(chosen.cluster).topology.gpus_per_node)}
-
-
 def _dataset(
-    selection: Selection, protocols: Sequence[str], arrays: Mapping[str, Array]
+    selection: Selection, machines: Mapping[str, Machine], parameters: Parameters
 ) -> xr.Dataset:
-    chosen = selection.experiment
+    """Fill every quantity of every configuration into one array each."""
+    chosen, labels = selection.experiment, _labels(selection, list(machines))
     where = ("model", "protocol", "gpus", chosen.sweep or "swept")
-    coordinates: dict[str, Sequence[str] | Sequence[int]] = {
+    sizes = {"rank": 1, "node": 1, "swept": 1, **{dim: len(of) for dim, of in labels.items()}}
+    sizes["resample"] = max(np.size(value) for _, value in parameters)
+    known = _QUANTITIES | (_PIPELINE_QUANTITIES if chosen.pipeline else {})
+    arrays = {
+        name: np.full([sizes[dim] for dim in (*where, *axes)], np.nan)
+        for name, (axes, _, _) in known.items()
+    }
+    for (i, name), (j, one) in product(enumerate(selection.models), enumerate(machines.values())):
+        plans = _plans(selection, name)
+        predicted = predict_plans(
+            trainable(name), list(plans.values()), one, parameters, pipeline=chosen.pipeline
+        )
+        for (k, value), found in zip(plans, predicted, strict=True):
+            for variable, values in found.items():
+                axes, part = known[variable][0], arrays[variable][i, j, k, value]
+                # Runs on fewer GPUs than the largest have fewer ranks and nodes.
+                part = part[: len(values)] if axes[0] in ("rank", "node") else part
+                part[...] = values if values.ndim == len(axes) else values[..., None]
+    result = xr.Dataset(
+        {
+            name: ((*where, *axes), arrays[name], {"long_name": long_name, "units": units})
+            for name, (axes, long_name, units) in known.items()
+        },
+        coords=labels,
+    )
+    iterations = result.drop_vars("memory_bytes").expand_dims("iteration")
+    result = iterations.assign(memory_bytes=result["memory_bytes"], time_scale=1.0)
+    return result.transpose(*where, "iteration", ...)
+
+
+def _labels(selection: Selection, protocols: Sequence[str]) -> dict[str, list[object]]:
+    """Return the labels of all dimensions that have some."""
+    chosen = selection.experiment
+    labels: dict[str, Sequence[object]] = {
         "model": selection.models,
         "protocol": protocols,
         "gpus": selection.gpus,
         "phase": PHASES,
     }
     if chosen.sweep:
-        coordinates[chosen.sweep] = selection.profile.values
+        labels[chosen.sweep] = selection.profile.values
     if chosen.pipeline:
-        coordinates["timer"] = P2P_TIMERS
-        coordinates |= {dim: range(size) for dim, size in _ranks_and_nodes(selection).items()}
-    variables = {}
-    for name, values in arrays.items():
-        quantity = QUANTITIES[name]
-        about = {"long_name": quantity.long_name, "units": quantity.units}
-        variable = xr.Variable((*where, *quantity.dims), values, about)
-        once = name == "memory_bytes"
-        variables[name] = variable if once else variable.expand_dims("iteration")
-    return xr.Dataset(
-        variables | {"time_scale": xr.Variable((), 1.0)},
-        coords={dim: list(values) for dim, values in coordinates.items()},
-    ).transpose(*where, "iteration", ...)
+        ranks = max(selection.gpus)
+        nodes = -(-ranks // cluster(chosen.cluster).topology.gpus_per_node)
+        labels |= {"timer": P2P_TIMERS, "rank": range(ranks), "node": range(nodes)}
+    return {dim: list(values) for dim, values in labels.items()}
+
+
+def _plans(selection: Selection, model: str) -> dict[tuple[int, int], Plan]:
+    """Return the plans of a model whose batch divides, by positions of GPUs and swept value."""
+    chosen, values = selection.experiment, selection.profile.values or (None,)
+    found = {}
+    for k, gpus in enumerate(selection.gpus):
+        stages = chosen.stages(gpus)
+        for value, batch in selection.batches(model, gpus).items():
+            found[k, values.index(value)] = Plan(
+                global_batch_size=batch.global_batch_size,
+                micro_batch_size=batch.micro_batch_size,
+                data_parallel=gpus // stages,
+                pipeline_parallel=stages,
+                distributed_optimizer=chosen.distributed_optimizer,
+            )
+    return found

@@ -1,4 +1,4 @@
-"""The study of GPT training's communication at full scale: volumes and throughput, predicted."""
+"""Study of GPT training's communication at full scale: volumes and throughput."""
 
 from dataclasses import replace
 
@@ -9,45 +9,45 @@ from repro.catalog.models.papers import Shape
 from repro.catalog.models.volumes import FULL_ELEMENT_BYTES
 from repro.catalog.parallel.communication_volumes import step_communication
 from repro.catalog.parallel.layouts import Layout, read_plan
-from repro.catalog.studies.communication import CommunicationStudy, read_communication_study
+from repro.catalog.studies.communication import read_communication_study
 from repro.catalog.systems.clusters import cluster
 from repro.errors import ReproError
 from repro.predict.explore.jobs.traffic import gpt_shape, sent_bytes
 from repro.predict.network.machine import machine
 from repro.predict.parameters import Parameters, calibration
 from repro.predict.step.quantities import quantities
-from repro.predict.workload import Array, Plan, workload
+from repro.predict.workload import Array, layout_plan, workload
 
 
-def study_layout(gpus: int, study: CommunicationStudy | None = None) -> Layout:
-    """The study's plan on so many GPUs, the rest replicas.
+def study_layout(gpus: int | None = None) -> Layout:
+    """Return the study's plan with replicas on all GPUs, by default the study's fewest.
 
     Raises
     ------
     ReproError
-        The GPUs are no multiple of a replica's.
+        The GPUs are not a multiple of a replica's.
     """
-    chosen = (study or read_communication_study()).study
-    plan = read_plan(chosen.plan)
-    if gpus % plan.replica_ranks:
-        raise ReproError(f"gpus {gpus}: no multiple of the {plan.replica_ranks} of {chosen.plan}")
-    return replace(plan, data_parallel=gpus // plan.replica_ranks)
+    study = read_communication_study().study
+    plan, count = read_plan(study.plan), gpus or min(study.gpus)
+    if count % plan.replica_ranks:
+        raise ReproError(f"gpus {count}: no multiple of the {plan.replica_ranks} of {study.plan}")
+    return replace(plan, data_parallel=count // plan.replica_ranks)
 
 
-def volumes(shape: Shape, layout: Layout, element_bytes: int = FULL_ELEMENT_BYTES) -> pd.DataFrame:
-    """What a rank calls in an iteration, the mean over all stages.
+def volumes(shape: Shape, layout: Layout) -> pd.DataFrame:
+    """Count the calls of a rank in an iteration, averaged over all stages.
 
     Returns
     -------
     DataFrame
-        A row for each `role`, `operation`, `ranks` and `bytes` of a call: `calls`, and
-        `sent_bytes` of all of them by the bus factor.
+        A row per `role`, `operation`, `ranks` and `bytes` of a call: `calls`, and `sent_bytes` of
+        all of them by the bus factor.
     """
-    p = layout.pipeline_parallel
+    p, widths = layout.pipeline_parallel, (FULL_ELEMENT_BYTES, FULL_ELEMENT_BYTES)
     rows = [
         (one.role, one.operation, one.ranks, one.size_bytes, one.calls / p, sent_bytes(one) / p)
         for stage in range(p)
-        for one in step_communication(shape, layout, stage, element_bytes, element_bytes)
+        for one in step_communication(shape, layout, stage, *widths)
     ]
     columns = ["role", "operation", "ranks", "bytes", "calls", "sent_bytes"]
     frame = pd.DataFrame(rows, columns=columns)
@@ -55,53 +55,39 @@ def volumes(shape: Shape, layout: Layout, element_bytes: int = FULL_ELEMENT_BYTE
 
 
 def study_volumes() -> dict[str, pd.DataFrame]:
-    """`volumes` of all models of the study on its fewest GPUs, by model."""
-    study = read_communication_study()
-    layout = study_layout(min(study.study.gpus), study)
-    return {name: volumes(gpt_shape(name), layout) for name in study.study.models}
+    """Return `volumes` of all models of the study on its fewest GPUs, by model."""
+    models = read_communication_study().study.models
+    return {name: volumes(gpt_shape(name), study_layout()) for name in models}
 
 
 def throughput(shape: Shape, layout: Layout, parameters: Parameters | None = None) -> Array:
-    """Tokens per second and GPU on the study's cluster; a value for each draw of parameters."""
+    """Predict tokens per second and GPU on the study's cluster, for each draw of parameters."""
     entry = cluster(read_communication_study().study.cluster)
     known = parameters or calibration(entry.calibration).parameters
-    plan = Plan(
-        global_batch_size=layout.micro_batch_size * layout.micro_batches * layout.data_parallel,
-        micro_batch_size=layout.micro_batch_size,
-        data_parallel=layout.data_parallel,
-        tensor_parallel=layout.tensor_parallel,
-        pipeline_parallel=layout.pipeline_parallel,
-        recompute="selective",
-        sequence_parallel=layout.sequence_parallel,
-        distributed_optimizer=layout.zero > 0,
-    )
-    flat, _ = workload("gpt", shape, plan).flat()
+    flat, _ = workload("gpt", shape, layout_plan(layout, "selective")).flat()
     found = quantities(flat, machine(entry, known), known)
     return np.asarray(np.ravel(found["tokens_per_s_per_gpu"]))
 
 
 def predict_study() -> pd.DataFrame:
-    """All models on all numbers of GPUs, and with all sequence lengths on the fewest.
+    """Predict all models on all numbers of GPUs, and all sequence lengths on the fewest.
 
     Returns
     -------
     DataFrame
-        `model`, `hidden_size`, `gpus`, `sequence_length`, `tokens_per_s_per_gpu`; `sent_bytes` of
-        a GPU and iteration, and of each role as `ROLE_bytes`; `bytes_per_token` of its replica's
-        tokens.
+        `model`, `hidden_size`, `gpus`, `sequence_length`, `tokens_per_s_per_gpu`; `sent_bytes` per
+        GPU and iteration, and those of each role as `ROLE_bytes`; `bytes_per_token` of its
+        replica's tokens.
     """
-    study = read_communication_study()
-    rows = []
-    for name in study.study.models:
+    study, rows = read_communication_study().study, []
+    for name in study.models:
         own = gpt_shape(name)
-        fewest = min(study.study.gpus)
-        cases = [(gpus, own.sequence_length) for gpus in study.study.gpus]
-        cases += [(fewest, length) for length in study.study.sequence_lengths]
+        cases = [(gpus, own.sequence_length) for gpus in study.gpus]
+        cases += [(min(study.gpus), length) for length in study.sequence_lengths]
         for gpus, length in dict.fromkeys(cases):
             shape = own.model_copy(update={"sequence_length": length})
-            layout = study_layout(gpus, study)
-            moved = volumes(shape, layout)
-            by_role = moved.groupby("role").sent_bytes.sum()
+            layout = study_layout(gpus)
+            by_role = volumes(shape, layout).groupby("role").sent_bytes.sum()
             tokens = layout.micro_batch_size * layout.micro_batches * length
             rows.append(
                 {

@@ -1,10 +1,12 @@
-"""Memory of a training step by what decides it: beside published figures, and of open models."""
+"""Memory of a training step: compared with published figures, and of open models by choice."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from repro.catalog.models.open_models import open_model
 from repro.catalog.models.volumes import embedding_parameters
@@ -12,46 +14,43 @@ from repro.catalog.parallel.layouts import Layout, read_plan
 from repro.catalog.reading import choose
 from repro.catalog.studies.published_memory import read_published_memory
 from repro.catalog.systems.gpus import gpu
+from repro.catalog.systems.software_stacks import read_stacks
 from repro.errors import ReproError
 from repro.paths import PUBLISHED
 from repro.predict.fused import memory as fused
-from repro.predict.fused.run import Run
+from repro.predict.fused.run import PRECISIONS, Run, decoder_runs
 from repro.predict.memory import MIXED, WIDTHS, Memory
 from repro.predict.step.memory import layer_activation_bytes, memory
-from repro.predict.tables.fused_training import read_runs, shape_columns
-from repro.predict.workload import RECOMPUTE, Plan, Workload, workload
+from repro.predict.workload import Workload, layout_plan, recompute_codes, workload
 
 _GIB = 2**30
 
 
 def published_memory() -> pd.DataFrame:
-    """Figure 1 of Korthikanti et al., 2023, beside what is predicted.
+    """Compare figure 1 of Korthikanti et al., 2023, with predictions.
 
     Returns
     -------
     DataFrame
-        By model, mode and part (states, activations): published and predicted in GiB, error_pct.
-        The figure leaves out embeddings.
+        By model, mode and part (states, activations): published and predicted in GiB without
+        embeddings, error_pct.
     """
-    rows: dict[tuple[str, ...], tuple[float, float]] = {}
-    table = pd.read_csv(PUBLISHED / "korthikanti_fig1_memory.csv")
-    for row in table.to_dict("records"):
-        model, mode = str(row["model"]), str(row["mode"])
-        w = published_workload(model, mode)
+    rows = []
+    for row in pd.read_csv(PUBLISHED / "korthikanti_fig1_memory.csv").itertuples():
+        w = _published_workload(str(row.model), str(row.mode))
         found = memory(w)
-        embeddings = embedding_parameters(w) / w.tensor_parallel
         per_parameter = MIXED.weight + MIXED.gradient + MIXED.master + MIXED.moments
-        states = found.states - per_parameter * embeddings
+        states = found.states - per_parameter * embedding_parameters(w) / w.tensor_parallel
         for part, published, predicted in (
-            ("states", row["params_opt_GiB"], states),
-            ("activations", row["activations_GiB"], found.activations),
+            ("states", row.params_opt_GiB, states),
+            ("activations", row.activations_GiB, found.activations),
         ):
-            rows[model, mode, part] = (published, float(predicted[0]) / _GIB)
-    return _with_errors(rows, ["model", "mode", "part"])
+            rows.append((row.model, row.mode, part, published, predicted[0] / _GIB))
+    return _with_errors(rows, "model", "mode", "part")
 
 
 def published_savings() -> pd.DataFrame:
-    """Figure 7 of Korthikanti et al., 2023, beside what is predicted.
+    """Compare figure 7 of Korthikanti et al., 2023, with predictions.
 
     Returns
     -------
@@ -59,162 +58,130 @@ def published_savings() -> pd.DataFrame:
         By model and mode: published and predicted activations of a layer in percent of those with
         nothing saved, error_pct.
     """
-    rows: dict[tuple[str, ...], tuple[float, float]] = {}
-    table = pd.read_csv(PUBLISHED / "korthikanti_fig7_actmem_pct.csv")
-    for row in table.to_dict("records"):
-        model, mode = str(row["model"]), str(row["mode"])
+    rows = []
+    for row in pd.read_csv(PUBLISHED / "korthikanti_fig7_actmem_pct.csv").itertuples():
         saved, whole = (
-            layer_activation_bytes(published_workload(model, one))[0] for one in (mode, "none")
+            layer_activation_bytes(_published_workload(str(row.model), mode))[0][0]
+            for mode in (str(row.mode), "none")
         )
-        rows[model, mode] = (row["pct_of_baseline"], float(100 * saved[0] / whole[0]))
-    return _with_errors(rows, ["model", "mode"])
+        rows.append((row.model, row.mode, row.pct_of_baseline, 100 * saved / whole))
+    return _with_errors(rows, "model", "mode")
 
 
-def published_workload(model: str, mode: str) -> Workload:
-    """One of the models in one of the modes of `params/memory.yaml`.
-
-    Raises
-    ------
-    ReproError
-        A name is unknown.
-    """
+def _published_workload(model: str, mode: str) -> Workload:
+    """Return one of the models in one of the modes of `params/memory.yaml`."""
     known = read_published_memory()
     chosen, saving = choose("model", model, known.models), choose("mode", mode, known.modes)
-    layout = read_plan(chosen.plan)
-    plan = Plan(
-        global_batch_size=layout.micro_batch_size * layout.micro_batches,
-        micro_batch_size=layout.micro_batch_size,
-        tensor_parallel=layout.tensor_parallel,
-        pipeline_parallel=layout.pipeline_parallel,
-        virtual_stages=layout.virtual_stages,
-        recompute=saving.recompute,
-        sequence_parallel=saving.sequence_parallel,
-    )
-    return workload("gpt", chosen.shape, plan).flat()[0]
+    layout = replace(read_plan(chosen.plan), sequence_parallel=saving.sequence_parallel)
+    return workload("gpt", chosen.shape, layout_plan(layout, saving.recompute)).flat()[0]
+
+
+def _with_errors(rows: Sequence[tuple[object, ...]], *names: str) -> pd.DataFrame:
+    table = pd.DataFrame(rows, columns=[*names, "published", "predicted"]).set_index([*names])
+    return table.assign(error_pct=100 * (table.predicted / table.published - 1))
 
 
 def memory_by_policy(model: str, plan: str) -> pd.DataFrame:
-    """Memory of the first stage by what is recomputed and what replicas share.
+    """Predict memory of the first stage by recomputation and ZeRO stage.
+
+    Attention is fused, so that recomputing its core alone saves nothing.
 
     Parameters
     ----------
     model
-        Of `params/open_models.yaml`.
+        Name in `params/open_models.yaml`.
     plan
-        As `repro.catalog.parallel.layouts.read_plan` takes it; its `zero` is left out.
+        Plan of `repro.catalog.parallel.layouts.read_plan`; its `zero` is ignored here.
 
     Returns
     -------
     DataFrame
-        Parts in GB, by policy. Where attention is fused, recomputing its core saves nothing.
+        Parts in GB, one row per policy.
 
     Raises
     ------
     ReproError
-        A name is unknown, or the model cannot be split so.
+        A name is unknown, or the plan does not divide the model.
     """
-    run = {mode: open_run(model, plan, mode) for mode in ("none", "full")}
-    return _parts(
-        {
-            f"recompute {mode}, ZeRO-{level}": fused.memory(one, zero=level)
-            for mode, one in run.items()
-            for level in range(4)
-        }
-    )
+    policies = list(product(("none", "full"), range(4)))
+    recompute, zero = zip(*policies, strict=True)
+    run = _open_run(model, read_plan(plan), recompute)
+    labels = [f"recompute {mode}, ZeRO-{level}" for mode, level in policies]
+    return _parts(labels, fused.memory(run, zero=np.array(zero)))
 
 
-def memory_by_stage(model: str, plan: str, recompute: str = "none") -> pd.DataFrame:
-    """Memory of each stage, as `memory_by_policy` with the plan's `zero`."""
-    run, layout = open_run(model, plan, recompute), read_plan(plan)
-    return _parts(
-        {
-            f"stage {stage}": fused.memory(run, stage, zero=layout.zero)
-            for stage in range(layout.pipeline_parallel)
-        }
-    )
-
-
-def memory_by_width(model: str, plan: str, recompute: str = "none") -> pd.DataFrame:
-    """Memory of the first stage by precision: of linear layers, and of what Adam keeps."""
+def memory_by_stage(model: str, plan: str) -> pd.DataFrame:
+    """Predict memory of each pipeline stage; otherwise as `memory_by_policy`."""
     layout = read_plan(plan)
-    of_layers = {
-        f"linear layers in {name}": fused.memory(
-            open_run(model, plan, recompute, name), zero=layout.zero
-        )
-        for name in ("bf16", "fp8")
-    }
-    run = open_run(model, plan, recompute)
-    of_states = {
-        name: fused.memory(run, zero=layout.zero, widths=widths)
+    stages = np.arange(layout.pipeline_parallel)
+    found = fused.memory(_open_run(model, layout), stages, zero=layout.zero)
+    return _parts([f"stage {stage}" for stage in stages], found)
+
+
+def memory_by_width(model: str, plan: str) -> pd.DataFrame:
+    """Predict memory of the first stage by precision of linear layers and of Adam's states."""
+    layout = read_plan(plan)
+    names = ("bf16", "fp8")
+    by_layers = _open_run(model, layout, precision=[PRECISIONS.index(name) for name in names])
+    labels = [f"linear layers in {name}" for name in names]
+    tables = [_parts(labels, fused.memory(by_layers, zero=layout.zero))]
+    run = _open_run(model, layout)
+    tables += [
+        _parts([name], fused.memory(run, zero=layout.zero, widths=widths))
         for name, widths in WIDTHS.items()
         if widths != MIXED
-    }
-    return _parts(of_layers | of_states)
+    ]
+    return pd.concat(tables)
 
 
-def memory_by_context(model: str, plan: str, recompute: str = "none") -> pd.DataFrame:
-    """Memory of the first stage with sequences up to 16 times as long, split among as many
-    context-parallel ranks and not split."""
-    layout = read_plan(plan)
-    found = {}
-    for times in (1, 4, 16):
-        for ranks in dict.fromkeys((1, times)):
-            run = open_run(model, plan, recompute)
-            longer = replace(run, seq=run.seq * times, cp=run.cp * ranks)
-            split = f", {ranks} ranks" if ranks > 1 else ""
-            found[f"{longer.seq[0]:.0f} tokens{split}"] = fused.memory(longer, zero=layout.zero)
-    return _parts(found)
+def memory_by_context(model: str, plan: str, recompute: str) -> pd.DataFrame:
+    """Predict memory of the first stage with sequences 1, 4 and 16 times as long.
 
-
-def open_run(model: str, plan: str, recompute: str = "none", precision: str = "bf16") -> Run:
-    """One open model, split so.
-
-    Raises
-    ------
-    ReproError
-        A name is unknown, or the model cannot be split so.
+    Longer sequences are split among as many context-parallel ranks, or not split.
     """
-    shape, layout = open_model(model).shape, read_plan(plan)
-    choose("recompute", recompute, dict.fromkeys(RECOMPUTE))
-    _check(shape.layers, shape.heads, layout)
-    row = {
-        "gpu": gpu("h100-sxm-80gb").label,
-        "gpus": layout.ranks,
-        "tp": layout.tensor_parallel,
-        "pp": layout.pipeline_parallel,
-        "cp": layout.context_parallel,
-        "vpp": layout.virtual_stages,
-        "micro_batch": layout.micro_batch_size,
-        "global_batch": layout.micro_batch_size * layout.micro_batches * layout.data_parallel,
-        "recompute": recompute,
-        "dtype": precision,
-        **shape_columns(shape),
-    }
-    return read_runs(pd.DataFrame([row]))
+    layout = read_plan(plan)
+    run = _open_run(model, layout, recompute)
+    times, ranks = np.array([(1, 1), (4, 1), (4, 4), (16, 1), (16, 16)]).T
+    longer = replace(run, seq=run.seq * times, cp=run.cp * ranks)
+    labels = [
+        f"{tokens:.0f} tokens" + (f", {count} ranks" if count > 1 else "")
+        for tokens, count in zip(longer.seq, ranks, strict=True)
+    ]
+    return _parts(labels, fused.memory(longer, zero=layout.zero))
 
 
-def _check(layers: int, heads: int, layout: Layout) -> None:
-    chunks = layout.pipeline_parallel * layout.virtual_stages
+def _open_run(
+    model: str, layout: Layout, recompute: ArrayLike = "none", precision: ArrayLike = 0
+) -> Run:
+    """Return runs of one open model; a `ReproError` if the layout does not divide it."""
+    shape, chunks = open_model(model).shape, layout.pipeline_parallel * layout.virtual_stages
     # The two ends may count as layers.
-    if layers % chunks and (layers + 2) % chunks:
-        raise ReproError(f"pp x vpp is {chunks}; {layers} layers, or {layers + 2}, do not divide")
-    if heads % layout.tensor_parallel:
-        raise ReproError(f"tp is {layout.tensor_parallel}; {heads} heads do not divide")
+    if shape.layers % chunks and (shape.layers + 2) % chunks:
+        layers = f"{shape.layers} layers, or {shape.layers + 2}"
+        raise ReproError(f"pp x vpp is {chunks}; {layers}, do not divide")
+    if shape.heads % layout.tensor_parallel:
+        raise ReproError(f"tp is {layout.tensor_parallel}; {shape.heads} heads do not divide")
+    return decoder_runs(
+        shape,
+        gpu("h100-sxm-80gb"),
+        next(iter(read_stacks())),
+        imbalance=1,
+        tp=layout.tensor_parallel,
+        pp=layout.pipeline_parallel,
+        cp=layout.context_parallel,
+        ep=1,
+        dp=layout.data_parallel,
+        vpp=layout.virtual_stages,
+        zero_bubble=0,
+        sharded=0,
+        micro_batch=layout.micro_batch_size,
+        micro_batches=layout.micro_batches,
+        recompute=recompute_codes(recompute),
+        precision=precision,
+    )
 
 
-def _parts(found: Mapping[str, Memory]) -> pd.DataFrame:
-    """Parts in GB, the framework's own among them."""
-    rows = {
-        name: {part: float(np.ravel(size)[0]) / 1e9 for part, size in vars(one).items()}
-        for name, one in found.items()
-    }
-    table = pd.DataFrame.from_dict(rows, orient="index")
-    return table.assign(framework=fused.FRAMEWORK_BYTES / 1e9)
-
-
-def _with_errors(
-    rows: Mapping[tuple[str, ...], tuple[float, float]], names: list[str]
-) -> pd.DataFrame:
-    index = pd.MultiIndex.from_tuples(list(rows), names=names)
-    table = pd.DataFrame(list(rows.values()), index=index, columns=["published", "predicted"])
-    return table.assign(error_pct=100 * (table.predicted / table.published - 1))
+def _parts(labels: list[str], found: Memory) -> pd.DataFrame:
+    """Return parts in GB, with the framework's own, a row per label."""
+    parts = {name: np.broadcast_to(size, len(labels)) / 1e9 for name, size in vars(found).items()}
+    return pd.DataFrame(parts, index=labels).assign(framework=fused.FRAMEWORK_BYTES / 1e9)
