@@ -6,7 +6,6 @@ import pytest
 
 from repro.catalog.systems.serving import ServingCosts
 from repro.paths import PUBLISHED
-from repro.predict.calibration.fit import relative_weights
 from repro.predict.calibration.serving_fitting import (
     PRIORS,
     calibrate_serving,
@@ -49,7 +48,7 @@ def made_up(published: pd.DataFrame) -> pd.DataFrame:
 
 def test_a_fit_finds_the_costs_that_made_the_latencies(made_up: pd.DataFrame) -> None:
     known = known_rows(made_up)
-    found = fit(known, made_up.index, relative_weights(model_names(made_up)))
+    found = fit(known, made_up)
     assert log_errors(known, _START).abs().mean() > 0.15
     # Priors pull a little still.
     assert log_errors(known, found).abs().mean() < 0.01
@@ -67,11 +66,6 @@ def test_a_held_out_model_is_seen_by_no_fit_of_its_own(made_up: pd.DataFrame) ->
     # Its error is all of the change, and others' fits have seen it.
     np.testing.assert_allclose(after[alone] - before[alone], -np.log(2), rtol=1e-6)
     assert np.abs(after[~alone] - before[~alone]).max() > 0.01
-
-
-def test_a_models_rows_weigh_as_their_root() -> None:
-    weights = relative_weights(pd.Series(["few"] * 4 + ["many"] * 16))
-    assert weights[4:].sum() / weights[:4].sum() == pytest.approx(2)
 
 
 def test_costs_in_the_repository_are_those_of_the_published_rows(published: pd.DataFrame) -> None:

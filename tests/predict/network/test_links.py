@@ -10,11 +10,11 @@ from repro.catalog.systems.clusters import cluster
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
 from repro.paths import PUBLISHED, find
+from repro.predict.calibration.fit import write_fit
 from repro.predict.calibration.link_fitting import (
     calibrate_links,
     errors_by_size,
     line_errors_by_size,
-    write_links,
 )
 from repro.predict.calibration.step_fitting import fit_ring
 from repro.predict.calibration.validation import best_constant_mape_pct
@@ -207,7 +207,7 @@ def test_the_calibration_in_the_repository_is_that_of_the_published_rows(
     every_row: pd.DataFrame, tmp_path: Path
 ) -> None:
     calibrated = calibrate_links(every_row, "every published row")
-    write_links(calibrated, tmp_path / "links.yaml")
+    write_fit(calibrated, "repro.predict.network.links", tmp_path / "links.yaml")
     assert read_links(tmp_path / "links.yaml").source == calibrated.source
     kept = read_links()
     assert {entry.gpu for entry in kept.networks} == {entry.gpu for entry in calibrated.networks}

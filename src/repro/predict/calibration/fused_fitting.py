@@ -2,20 +2,17 @@
 
 from collections.abc import Mapping
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from repro.atomic import replace_text
 from repro.catalog.systems.gpus import find_gpu_name
 from repro.predict.calibration.fit import (
+    group_weights,
     held_out,
     most_probable,
-    relative_weights,
     residuals_of,
-    yaml_text,
 )
 from repro.predict.fused.iteration import iteration_times_s
 from repro.predict.fused.parameters import KINDS, FusedCalibration, FusedParameters, kinds
@@ -81,13 +78,15 @@ def fit(run: Run, measured_s: Array, weights: Array) -> FusedParameters:
 
 
 def model_weights(table: pd.DataFrame) -> Array:
-    """Return weights of runs, 1 on average: a model counts as the root of its configurations.
+    """Return weights of runs, 1 on average: a model weighs as the root of its configurations.
 
     Runs of one `dup_group` repeat one configuration.
     """
     groups = table["dup_group"] if "dup_group" in table.columns else table.index.to_series()
     copies = groups.groupby(groups).transform("size").to_numpy(dtype=float)
-    return relative_weights(table["model"], copies)
+    weights = group_weights(table["model"], copies)
+    relative: Array = weights / weights.mean()
+    return relative
 
 
 def cross_validate(table: pd.DataFrame, by: pd.Series) -> Array:
@@ -116,9 +115,3 @@ def calibrate_fused(table: pd.DataFrame, source: str) -> FusedCalibration:
             name: residuals_of(errors[of_kind == number]) for number, name in enumerate(KINDS)
         },
     )
-
-
-def write_fused(value: FusedCalibration, path: Path) -> None:
-    """Write a calibration as YAML, atomically."""
-    header = "# Written by `repro calibrate`; what each is: repro.predict.fused.parameters.\n"
-    replace_text(path, header + yaml_text(value))

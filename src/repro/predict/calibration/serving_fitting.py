@@ -3,19 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from repro.atomic import replace_text
 from repro.catalog.systems.serving import ServingCosts, read_serving_stacks
 from repro.predict.calibration.fit import (
+    group_weights,
     held_out,
     most_probable,
-    relative_weights,
     residuals_of,
-    yaml_text,
 )
 from repro.predict.parameters import Prior
 from repro.predict.serving.latency import Passes, latency, passes
@@ -56,12 +53,13 @@ def log_errors(known: Known, costs: ServingCosts) -> pd.Series:
     return pd.concat(parts).sort_index()
 
 
-def fit(known: Known, index: pd.Index, weights: Array) -> ServingCosts:
-    """Fit costs to the rows of an index."""
+def fit(known: Known, rows: pd.DataFrame) -> ServingCosts:
+    """Fit costs to some rows of a table; a model weighs as the root of its number of rows."""
+    weights = group_weights(model_names(rows))
     found = most_probable(
-        lambda values: log_errors(known, ServingCosts(**values)).loc[index].to_numpy(),
+        lambda values: log_errors(known, ServingCosts(**values)).loc[rows.index].to_numpy(),
         PRIORS,
-        weights,
+        weights / weights.mean(),
         diff_step=1e-3,
     )
     return ServingCosts(**found.values)
@@ -69,11 +67,10 @@ def fit(known: Known, index: pd.Index, weights: Array) -> ServingCosts:
 
 def cross_validate(table: pd.DataFrame, by: pd.Series) -> Array:
     """Return ln(predicted / measured) of every row by a fit without its group."""
-    known, models = known_rows(table), model_names(table)
+    known = known_rows(table)
 
     def errors_of_fit(seen: Array, held: Array) -> Array:
-        costs = fit(known, table.index[seen], relative_weights(models[seen]))
-        return log_errors(known, costs)[table.index[held]].to_numpy()
+        return log_errors(known, fit(known, table[seen]))[table.index[held]].to_numpy()
 
     return held_out(by, errors_of_fit).to_numpy()
 
@@ -91,17 +88,10 @@ def calibrate_serving(table: pd.DataFrame, source: str) -> dict[str, ServingFit]
             continue
         own = [part.index for part in serving_rows(table) if part.engine.stack == stack]
         rows = table.loc[np.concatenate(own)]
-        models = model_names(rows)
         found[name] = ServingFit(
             source=source,
             date=date.today().isoformat(),
-            costs=fit(known_rows(rows), rows.index, relative_weights(models)),
-            residuals=residuals_of(cross_validate(rows, models)),
+            costs=fit(known_rows(rows), rows),
+            residuals=residuals_of(cross_validate(rows, model_names(rows))),
         )
     return found
-
-
-def write_serving(found: Mapping[str, ServingFit], path: Path) -> None:
-    """Write calibrations by software as YAML, atomically."""
-    header = "# Written by `repro calibrate`; what each cost is: repro.catalog.systems.serving.\n"
-    replace_text(path, header + yaml_text(found))

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import cast, get_args
+from typing import cast
 
 import numpy as np
 import pandas as pd
 
-from repro.catalog.models.papers import Family
 from repro.catalog.systems.clusters import Cluster, read_clusters
 from repro.catalog.systems.gpus import find_gpu_name
 from repro.catalog.systems.topology import Level, Topology
@@ -24,15 +23,6 @@ from repro.predict.tables.columns import (
 )
 from repro.predict.workload import RECOMPUTE, Array, Workload, check, from_columns
 
-# Phases of `repro.predict.step.iteration` that `iteration_time_s` may be the time of; None: all.
-# Names here and of families are in the order that their rows are grouped in.
-_TIMED: dict[str, tuple[str, ...] | None] = {
-    "computing": ("forward_compute", "backward_compute", "recompute"),
-    "iteration": None,
-    "optimizer": ("optimizer",),
-}
-_FAMILIES: tuple[Family, ...] = tuple(sorted(get_args(Family)))
-_MACHINE = ["gpu", "gpus_per_node", "inter_node_gbps_per_node"]
 _COLUMNS = (
     *same_kind("set gpu", TEXT),
     *same_kind("gpus gpus_per_node inter_node_gbps_per_node layers hidden heads", POSITIVE),
@@ -41,21 +31,18 @@ _COLUMNS = (
     Column("sequence_parallel", YES_NO),
     # Blank: the configuration did not fit.
     Column("iteration_time_s", POSITIVE, np.nan),
-    Column("family", choice(_FAMILIES), "gpt"),
-    # Tokens of the decoder of t5.
-    Column("decoder_seq", default=0),
-    Column("timed", choice(_TIMED), "iteration"),
 )
 
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """Rows of one machine: their index in the table, their workload and their times in seconds.
+    """Training runs on one machine: index and set in their table, workload and seconds.
 
-    `phases` are the timed phases of an iteration; None: all.
+    `phases` are the timed phases of `repro.predict.step.iteration`; None: all.
     """
 
     index: pd.Index
+    sets: Array
     cluster: Cluster
     workload: Workload
     iteration_time_s: Array
@@ -63,10 +50,7 @@ class TrainingRows:
 
 
 def training_rows(table: pd.DataFrame) -> Iterator[TrainingRows]:
-    """Read training runs by machine, family of models and timed phases.
-
-    A table must have the columns `set` to `sequence_parallel` of `_COLUMNS`, and may have the
-    others.
+    """Read training runs of GPTs by machine, from a table with `_COLUMNS`.
 
     Raises
     ------
@@ -75,17 +59,17 @@ def training_rows(table: pd.DataFrame) -> Iterator[TrainingRows]:
     """
     rows = read(table, _COLUMNS)
     refuse(table, "gpus", rows.gpus != rows.tp * rows.pp * rows.dp, "tp x pp x dp")
-    for key, group in rows.groupby([*_MACHINE, "family", "timed"]):
-        gpu, node, fabric_gbps, family, timed = cast(tuple[str, float, float, int, int], key)
+    for key, group in rows.groupby(["gpu", "gpus_per_node", "inter_node_gbps_per_node"]):
+        gpu, node, fabric_gbps = cast(tuple[str, float, float], key)
         run = from_columns(
-            _FAMILIES[family],
+            "gpt",
             # Stages of published runs may be uneven: the largest one decides.
             layers=np.ceil(group.layers / (group.pp * group.vpp)) * group.pp * group.vpp,
             hidden_size=group.hidden,
             ffn_hidden_size=4 * group.hidden,
             attention_heads=group.heads,
             sequence_length=group.seq,
-            decoder_sequence_length=group.decoder_seq,
+            decoder_sequence_length=np.zeros(len(group)),
             vocabulary_size=group.vocab,
             global_batch_size=group.global_batch,
             micro_batch_size=group.micro_batch,
@@ -102,10 +86,10 @@ def training_rows(table: pd.DataFrame) -> Iterator[TrainingRows]:
         check(run)
         yield TrainingRows(
             index=group.index,
+            sets=group["set"].to_numpy(),
             cluster=cluster_like(gpu, int(node), fabric_gbps),
             workload=run,
             iteration_time_s=group.iteration_time_s.to_numpy(),
-            phases=list(_TIMED.values())[timed],
         )
 
 
