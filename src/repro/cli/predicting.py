@@ -1,7 +1,6 @@
 """Commands that predict with the performance model, validate it and fit it to measurements."""
 
 import json
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -201,12 +200,14 @@ def validate(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
 ) -> None:
     """Print the errors of the performance model's predictions for a CSV of measurements."""
-    from repro.predict.calibration.validation import table, validate
+    from repro.predict.calibration.validation import validate
 
     scores = validate(file, by.split(",") if by else ())
-    typer.echo(
-        json.dumps([asdict(score) for score in scores], indent=1) if as_json else table(scores)
-    )
+    if as_json:
+        entries = scores.reset_index().astype(object)
+        typer.echo(json.dumps(entries.where(entries.notna(), None).to_dict("records"), indent=1))
+    else:
+        typer.echo(scores.round(2).to_string())
 
 
 @_command(epilog="Example: repro calibrate --log my.log --gpu H100 --network 'my fabric'")
@@ -246,8 +247,7 @@ def calibrate(
     from repro.predict.operators.measured import OPERATORS
     from repro.predict.parameters import CALIBRATIONS
     from repro.predict.serving.parameters import FITTED
-    from repro.predict.tables.collectives import read_collectives
-    from repro.predict.tables.reading import read_rows, read_training
+    from repro.predict.tables.reading import read_collectives, read_rows, read_training
 
     def keep(found: object, name: str, module: str) -> None:
         typer.echo(HOME / "params" / name)

@@ -10,8 +10,7 @@ from examples import CALIBRATED, measurements
 from repro.errors import ReproError
 from repro.paths import PUBLISHED
 from repro.predict.calibration.validation import validate
-from repro.predict.tables.collectives import read_collectives
-from repro.predict.tables.reading import read_rows, read_training
+from repro.predict.tables.reading import read_collectives, read_rows, read_training
 from repro.predict.tables.unfused_training import cluster_like, training_rows
 
 Change = Callable[[pd.DataFrame], pd.DataFrame]
@@ -164,6 +163,25 @@ def test_what_is_wrong_of_operators_is_named(
 ) -> None:
     path = tmp_path / "gemm.csv"
     pd.DataFrame(table).to_csv(path, index=False)
+    with pytest.raises(ReproError, match=named):
+        validate(path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"nodes": None}, r"line 2: nodes is nan; must be a positive number; fix: correct it$"),
+        ({"ranks": 0}, "line 2: ranks is 0; must be a positive number"),
+        ({"size_bytes": "8K"}, "line 2: size_bytes is '8K'; must be a positive number"),
+        ({"network": None}, "line 2: network is nan; must be text"),
+    ],
+)
+def test_what_is_wrong_of_collectives_is_named(
+    changed: dict[str, object], named: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "collectives.csv"
+    rows = pd.read_csv(PUBLISHED / "collectives_nccl.csv").head(1).assign(**changed)
+    rows.to_csv(path, index=False)
     with pytest.raises(ReproError, match=named):
         validate(path)
 

@@ -75,7 +75,7 @@ def calibrate_links(rows: pd.DataFrame, source: str) -> LinkCalibration:
     Parameters
     ----------
     rows : DataFrame
-        As `repro.predict.tables.reading.read_rows` reads them: gpu, ranks, nodes, network,
+        As `repro.predict.tables.reading.read_collectives` reads them: gpu, ranks, nodes, network,
         collective, size_bytes, time_us.
     source : str
         Names of the files that the rows come from.
@@ -83,7 +83,7 @@ def calibrate_links(rows: pd.DataFrame, source: str) -> LinkCalibration:
     Raises
     ------
     ReproError
-        A collective is unknown, or a number is missing; the message names the row.
+        A collective is unknown, or no held-out row shows the error of some kind of predictions.
     """
     groups = [group for _, group in rows.groupby(["gpu", "network"], sort=False)]
     fits = [_fit(group) for group in groups]

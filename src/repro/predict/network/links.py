@@ -293,18 +293,10 @@ def collective_arrays(rows: pd.DataFrame) -> CollectiveArrays:
     Raises
     ------
     ReproError
-        A collective is unknown, or a number is missing; the message names the row.
+        A collective is unknown.
     """
-    for name in ("size_bytes", "ranks", "nodes"):
-        good = (pd.to_numeric(rows[name], errors="coerce") >= 1).to_numpy()
-        if not good.all():
-            where = int(np.argmin(good))
-            raise ReproError(
-                f"row {rows.index[where]}: {name} is {rows[name].iloc[where]!r}; "
-                "take a number of 1 or more"
-            )
     size, ranks, nodes = (
-        pd.to_numeric(rows[name]).to_numpy(dtype=float) for name in ("size_bytes", "ranks", "nodes")
+        rows[name].to_numpy(dtype=float) for name in ("size_bytes", "ranks", "nodes")
     )
     link_bytes, waiting = np.empty(len(rows)), np.empty(len(rows))
     for name in rows.collective.unique():
@@ -376,13 +368,9 @@ def predict_collective(rows: pd.DataFrame, links: LinkCalibration | None = None)
     Raises
     ------
     ReproError
-        A collective is unknown, a number is missing, or a network without measurements has no
-        rate in its name.
+        A collective is unknown, or a network without measurements has no rate in its name.
     """
     calibrated = read_links() if links is None else links
-    for name in ("gpu", "network"):
-        if rows[name].isna().any():
-            raise ReproError(f"row {rows.index[rows[name].isna()][0]}: no {name}; name it")
     time, width = np.empty(len(rows)), np.empty(len(rows))
     for gpu, network in rows[["gpu", "network"]].drop_duplicates().itertuples(index=False):
         at = ((rows.gpu == gpu) & (rows.network == network)).to_numpy()

@@ -1,15 +1,18 @@
-"""Files of measurements: read as CSV, told apart by their columns, and checked."""
+"""Files of measurements: read as CSV or logs, told apart by their columns, and checked."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from repro.catalog.systems.gpus import find_gpu_name, gpu
 from repro.errors import ReproError
+from repro.logs.measurements import RanksMissing
+from repro.logs.reading import read_log
+from repro.paths import PUBLISHED
 from repro.predict.operators.measured import KINDS as OPERATORS
 from repro.predict.operators.measured import kind_of
-from repro.predict.tables.collectives import collective_rows, is_collectives
-from repro.predict.tables.columns import POSITIVE, TEXT, Column, naming, read
+from repro.predict.tables.columns import POSITIVE, TEXT, Column, naming, read, same_kind
 from repro.predict.tables.fused_training import RUN, read_runs, stack_names
 from repro.predict.tables.serving import is_serving
 from repro.predict.tables.unfused_training import training_rows
@@ -19,7 +22,19 @@ from repro.predict.tables.unfused_training import training_rows
 UNFUSED = "megatron-lm-2021"
 _FUSED_ONLY = {"cp", "ep", "attention", "gated_mlp"}
 _UNFUSED_GENERATIONS = ("volta", "ampere", "cdna2")
-_TIME = Column("iteration_time_s", POSITIVE)
+_COLLECTIVES = (
+    *same_kind("gpu network collective", TEXT),
+    *same_kind("ranks nodes size_bytes time_us", POSITIVE),
+)
+_PUBLISHED_COLLECTIVES = ("collectives_nccl.csv", "nccl_bigred200.csv")
+# Hardware of the GPT-350M report's table (sections 3.1 and 3.2); the network's name is that of its
+# cluster in params/clusters.yaml. Each row has times on two nodes and on one.
+_BIG_RED = {
+    "gpu": "A100-SXM-40GB",
+    "network": "Slingshot-10 100 Gb/s per node",
+    "collective": "all_reduce",
+}
+_BIG_RED_NODES = {"inter": 2, "intra": 1}
 
 
 def read_rows(path: Path) -> pd.DataFrame:
@@ -40,30 +55,31 @@ def read_rows(path: Path) -> pd.DataFrame:
         raise ReproError(f"{path}: not a CSV of measurements ({error})") from None
     if rows.empty:
         raise ReproError(f"{path}: no rows")
+    if "inter_time_us" in rows.columns:
+        rows = _big_red_rows(rows)
+    if is_serving(rows):
+        return rows
     with naming(path):
-        if is_serving(rows):
-            return rows
         if (kind := operator_kind(rows)) is not None:
-            _check_operators(kind, rows)
+            texts = same_kind(f"gpu dtype {' '.join(OPERATORS[kind].apart)}", TEXT)
+            axes = same_kind(f"{' '.join(OPERATORS[kind].axes)} time_us", POSITIVE)
+            read(rows, (*texts, *axes))
         elif is_collectives(rows):
-            return collective_rows(rows)
+            read(rows, _COLLECTIVES)
         else:
             _check_runs(rows)
     return rows
 
 
-def read_training(path: Path) -> pd.DataFrame:
-    """Read a CSV of training runs of Megatron-LM of 2021, as `read_rows` does.
-
-    Raises
-    ------
-    ReproError
-        The file is wrong, or is a table of something else.
-    """
-    rows = read_rows(path)
-    with naming(path):
-        list(training_rows(rows))
-    return rows
+def _big_red_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the report's two settings, which are next to each other, one below the other."""
+    settings = [
+        table[["size_bytes"]].assign(
+            **_BIG_RED, ranks=table[f"{side}_n"], nodes=nodes, time_us=table[f"{side}_time_us"]
+        )
+        for side, nodes in _BIG_RED_NODES.items()
+    ]
+    return pd.concat(settings, ignore_index=True)
 
 
 def operator_kind(rows: pd.DataFrame) -> str | None:
@@ -72,6 +88,11 @@ def operator_kind(rows: pd.DataFrame) -> str | None:
     Collectives are operators if they ran on one node whose network has no name.
     """
     return None if "network" in rows.columns else kind_of(rows.columns)
+
+
+def is_collectives(rows: pd.DataFrame) -> bool:
+    """Return whether a table, which is none of operators, has collectives."""
+    return "collective" in rows.columns
 
 
 def software(rows: pd.DataFrame) -> pd.Series:
@@ -88,15 +109,73 @@ def software(rows: pd.DataFrame) -> pd.Series:
     return found.mask(generations.isin(_UNFUSED_GENERATIONS) & unsaid, UNFUSED)
 
 
-def _check_operators(kind: str, rows: pd.DataFrame) -> None:
-    texts = [Column(name, TEXT) for name in ("gpu", "dtype", *OPERATORS[kind].apart)]
-    read(rows, [*texts, *(Column(name, POSITIVE) for name in (*OPERATORS[kind].axes, "time_us"))])
-
-
 def _check_runs(rows: pd.DataFrame) -> None:
-    read(rows, (*RUN, _TIME))
+    read(rows, (*RUN, Column("iteration_time_s", POSITIVE)))
     unfused = (software(rows) == UNFUSED).to_numpy()
     if unfused.any():
         list(training_rows(rows[unfused]))
     if not unfused.all():
         read_runs(rows[~unfused])
+
+
+def read_training(path: Path) -> pd.DataFrame:
+    """Read a CSV of training runs of Megatron-LM of 2021, as `read_rows` does.
+
+    Raises
+    ------
+    ReproError
+        The file is wrong, or is a table of something else.
+    """
+    rows = read_rows(path)
+    with naming(path):
+        list(training_rows(rows))
+    return rows
+
+
+def read_collectives(
+    logs: Sequence[Path] = (),
+    gpu: str = "",
+    network: str = "",
+    ranks: int | None = None,
+    nodes: int | None = None,
+) -> tuple[pd.DataFrame, str]:
+    """Read the published collectives, and those of logs on one GPU and network.
+
+    Parameters
+    ----------
+    logs
+        Files of any tool that `repro.logs.reading` reads.
+    ranks, nodes
+        Numbers of ranks and nodes, where logs do not state them.
+
+    Returns
+    -------
+    tuple
+        The rows, and the files that they come from.
+
+    Raises
+    ------
+    ReproError
+        A log cannot be read, or the GPU, the network or the number of nodes is not known. One
+        message names all logs that do not state their ranks.
+    """
+    parts = [read_rows(PUBLISHED / name) for name in _PUBLISHED_COLLECTIVES]
+    silent = []
+    for path in logs:
+        if not gpu or not network:
+            raise ReproError(f"{path}: does not say what it ran on; fix: give --gpu and --network")
+        try:
+            measured = read_log(path, ranks=ranks)
+        except RanksMissing:
+            silent.append(str(path))
+            continue
+        if measured.nodes.isna().any():
+            if nodes is None:
+                raise ReproError(f"{path}: lists no hosts; fix: state how many nodes (--nodes)")
+            measured["nodes"] = measured.nodes.fillna(nodes)
+        out_of_place = measured[~measured.in_place.astype(bool)]
+        parts.append(out_of_place.assign(gpu=gpu, network=network))
+    if silent:
+        raise ReproError(f"{', '.join(silent)}: no list of ranks; fix: state how many (--ranks)")
+    names = ", ".join([*_PUBLISHED_COLLECTIVES, *(path.name for path in logs)])
+    return pd.concat(parts, ignore_index=True), names
