@@ -14,8 +14,8 @@ from repro.predict.calibration.fused_fitting import (
 )
 from repro.predict.fused.iteration import iteration_times_s
 from repro.predict.fused.parameters import read_fused
-from repro.predict.tables.fused_training import read_runs
 from repro.predict.tables.reading import read_rows
+from repro.predict.tables.training import read_runs
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ from examples import CALIBRATED, measurements
 
 from repro.errors import ReproError
 from repro.predict.calibration.step_fitting import PRIORS, fit, log_errors, model_sizes
-from repro.predict.tables.unfused_training import training_rows
+from repro.predict.tables.training import training_rows
 
 # What an unlike machine would have; not far beyond what is held possible beforehand.
 _TRUTH = CALIBRATED.model_copy(

@@ -19,7 +19,7 @@ from repro.predict.calibration.validation import (
     predict_runs,
     validate,
 )
-from repro.predict.tables.reading import UNFUSED, software
+from repro.predict.tables.training import UNFUSED, software
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from repro.errors import ReproError
 from repro.paths import PUBLISHED
 from repro.predict.calibration.validation import validate
 from repro.predict.tables.reading import read_collectives, read_rows, read_training
-from repro.predict.tables.unfused_training import cluster_like, training_rows
+from repro.predict.tables.training import cluster_like, training_rows
 
 Change = Callable[[pd.DataFrame], pd.DataFrame]
 
@@ -47,9 +47,9 @@ _POSITIVE = "must be a positive number; fix: correct it"
         (_with("tp", 3), ("gpus is 1; must be tp x pp x dp; fix: correct it",)),
         (_with("pp", 5), ("gpus is 1; must be tp x pp x dp; fix: correct it",)),
         (_with("global_batch", 17), ("global_batch_size 17", "micro_batch_size 4")),
-        (_with("layers", "many"), ("layers is 'many'; must be a number of 0 or more; fix: ",)),
+        (_with("layers", "many"), ("layers is 'many'; must be a positive number; fix: ",)),
         (_with("layers", 0), (f"layers is 0; {_POSITIVE}",)),
-        (_with("heads", None), ("heads is nan; must be a number of 0 or more; fix: ",)),
+        (_with("heads", None), ("heads is nan; must be a positive number; fix: ",)),
         (_with("gpu", None), ("gpu is nan; must be text; fix: correct it",)),
         (
             _with("inter_node_gbps_per_node", None),

@@ -18,7 +18,7 @@ from repro.predict.fused.iteration import iteration_times_s
 from repro.predict.fused.parameters import KINDS, FusedCalibration, FusedParameters, kinds
 from repro.predict.fused.run import Run
 from repro.predict.parameters import Prior
-from repro.predict.tables.fused_training import read_runs
+from repro.predict.tables.training import read_runs
 from repro.predict.workload import Array
 
 PRIORS: Mapping[str, Prior] = {

@@ -19,7 +19,7 @@ from repro.predict.memory import WIDTHS
 from repro.predict.parameters import Parameters, calibration
 from repro.predict.step.layers import TORCH_SOFTMAX
 from repro.predict.step.memory import FRAMEWORK_BYTES, memory
-from repro.predict.tables.unfused_training import TrainingRows
+from repro.predict.tables.training import TrainingRows
 from repro.predict.workload import Array, Plan, Workload, workload
 from repro.results.measured import measured_on
 from repro.results.metrics import draw_sample, estimate, phase_time_s

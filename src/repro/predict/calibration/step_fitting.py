@@ -21,7 +21,7 @@ from repro.predict.network.machine import machine
 from repro.predict.parameters import Calibration, Parameters, Prior
 from repro.predict.step.iteration import predict_phases
 from repro.predict.step.quantities import iteration_times_s
-from repro.predict.tables.unfused_training import TrainingRows, cluster_like, training_rows
+from repro.predict.tables.training import TrainingRows, cluster_like, training_rows
 from repro.predict.workload import Array
 
 # Priors allow a factor of 1.5 to 3 either way. Efficiencies have narrower ones, because large

@@ -25,16 +25,20 @@ from repro.predict.parameters import calibration
 from repro.predict.serving.latency import latency, passes
 from repro.predict.serving.memory import weight_bytes
 from repro.predict.tables.columns import naming
-from repro.predict.tables.fused_training import otherwise, read_runs
 from repro.predict.tables.reading import (
-    UNFUSED,
     is_collectives,
     operator_kind,
     read_rows,
-    software,
 )
 from repro.predict.tables.serving import is_serving, serving_rows
-from repro.predict.tables.unfused_training import TrainingRows, training_rows
+from repro.predict.tables.training import (
+    UNFUSED,
+    TrainingRows,
+    otherwise,
+    read_runs,
+    software,
+    training_rows,
+)
 from repro.predict.workload import Array
 
 _LOG = logging.getLogger(__name__)

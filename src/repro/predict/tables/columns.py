@@ -144,12 +144,6 @@ def _values(table: pd.DataFrame, column: Column) -> Array:
     return found if needed else np.where(blank, default, found)
 
 
-def by_value(cells: pd.Series, value: Callable[[str], float]) -> pd.Series:
-    """Return a number for each cell, computed once for each different text."""
-    codes, texts = pd.factorize(cells)
-    return pd.Series(np.array([value(text) for text in texts], float)[codes], index=cells.index)
-
-
 def refuse(
     table: pd.DataFrame, name: str, wrong: Any, must_be: str, optional: bool = False
 ) -> None:

@@ -5,23 +5,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from repro.catalog.systems.gpus import find_gpu_name, gpu
 from repro.errors import ReproError
 from repro.logs.measurements import RanksMissing
 from repro.logs.reading import read_log
 from repro.paths import PUBLISHED
 from repro.predict.operators.measured import KINDS as OPERATORS
 from repro.predict.operators.measured import kind_of
-from repro.predict.tables.columns import POSITIVE, TEXT, Column, naming, read, same_kind
-from repro.predict.tables.fused_training import RUN, read_runs, stack_names
+from repro.predict.tables.columns import POSITIVE, TEXT, naming, read, same_kind
 from repro.predict.tables.serving import is_serving
-from repro.predict.tables.unfused_training import training_rows
+from repro.predict.tables.training import check_runs, training_rows
 
-# Name of Megatron-LM of 2021, the software of `repro.predict.step`. Tables ran on it that have none
-# of these columns, on GPUs of these generations.
-UNFUSED = "megatron-lm-2021"
-_FUSED_ONLY = {"cp", "ep", "attention", "gated_mlp"}
-_UNFUSED_GENERATIONS = ("volta", "ampere", "cdna2")
 _COLLECTIVES = (
     *same_kind("gpu network collective", TEXT),
     *same_kind("ranks nodes size_bytes time_us", POSITIVE),
@@ -67,7 +60,7 @@ def read_rows(path: Path) -> pd.DataFrame:
         elif is_collectives(rows):
             read(rows, _COLLECTIVES)
         else:
-            _check_runs(rows)
+            check_runs(rows)
     return rows
 
 
@@ -93,29 +86,6 @@ def operator_kind(rows: pd.DataFrame) -> str | None:
 def is_collectives(rows: pd.DataFrame) -> bool:
     """Return whether a table, which is none of operators, has collectives."""
     return "collective" in rows.columns
-
-
-def software(rows: pd.DataFrame) -> pd.Series:
-    """Return the name of each run's software.
-
-    It is `stack`. Where that is blank, it is `UNFUSED` for GPUs of its time in tables of its time,
-    else the software that the run's set is known to have run on.
-    """
-    found = stack_names(rows)
-    if _FUSED_ONLY & set(rows.columns):
-        return found
-    generations = rows.gpu.map(lambda label: gpu(find_gpu_name(str(label))).generation)
-    unsaid = rows["stack"].isna() if "stack" in rows.columns else True
-    return found.mask(generations.isin(_UNFUSED_GENERATIONS) & unsaid, UNFUSED)
-
-
-def _check_runs(rows: pd.DataFrame) -> None:
-    read(rows, (*RUN, Column("iteration_time_s", POSITIVE)))
-    unfused = (software(rows) == UNFUSED).to_numpy()
-    if unfused.any():
-        list(training_rows(rows[unfused]))
-    if not unfused.all():
-        read_runs(rows[~unfused])
 
 
 def read_training(path: Path) -> pd.DataFrame:

@@ -24,7 +24,7 @@ from repro.predict.tables.columns import (
     read,
     renamed,
 )
-from repro.predict.tables.fused_training import fill_widths
+from repro.predict.tables.training import fill_widths
 from repro.predict.workload import Array
 
 _SIZE = number(1)

@@ -33,7 +33,7 @@ from repro.predict.network.placement import (
     ring_hops,
 )
 from repro.predict.parameters import Parameters
-from repro.predict.tables.fused_training import read_runs, shape_columns
+from repro.predict.tables.training import read_runs, shape_columns
 from repro.predict.workload import Array
 
 # Tokens to their experts and back.

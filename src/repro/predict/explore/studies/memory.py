@@ -18,7 +18,7 @@ from repro.predict.fused import memory as fused
 from repro.predict.fused.run import Run
 from repro.predict.memory import MIXED, WIDTHS, Memory
 from repro.predict.step.memory import activation_bytes_per_layer, memory
-from repro.predict.tables.fused_training import read_runs, shape_columns
+from repro.predict.tables.training import read_runs, shape_columns
 from repro.predict.workload import RECOMPUTE, Plan, Workload, workload
 
 _GIB = 2**30
