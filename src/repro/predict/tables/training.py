@@ -34,7 +34,6 @@ from repro.predict.workload import RECOMPUTE, Array, Workload, check, from_colum
 UNFUSED = "megatron-lm-2021"
 _FUSED_ONLY = {"cp", "ep", "attention", "gated_mlp"}
 _UNFUSED_GENERATIONS = ("volta", "ampere", "cdna2")
-_UNKNOWN = "unknown"
 # Columns that every table of runs has.
 _RUN = (
     Column("gpu", TEXT),
@@ -49,6 +48,8 @@ _UNFUSED = (
     Column("recompute", choice(RECOMPUTE)),
     Column("sequence_parallel", YES_NO),
 )
+# Software that states nothing overlaps all but exchanges of experts.
+_OVERLAP = "dp,tp,pp"
 # Published tables mark unknown values in several ways.
 _STATED = number(or_blank=True)
 _SOFTWARE = same_kind("set stack", TEXT, "")
@@ -62,7 +63,7 @@ _FUSED = (
     # Half precision takes as long in either format.
     Column("dtype", choice(PRECISIONS, fp16=0), "bf16"),
     Column("recompute", choice(RECOMPUTE, unknown=0), "none"),
-    Column("overlap", TEXT, _UNKNOWN),
+    Column("overlap", TEXT, _OVERLAP),
     Column("gpus_per_node", _STATED, 8),
     # Blank: values that follow from others.
     *same_kind("dp ffn kv_heads head_dim window nvlink_domain", _STATED, np.nan),
@@ -229,8 +230,11 @@ def read_runs(table: pd.DataFrame) -> Run:
     def of_gpu(value: Callable[[Gpu], float]) -> pd.Series:
         return _by_value(rows.gpu, lambda label: value(gpu(find_gpu_name(label))))
 
-    def overlaps(name: str) -> pd.Series:
-        return _by_value(rows.overlap, partial(_overlaps, name))
+    def overlaps(*names: str) -> pd.Series:
+        def any_of(stated: str) -> bool:
+            return not set(names).isdisjoint(stated.lower().replace(" ", "").split(","))
+
+        return _by_value(rows.overlap.replace("unknown", _OVERLAP), any_of)
 
     nics_gbps = rows.gpus_per_node * of_gpu(lambda one: one.nic_gbps)
     node_gbps = rows.inter_node_gbps_per_node.fillna(nics_gbps)
@@ -246,7 +250,7 @@ def read_runs(table: pd.DataFrame) -> Run:
         precision=precision,
         generation=of_gpu(lambda one: GENERATIONS.index(one.generation)),
         stack=_by_value(_stacks(table), lambda name: choose("stack", name, stacks)),
-        hidden_gradients=np.maximum(overlaps("dp"), overlaps("dp-grad")),
+        hidden_gradients=overlaps("dp", "dp-grad"),
         **{f"hidden_{name}": overlaps(name) for name in ("dp", "tp", "pp", "ep")},
         operand_bytes=np.array(list(OPERAND_BYTES.values()))[precision],
         peak_flops=np.choose(precision, peaks),
@@ -265,16 +269,6 @@ def fill_widths(rows: pd.DataFrame) -> None:
     rows["ffn"] = rows.ffn.fillna((4 * rows.hidden).where(~(rows.experts > 0), 0.0))
     rows["kv_heads"] = rows.kv_heads.fillna(rows.heads)
     rows["head_dim"] = rows.head_dim.fillna(rows.hidden / rows.heads)
-
-
-def _overlaps(name: str, stated: str) -> bool:
-    """Return whether a row overlaps `name`.
-
-    Software that states nothing overlaps all but exchanges of experts.
-    """
-    if stated == _UNKNOWN:
-        return name != "ep"
-    return name in (part.strip().lower() for part in stated.split(","))
 
 
 def shape_columns(shape: DecoderShape) -> dict[str, Any]:
