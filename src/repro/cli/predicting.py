@@ -237,10 +237,9 @@ def calibrate(
     to published measurements.
     """
     from repro.predict.calibration.fit import write_fit
-    from repro.predict.calibration.fused_fitting import calibrate_fused
     from repro.predict.calibration.link_fitting import calibrate_links
     from repro.predict.calibration.operator_fitting import calibrate_operators
-    from repro.predict.calibration.serving_fitting import calibrate_serving
+    from repro.predict.calibration.software_fitting import calibrate_fused, calibrate_serving
     from repro.predict.calibration.step_fitting import calibrate_step
     from repro.predict.fused.parameters import FUSED
     from repro.predict.network.links import LINKS
