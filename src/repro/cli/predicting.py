@@ -246,18 +246,22 @@ def calibrate(
     from repro.predict.operators.measured import OPERATORS
     from repro.predict.parameters import CALIBRATIONS
     from repro.predict.serving.parameters import FITTED
-    from repro.predict.tables.reading import read_collectives, read_rows, read_training
+    from repro.predict.tables.columns import naming
+    from repro.predict.tables.reading import read_collectives, read_rows
 
     def keep(found: object, name: str, module: str) -> None:
         typer.echo(HOME / "params" / name)
         write_fit(found, f"repro.predict.{module}", HOME / "params" / name)
 
-    runs = read_training(training)
     collectives, sources = read_collectives(log or [], gpu, network, ranks, nodes)
-    keep(calibrate_links(collectives, sources), LINKS, "network.links")
+    links = calibrate_links(collectives, sources)
     if log:
+        keep(links, LINKS, "network.links")
         return
-    step = calibrate_step(runs, collectives, f"{training.name}, {sources}")
+    runs = read_rows(training)
+    with naming(training):
+        step = calibrate_step(runs, collectives, f"{training.name}, {sources}")
+    keep(links, LINKS, "network.links")
     keep(step, f"{CALIBRATIONS.name}/{name}.yaml", "parameters")
     keep(calibrate_operators(), OPERATORS, "operators.kernels")
     modern = PUBLISHED / "training_modern.csv"

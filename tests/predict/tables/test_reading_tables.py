@@ -9,8 +9,9 @@ from examples import CALIBRATED, measurements
 
 from repro.errors import ReproError
 from repro.paths import PUBLISHED
+from repro.predict.calibration.step_fitting import calibrate_step
 from repro.predict.calibration.validation import validate
-from repro.predict.tables.reading import read_collectives, read_rows, read_training
+from repro.predict.tables.reading import read_collectives, read_rows
 from repro.predict.tables.training import cluster_like, training_rows
 
 Change = Callable[[pd.DataFrame], pd.DataFrame]
@@ -192,5 +193,6 @@ def test_collectives_have_sets_of_their_own() -> None:
 
 
 def test_only_training_runs_calibrate() -> None:
+    rows = read_rows(PUBLISHED / "inference_a100_fastertransformer.csv")
     with pytest.raises(ReproError, match="no column 'gpus'"):
-        read_training(PUBLISHED / "inference_a100_fastertransformer.csv")
+        calibrate_step(rows, rows, "wrong file")

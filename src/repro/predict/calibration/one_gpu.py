@@ -6,6 +6,7 @@ The memory model has no parameters to fit.
 """
 
 from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -174,15 +175,16 @@ def carried_over(
         Nothing ran on one GPU, or the GPU is not that of its cluster.
     """
     seen, table = (
-        runs[runs.half != OUT_OF_MEMORY].reset_index(drop=True)
-        for runs in (_configurations(fitted_to, fitted_on), _configurations(judged, judged_on))
+        _configurations(measured, cluster).query("half != @OUT_OF_MEMORY").reset_index(drop=True)
+        for measured, cluster in ((fitted_to, fitted_on), (judged, judged_on))
     )
     before = calibration(fitted_on.calibration).parameters
     found = fit(list(_parts(seen, fitted_on)), before, ONE_GPU)
-    table["predicted_s"], _ = _times_s(table, judged_on, before.model_copy(update=found.values))
+    predicted_s, _ = _times_s(table, judged_on, before.model_copy(update=found.values))
     least_s = table.groupby("model").measured_s.transform("first")
     return table.assign(
-        error_pct=100 * (table.predicted_s / table.measured_s - 1),
+        predicted_s=predicted_s,
+        error_pct=100 * (predicted_s / table.measured_s - 1),
         gpu_bound=table.measured_s > _GPU_BOUND * least_s,
     )[["model", "micro_batch_size", "measured_s", "predicted_s", "error_pct", "gpu_bound"]]
 
@@ -207,34 +209,30 @@ def _configurations(measured: xr.Dataset, cluster: Cluster) -> pd.DataFrame:
             f"measured on {device}, which is no {cluster.gpu}; name a cluster with that GPU as the "
             "experiment's (params/one_gpu.yaml)"
         )
-    one = measured.sel(gpus=1).isel(source=0, protocol=0).transpose("model", ...)
-    return pd.DataFrame([row for name in one["model"].values for row in _of_model(one, str(name))])
-
-
-def _of_model(one: xr.Dataset, name: str) -> Iterator[dict[str, object]]:
-    for size in sorted(one["micro_batch_size"].values.tolist()):
+    one = measured.sel(gpus=1).isel(source=0, protocol=0)
+    rows: list[dict[str, object]] = []
+    for name, size in product(one["model"].values, sorted(one["micro_batch_size"].values)):
         run = one.sel(model=name, micro_batch_size=size)
         full = float(run["out_of_memory"])
-        if np.isnan(full):
-            continue
-        if full:
-            yield {"model": name, "micro_batch_size": size, "half": OUT_OF_MEMORY}
+        key = {"model": str(name), "micro_batch_size": int(size)}
+        if full == 1:
+            rows.append(key | {"half": OUT_OF_MEMORY})
+        if full != 0:
             continue
         # Other configurations may have had more iterations.
         run = run.dropna("iteration", how="all", subset=["iteration_time_s"])
         computing = estimate(
             draw_sample(run), lambda r: phase_time_s(r, "forward compute", "backward compute")
         )
-        yield {
-            "model": name,
-            "micro_batch_size": size,
-            "half": "",
+        times = {
             "measured_s": computing.value,
             "low_s": computing.low,
             "high_s": computing.high,
             "optimizer_s": float(phase_time_s(run, "optimizer")),
             "measured_peak_bytes": float(run["peak_memory_bytes"].max()),
         }
+        rows.append(key | {"half": ""} | times)
+    return pd.DataFrame(rows)
 
 
 def _with_halves(runs: pd.DataFrame) -> pd.DataFrame:

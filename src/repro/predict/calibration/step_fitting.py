@@ -155,14 +155,15 @@ def calibrate_step(training: pd.DataFrame, collectives: pd.DataFrame, source: st
     Raises
     ------
     ReproError
-        The training runs are of a GPU that is not in the catalog, or of several GPUs.
+        A column or cell is wrong, or the training runs are of one model or of several GPUs.
     """
+    parts = list(training_rows(training))
     gpu, *others = sorted({find_gpu_name(str(label)) for label in training.gpu.unique()})
     if others:
         raise ReproError(f"training runs on {gpu}, {', '.join(others)}; calibrate one at a time")
     medians = {name: prior.median for name, prior in PRIORS.items()}
     start = Parameters(**medians, **fit_ring(collectives))
-    found = fit(list(training_rows(training)), start)
+    found = fit(parts, start)
     errors = cross_validate(training, model_sizes(training), start).to_numpy(dtype=float)
     parallel = training.tp.to_numpy() > 1
     residuals = {

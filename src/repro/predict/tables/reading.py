@@ -13,7 +13,7 @@ from repro.predict.operators.measured import KINDS as OPERATORS
 from repro.predict.operators.measured import kind_of
 from repro.predict.tables.columns import POSITIVE, TEXT, naming, read, same_kind
 from repro.predict.tables.serving import is_serving
-from repro.predict.tables.training import check_runs, training_rows
+from repro.predict.tables.training import check_runs
 
 _COLLECTIVES = (
     *same_kind("gpu network collective", TEXT),
@@ -86,20 +86,6 @@ def operator_kind(rows: pd.DataFrame) -> str | None:
 def is_collectives(rows: pd.DataFrame) -> bool:
     """Return whether a table, which is none of operators, has collectives."""
     return "collective" in rows.columns
-
-
-def read_training(path: Path) -> pd.DataFrame:
-    """Read a CSV of training runs of Megatron-LM of 2021, as `read_rows` does.
-
-    Raises
-    ------
-    ReproError
-        The file is wrong, or is a table of something else.
-    """
-    rows = read_rows(path)
-    with naming(path):
-        list(training_rows(rows))
-    return rows
 
 
 def read_collectives(
