@@ -15,7 +15,7 @@ import xarray as xr
 from repro.catalog.models.papers import model
 from repro.catalog.systems.clusters import Cluster
 from repro.errors import ReproError
-from repro.predict.calibration.step_fitting import COMPUTING, fit, predicted_times_s
+from repro.predict.calibration.step_fitting import fit, predicted_times_s
 from repro.predict.memory import WIDTHS
 from repro.predict.parameters import Parameters, calibration
 from repro.predict.step.layers import TORCH_SOFTMAX
@@ -38,6 +38,8 @@ ONE_GPU = (
     "host_unfused_softmax_s",
     "host_optimizer_layer_s",
 )
+# Phases of `repro.predict.step.iteration` in which the GPU computes.
+_COMPUTING = ("forward_compute", "backward_compute", "recompute")
 FITTED, HELD_OUT, OUT_OF_MEMORY = "fitted", "held out", "out of memory"
 # The host's launches decide the time of the smallest micro batch. The GPU decides times that are
 # longer by this factor.
@@ -253,7 +255,7 @@ def _with_halves(runs: pd.DataFrame) -> pd.DataFrame:
 
 def _parts(runs: pd.DataFrame, cluster: Cluster) -> Iterator[TrainingRows]:
     """Yield the computing of each model, then the optimizer's steps of each, in order of rows."""
-    for phases, column in ((COMPUTING, "measured_s"), (("optimizer",), "optimizer_s")):
+    for phases, column in ((_COMPUTING, "measured_s"), (("optimizer",), "optimizer_s")):
         for name, tried in runs.groupby("model", sort=False):
             entry, sizes = model(str(name)), tried.micro_batch_size.to_numpy()
             yield TrainingRows(

@@ -50,8 +50,6 @@ PRIORS: Mapping[str, Prior] = {
     "congestion_exponent": Prior(0.19, 0.5),
     "straggler_fraction": Prior(0.01, 0.7),
 }
-# Phases of `repro.predict.step.iteration` in which the GPU computes forward and backward passes.
-COMPUTING = ("forward_compute", "backward_compute", "recompute")
 # Bytes from which the latency of an all-reduce is small compared with its transfer.
 _LARGE_BYTES = 64e6
 
