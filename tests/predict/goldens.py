@@ -50,7 +50,7 @@ from repro.predict.explore.studies.memory import (
 from repro.predict.explore.studies.partitions import memory_by_part, predict_schemes
 from repro.predict.network.expected import expected_busbw
 from repro.predict.network.links import predict_collective
-from repro.predict.tables.reading import operator_kind, read_rows
+from repro.predict.tables.reading import read_rows, table_kind
 
 FOLDER = Path(__file__).parent / "goldens"
 # Largest relative difference of one number; today's software is computed in single precision.
@@ -154,9 +154,7 @@ def _operators(everything: bool) -> pd.DataFrame:
     found = {}
     for path in sorted((PUBLISHED / "operators").glob("*.csv")):
         rows = read_rows(path).iloc[:: 1 if everything else _OPERATORS_EVERY]
-        kind = operator_kind(rows)
-        assert kind is not None
-        found[path.stem] = _times(validation.predict_operators(kind, rows))
+        found[path.stem] = _times(validation.predict_operators(table_kind(rows), rows))
     return _joined(found)
 
 

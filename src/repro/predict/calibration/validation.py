@@ -25,12 +25,8 @@ from repro.predict.parameters import calibration
 from repro.predict.serving.latency import latency, passes
 from repro.predict.serving.memory import weight_bytes
 from repro.predict.tables.columns import naming
-from repro.predict.tables.reading import (
-    is_collectives,
-    operator_kind,
-    read_rows,
-)
-from repro.predict.tables.serving import is_serving, serving_rows
+from repro.predict.tables.reading import COLLECTIVES, SERVING, TRAINING, read_rows, table_kind
+from repro.predict.tables.serving import serving_rows
 from repro.predict.tables.training import (
     UNFUSED,
     TrainingRows,
@@ -89,21 +85,22 @@ def validate(path: Path, by: Sequence[str] = ()) -> pd.DataFrame:
                 raise ReproError(
                     f"no column {name!r} to group by; choose from: {', '.join(rows.columns)}"
                 )
-        if is_serving(rows):
-            predicted = predict_serving(rows)
-            known = ["set"] if "set" in rows.columns else ["gpu", "dtype", "precision"]
-            usual = [name for name in rows.columns if name in known]
-        elif (kind := operator_kind(rows)) is not None:
-            predicted = predict_operators(kind, rows)
-            usual = ["gpu", "dtype", *OPERATORS[kind].apart]
-        elif is_collectives(rows):
+        kind = table_kind(rows)
+        if kind == COLLECTIVES:
             if by:
                 raise ReproError(
                     "collectives are grouped by GPU, network and collective; fix: leave out --by"
                 )
             return _score_collectives(rows)
-        else:
+        if kind == SERVING:
+            predicted = predict_serving(rows)
+            known = ["set"] if "set" in rows.columns else ["gpu", "dtype", "precision"]
+            usual = [name for name in rows.columns if name in known]
+        elif kind == TRAINING:
             predicted, usual = predict_runs(rows), ["set"]
+        else:
+            predicted = predict_operators(kind, rows)
+            usual = ["gpu", "dtype", *OPERATORS[kind].apart]
     return _scores(predicted, _names(rows, by or usual))
 
 

@@ -15,6 +15,7 @@ from repro.predict.tables.columns import POSITIVE, TEXT, naming, read, same_kind
 from repro.predict.tables.serving import is_serving
 from repro.predict.tables.training import check_runs
 
+SERVING, COLLECTIVES, TRAINING = "serving", "collectives", "training"
 _COLLECTIVES = (
     *same_kind("gpu network collective", TEXT),
     *same_kind("ranks nodes size_bytes time_us", POSITIVE),
@@ -50,16 +51,15 @@ def read_rows(path: Path) -> pd.DataFrame:
         raise ReproError(f"{path}: no rows")
     if "inter_time_us" in rows.columns:
         rows = _big_red_rows(rows)
-    if is_serving(rows):
-        return rows
+    kind = table_kind(rows)
     with naming(path):
-        if (kind := operator_kind(rows)) is not None:
+        if kind in OPERATORS:
             texts = same_kind(f"gpu dtype {' '.join(OPERATORS[kind].apart)}", TEXT)
             axes = same_kind(f"{' '.join(OPERATORS[kind].axes)} time_us", POSITIVE)
             read(rows, (*texts, *axes))
-        elif is_collectives(rows):
+        elif kind == COLLECTIVES:
             read(rows, _COLLECTIVES)
-        else:
+        elif kind == TRAINING:
             check_runs(rows)
     return rows
 
@@ -75,17 +75,16 @@ def _big_red_rows(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(settings, ignore_index=True)
 
 
-def operator_kind(rows: pd.DataFrame) -> str | None:
-    """Return the kind of operator of a table; None for other tables.
+def table_kind(rows: pd.DataFrame) -> str:
+    """Return `SERVING`, `COLLECTIVES`, `TRAINING` or the kind of operator of a table.
 
     Collectives are operators if they ran on one node whose network has no name.
     """
-    return None if "network" in rows.columns else kind_of(rows.columns)
-
-
-def is_collectives(rows: pd.DataFrame) -> bool:
-    """Return whether a table, which is none of operators, has collectives."""
-    return "collective" in rows.columns
+    if is_serving(rows):
+        return SERVING
+    if "network" not in rows.columns and (kind := kind_of(rows.columns)):
+        return kind
+    return COLLECTIVES if "collective" in rows.columns else TRAINING
 
 
 def read_collectives(
