@@ -20,9 +20,8 @@ from repro.predict.fused.parameters import read_fused
 from repro.predict.network.machine import machine
 from repro.predict.parameters import calibration
 from repro.predict.step.quantities import iteration_times_s
-from repro.predict.tables.fused_training import read_runs
 from repro.predict.tables.reading import read_rows
-from repro.predict.tables.unfused_training import training_rows
+from repro.predict.tables.training import read_runs, training_rows
 
 _REPEATS = 3
 

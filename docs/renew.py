@@ -140,7 +140,7 @@ def _validation(name: str) -> Callable[[], str]:
     def table() -> str:
         rows = [
             (
-                score.set,
+                str(score.Index),
                 str(score.n),
                 f"{score.mape_pct:.1f}",
                 f"{score.median_pct:.1f}",
@@ -148,7 +148,7 @@ def _validation(name: str) -> Callable[[], str]:
                 f"{score.coverage_90_pct:.0f}",
                 f"{score.baseline_mape_pct:.1f}",
             )
-            for score in validate(PUBLISHED / name)
+            for score in validate(PUBLISHED / name).itertuples()
         ]
         head = ("set", "rows", "MAPE, %", "median, %", "bias, %", "in 90 % interval, %")
         return _markdown((*head, "best constant, %"), rows)

@@ -19,7 +19,7 @@ from repro.launch.carry_out import carry_out
 from repro.launch.journal import Journal
 from repro.observe.counters import open_counters
 from repro.observe.memory import peak_bytes, reset_peak
-from repro.predict.calibration.one_gpu_rows import check_device
+from repro.results.measured import measured_on
 from repro.train.decoding import Decoder, Linear, random_matrix
 from repro.train.gpu_operators import call_s, kernels, replays_s, sustained
 from repro.train.records import TrainingRun
@@ -159,7 +159,7 @@ def test_a_sweep_ends_where_memory_does(enwiki: Path, tmp_path: Path) -> None:
     dataset = resolved.describe(
         *carry_out(resolved.cases, resolved.where, journal, tmp_path / "logs", resolved.title)
     )
-    check_device(dataset, _this_gpu())
+    assert gpu(measured_on(dataset)) == _this_gpu()
     full = dataset["out_of_memory"].squeeze()
     assert not full.sel(micro_batch_size=[1, 2, 4]).any() and full.sel(micro_batch_size=512)
     peaks = dataset["peak_memory_bytes"].squeeze().sel(micro_batch_size=[1, 2, 4])

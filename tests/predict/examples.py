@@ -12,7 +12,7 @@ from repro.catalog.systems.clusters import cluster
 from repro.predict.network.machine import Machine, machine
 from repro.predict.parameters import Parameters, calibration
 from repro.predict.step.iteration import predict_phases
-from repro.predict.tables.unfused_training import training_rows
+from repro.predict.tables.training import training_rows
 from repro.predict.workload import Array, Plan, Workload, from_columns, workload
 
 # Every size is a multiple of the kernels' tiles, also when split among 2, 4 or 8 GPUs.

@@ -13,7 +13,6 @@ import argparse
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +50,7 @@ from repro.predict.explore.studies.memory import (
 from repro.predict.explore.studies.partitions import memory_by_part, predict_schemes
 from repro.predict.network.expected import expected_busbw
 from repro.predict.network.links import predict_collective
-from repro.predict.tables.reading import read_rows
+from repro.predict.tables.reading import read_rows, table_kind
 
 FOLDER = Path(__file__).parent / "goldens"
 # Largest relative difference of one number; today's software is computed in single precision.
@@ -144,7 +143,7 @@ def _training(everything: bool) -> pd.DataFrame:
 
 
 def _serving(everything: bool) -> pd.DataFrame:
-    return _times(validation._predict_serving(_published(_SERVING))[0])
+    return _times(validation.predict_serving(_published(_SERVING)))
 
 
 def _collectives(everything: bool) -> pd.DataFrame:
@@ -155,18 +154,13 @@ def _operators(everything: bool) -> pd.DataFrame:
     found = {}
     for path in sorted((PUBLISHED / "operators").glob("*.csv")):
         rows = read_rows(path).iloc[:: 1 if everything else _OPERATORS_EVERY]
-        kind = validation.operator_kind(rows)
-        assert kind is not None
-        found[path.stem] = _times(validation._predict_operators(kind, rows))
+        found[path.stem] = _times(validation.predict_operators(table_kind(rows), rows))
     return _joined(found)
 
 
 def _accuracy(everything: bool) -> pd.DataFrame:
-    scores = {}
-    for name in (*_TRAINING, _SERVING, *_COLLECTIVES):
-        for score in validation.validate(PUBLISHED / f"{name}.csv"):
-            scores[name, score.set] = asdict(score)
-    return pd.DataFrame.from_dict(scores, "index").drop(columns="set")
+    names = (*_TRAINING, _SERVING, *_COLLECTIVES)
+    return pd.concat({name: validation.validate(PUBLISHED / f"{name}.csv") for name in names})
 
 
 def _flat(dataset: xr.Dataset, keep: set[str] | None = None) -> pd.DataFrame:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -219,12 +218,14 @@ def validate(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
 ) -> None:
     """Print the errors of the performance model's predictions for a CSV of measurements."""
-    from repro.predict.calibration.validation import table, validate
+    from repro.predict.calibration.validation import validate
 
     scores = validate(file, by.split(",") if by else ())
-    typer.echo(
-        json.dumps([asdict(score) for score in scores], indent=1) if as_json else table(scores)
-    )
+    if as_json:
+        entries = scores.reset_index().astype(object)
+        typer.echo(json.dumps(entries.where(entries.notna(), None).to_dict("records"), indent=1))
+    else:
+        typer.echo(scores.round(2).to_string())
 
 
 @_command(epilog="Example: repro calibrate --log my.log --gpu H100 --network 'my fabric'")
@@ -253,34 +254,35 @@ def calibrate(
     GPUs are fitted to training runs, links to collectives, and all other parts
     to published measurements.
     """
-    from repro.predict.calibration.fused_fitting import calibrate_fused, write_fused
-    from repro.predict.calibration.link_fitting import calibrate_links, write_links
-    from repro.predict.calibration.operator_fitting import calibrate_operators, write_operators
-    from repro.predict.calibration.serving_fitting import calibrate_serving, write_serving
-    from repro.predict.calibration.step_fitting import calibrate_step, write_step
+    from repro.predict.calibration.fit import write_fit
+    from repro.predict.calibration.link_fitting import calibrate_links
+    from repro.predict.calibration.operator_fitting import calibrate_operators
+    from repro.predict.calibration.software_fitting import calibrate_fused, calibrate_serving
+    from repro.predict.calibration.step_fitting import calibrate_step
     from repro.predict.fused.parameters import FUSED
     from repro.predict.network.links import LINKS
     from repro.predict.operators.measured import OPERATORS
     from repro.predict.parameters import CALIBRATIONS
     from repro.predict.serving.parameters import FITTED
-    from repro.predict.tables.collectives import read_collectives
-    from repro.predict.tables.reading import read_rows, read_training
+    from repro.predict.tables.columns import naming
+    from repro.predict.tables.reading import read_collectives, read_rows
 
-    def params_path(name: str) -> Path:
-        path = HOME / "params" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        typer.echo(path)
-        return path
+    def keep(found: object, name: str, module: str) -> None:
+        typer.echo(HOME / "params" / name)
+        write_fit(found, f"repro.predict.{module}", HOME / "params" / name)
 
-    runs = read_training(training)
     collectives, sources = read_collectives(log or [], gpu, network, ranks, nodes)
-    write_links(calibrate_links(collectives, sources), params_path(LINKS))
+    links = calibrate_links(collectives, sources)
     if log:
+        keep(links, LINKS, "network.links")
         return
-    value = calibrate_step(runs, collectives, f"{training.name}, {sources}")
-    write_step(value, params_path(f"{CALIBRATIONS.name}/{name}.yaml"))
-    write_operators(calibrate_operators(), params_path(OPERATORS))
+    runs = read_rows(training)
+    with naming(training):
+        step = calibrate_step(runs, collectives, f"{training.name}, {sources}")
+    keep(links, LINKS, "network.links")
+    keep(step, f"{CALIBRATIONS.name}/{name}.yaml", "parameters")
+    keep(calibrate_operators(), OPERATORS, "operators.kernels")
     modern = PUBLISHED / "training_modern.csv"
-    write_fused(calibrate_fused(read_rows(modern), modern.name), params_path(FUSED))
+    keep(calibrate_fused(read_rows(modern), modern.name), FUSED, "fused.parameters")
     served = PUBLISHED / "inference_a100_fastertransformer.csv"
-    write_serving(calibrate_serving(read_rows(served), served.name), params_path(FITTED))
+    keep(calibrate_serving(read_rows(served), served.name), FITTED, "serving.parameters")

@@ -1,5 +1,7 @@
 """Robust fits, weights and held-out groups, where results are known by hand."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +11,7 @@ from repro.predict.calibration.fit import (
     group_weights,
     held_out,
     most_probable,
-    yaml_text,
+    write_fit,
 )
 from repro.predict.parameters import Prior, Residuals
 from repro.predict.workload import Array
@@ -57,8 +59,9 @@ def test_each_group_is_predicted_by_the_rows_of_all_others() -> None:
     assert held_out(groups[:2], above_sum).isna().all()
 
 
-def test_numbers_are_written_with_four_digits() -> None:
+def test_numbers_are_written_with_four_digits(tmp_path: Path) -> None:
     value = {"fits": [Residuals(rows=12345, mape_pct=1.23456, half_width=1.23456e-6)]}
-    assert yaml_text(value) == "fits:\n- rows: 12345\n  mape_pct: 1.235\n  half_width: 1.235e-06\n"
-    line = "fits:\n- {rows: 12345, mape_pct: 1.235, half_width: 1.235e-06}\n"
-    assert yaml_text(value, compact=True) == line
+    write_fit(value, "repro.module", tmp_path / "new" / "fits.yaml")
+    comment, *lines = (tmp_path / "new" / "fits.yaml").read_text().splitlines()
+    assert comment.endswith("described in repro.module.")
+    assert lines == ["fits:", "- {rows: 12345, mape_pct: 1.235, half_width: 1.235e-06}"]

@@ -13,21 +13,18 @@ from repro.catalog.studies.experiments import EXPERIMENTS
 from repro.catalog.studies.selection import select
 from repro.catalog.systems.clusters import cluster
 from repro.errors import ReproError
-from repro.predict.calibration.another_gpu import carried_over, carried_summary
 from repro.predict.calibration.one_gpu import (
     FITTED,
     HELD_OUT,
-    Comparison,
+    ONE_GPU,
+    OUT_OF_MEMORY,
+    carried_over,
+    carried_summary,
     compare_halves,
-    fitted_parameters,
     memory_limits,
     summary,
 )
-from repro.predict.calibration.one_gpu_rows import ONE_GPU, OUT_OF_MEMORY, calibration_rows
-from repro.predict.calibration.step_fitting import calibrate_step
 from repro.predict.explore.experiments.predicted import predict_experiment
-from repro.predict.tables.collectives import read_collectives
-from repro.predict.tables.reading import read_rows
 from repro.results.measured import keep_measured, read_kept
 from repro.results.metrics import communication_fraction
 from repro.results.store import has_runs, not_run, why_not_run
@@ -41,51 +38,57 @@ def measured() -> xr.Dataset:
 
 
 @pytest.fixture(scope="module")
-def compared(measured: xr.Dataset) -> Comparison:
+def compared(measured: xr.Dataset) -> tuple[pd.DataFrame, pd.DataFrame]:
     return compare_halves(measured, CLUSTER)
 
 
-def test_the_half_that_no_fit_has_seen_is_met_within_the_noise(compared: Comparison) -> None:
-    errors = summary(compared)
+@pytest.fixture(scope="module")
+def runs(compared: tuple[pd.DataFrame, pd.DataFrame]) -> pd.DataFrame:
+    """Configurations with measured and predicted times."""
+    return compared[0]
+
+
+def test_the_half_that_no_fit_has_seen_is_met_within_the_noise(runs: pd.DataFrame) -> None:
+    errors = summary(runs)
     for half in (FITTED, HELD_OUT):
         assert errors.loc[("forward + backward", half), "median_pct"] < 100 * NOISE
         assert errors.loc[("forward + backward", half), "largest_pct"] < 200 * NOISE
         # Another GPU's calibration is not right for this one.
         assert errors.loc[("forward + backward, transferred", half), "median_pct"] > 10
         assert errors.loc[("peak memory", half), "largest_pct"] == pytest.approx(100 / 21, abs=0.1)
-    ran = compared.cells[compared.cells.half != OUT_OF_MEMORY]
+    ran = runs[runs.half != OUT_OF_MEMORY]
     assert ran.optimizer_s.to_numpy() == pytest.approx(ran.predicted_optimizer_s, rel=0.05)
 
 
-def test_the_fit_finds_what_made_the_measurements(compared: Comparison) -> None:
-    found = fitted_parameters(compared)
+def test_the_fit_finds_what_made_the_measurements(
+    compared: tuple[pd.DataFrame, pd.DataFrame],
+) -> None:
+    _, found = compared
     assert tuple(found.index) == ONE_GPU
     assert found.fitted["gemm_efficiency"] == pytest.approx(TRUTH.gemm_efficiency, rel=0.1)
     assert found.fitted["host_layer_s"] == pytest.approx(TRUTH.host_layer_s, rel=0.05)
-    before, after = compared.before.model_dump(), compared.fit.parameters.model_dump()
-    assert {name for name in before if before[name] != after[name]} <= set(ONE_GPU)
 
 
-def test_each_half_has_small_and_large_micro_batches_of_every_model(compared: Comparison) -> None:
-    halves = compared.cells.set_index(["model", "micro_batch_size"]).half
+def test_each_half_has_small_and_large_micro_batches_of_every_model(runs: pd.DataFrame) -> None:
+    halves = runs.set_index(["model", "micro_batch_size"]).half
     assert halves["gpt2-medium"].tolist()[:4] == [FITTED, HELD_OUT, FITTED, HELD_OUT]
     assert halves["bert-large"].tolist()[:4] == [HELD_OUT, FITTED, HELD_OUT, FITTED]
-    ran = compared.cells[compared.cells.half != OUT_OF_MEMORY]
+    ran = runs[runs.half != OUT_OF_MEMORY]
     for _, sizes in ran.groupby(["model", "half"]).micro_batch_size:
         assert sizes.min() <= 2 and sizes.max() >= 8
 
 
-def test_intervals_are_those_of_the_iterations(compared: Comparison) -> None:
-    ran = compared.cells[compared.cells.half != OUT_OF_MEMORY]
+def test_intervals_are_those_of_the_iterations(runs: pd.DataFrame) -> None:
+    ran = runs[runs.half != OUT_OF_MEMORY]
     assert ((ran.low_s < ran.measured_s) & (ran.measured_s < ran.high_s)).all()
     # Two phases of independent scatter, eight iterations.
     assert ((ran.high_s - ran.low_s) / ran.measured_s < 4 * NOISE / 8**0.5).all()
 
 
 def test_what_had_no_memory_has_no_times_and_bounds_the_memory_model(
-    compared: Comparison,
+    runs: pd.DataFrame,
 ) -> None:
-    full = compared.cells[compared.cells.half == OUT_OF_MEMORY]
+    full = runs[runs.half == OUT_OF_MEMORY]
     assert full.model.tolist() == [
         *["gpt2-medium"] * 2,
         *["bert-large"] * 2,
@@ -95,7 +98,7 @@ def test_what_had_no_memory_has_no_times_and_bounds_the_memory_model(
     for column in ("measured_s", "predicted_s", "transferred_s", "measured_peak_bytes"):
         assert full[column].isna().all()
     assert full.predicted_peak_bytes.notna().all()
-    limits = memory_limits(compared)
+    limits = memory_limits(runs)
     assert limits.loc["gpt2-medium", ["measured", "predicted", "full"]].tolist() == [32, 32, 64]
     assert limits.loc["gpt2-medium", "agrees"]
     # By the memory model 128 sequences of BERT-Large fit; the made-up GPU had no room for 64.
@@ -105,7 +108,7 @@ def test_what_had_no_memory_has_no_times_and_bounds_the_memory_model(
 
 def test_a_model_that_never_ran_out_of_memory_has_no_full_batch(measured: xr.Dataset) -> None:
     few = measured.sel(model=["bert-large"], micro_batch_size=[1, 2, 4])
-    limits = memory_limits(compare_halves(few, CLUSTER))
+    limits = memory_limits(compare_halves(few, CLUSTER)[0])
     assert pd.isna(limits.loc["bert-large", "full"])
     assert limits.loc["bert-large", "measured"] == 4
 
@@ -128,21 +131,8 @@ def test_without_measurements_of_one_gpu_there_is_nothing_to_compare(measured: x
 
 def test_another_gpu_than_the_catalogs_is_refused(measured: xr.Dataset) -> None:
     ran_on = json.dumps([{"device": "NVIDIA A100-SXM4-80GB"}])
-    expected = "measured on NVIDIA A100-SXM4-80GB, which is no H200-SXM-141GB"
+    expected = "measured on a100-sxm-80gb, which is no h200-sxm-141gb"
     assert expected in _refusal(measured.assign_attrs(ran_on=ran_on))
-
-
-def test_repro_calibrate_takes_the_rows_of_a_gpu_that_was_never_calibrated(
-    measured: xr.Dataset, tmp_path: Path
-) -> None:
-    path = tmp_path / "rows.csv"
-    few = measured.sel(model=["gpt2-medium", "t5-large"], micro_batch_size=[1, 8])
-    calibration_rows(few, CLUSTER).to_csv(path, index=False)
-    rows = read_rows(path)
-    assert len(rows) == 8 and set(rows.timed) == {"computing", "optimizer"}
-    value = calibrate_step(rows, read_collectives([], "", "")[0], "made up")
-    assert value.gpu == CLUSTER.gpu != "a100-sxm-80gb"
-    assert value.parameters.host_layer_s == pytest.approx(TRUTH.host_layer_s, rel=0.1)
 
 
 def test_one_gpu_is_predicted_without_communication() -> None:
@@ -170,9 +160,6 @@ def test_what_is_kept_is_small_and_tells_where_it_comes_from(
     assert json.loads(kept.attrs["ran_on"]) == [{"device": "NVIDIA H200"}]
     for name in ("phase_time_s", "peak_memory_bytes", "out_of_memory"):
         xr.testing.assert_equal(kept[name], measured[name])
-    pd.testing.assert_frame_equal(
-        calibration_rows(kept, CLUSTER), calibration_rows(measured, CLUSTER)
-    )
 
 
 def test_models_are_kept_one_after_another(measured: xr.Dataset, tmp_path: Path) -> None:
@@ -201,14 +188,14 @@ def test_without_a_measurement_nothing_is_kept_and_the_reason_is_told(tmp_path: 
 
 
 def test_an_h200_is_met_on_the_half_that_no_fit_has_seen() -> None:
-    compared = compare_halves(read_kept("one_gpu", CLUSTER.gpu), CLUSTER)
-    errors = summary(compared)
+    runs, _ = compare_halves(read_kept("one_gpu", CLUSTER.gpu), CLUSTER)
+    errors = summary(runs)
     assert errors.loc[("forward + backward", HELD_OUT), "median_pct"] < 5
     assert errors.loc[("peak memory", HELD_OUT), "median_pct"] < 1
     assert errors.loc[("peak memory", HELD_OUT), "largest_pct"] < 4
     # 128 sequences of BERT-Large take 146 GB by the model, 148 as smaller batches grow, and did not
     # fit into 150.
-    limits = memory_limits(compared)
+    limits = memory_limits(runs)
     assert limits.index[~limits.agrees].tolist() == ["bert-large"]
     # What torch's softmax moves explains most of what another software's calibration misses.
     missed, counted = (
@@ -221,21 +208,15 @@ def test_an_h200_is_met_on_the_half_that_no_fit_has_seen() -> None:
     assert missed > 50 and counted < 25
 
 
-def test_calibrating_takes_two_models(measured: xr.Dataset) -> None:
-    rows = calibration_rows(measured.sel(model=["bert-large"], micro_batch_size=[1, 2]), CLUSTER)
-    with pytest.raises(ReproError, match="all runs are of one model"):
-        calibrate_step(rows, read_collectives([], "", "")[0], "made up")
-
-
 def test_what_is_fitted_to_one_gpu_carries_over_to_another() -> None:
     other = cluster("dgx-h100")
     carried = carried_over(
         read_kept("one_gpu", CLUSTER.gpu), CLUSTER, read_kept("one_gpu", other.gpu), other
     )
     found = carried_summary(carried)
-    assert found.cells.to_dict() == {False: 15, True: 7}
+    assert found.configurations.to_dict() == {False: 15, True: 7}
     assert found.largest_pct[True] < 10
     # The host is another one.
     assert found.median_pct[False] > 20
-    with pytest.raises(ReproError, match="which is no H200"):
+    with pytest.raises(ReproError, match="which is no h200"):
         carried_over(*2 * (read_kept("one_gpu", other.gpu), CLUSTER))

@@ -6,15 +6,11 @@ import pytest
 
 from repro.catalog.systems.serving import ServingCosts
 from repro.paths import PUBLISHED
-from repro.predict.calibration.fit import relative_weights
-from repro.predict.calibration.serving_fitting import (
-    PRIORS,
+from repro.predict.calibration.software_fitting import (
+    SERVING_PRIORS,
     calibrate_serving,
-    cross_validate,
-    fit,
-    known_rows,
-    log_errors,
     model_names,
+    serving_fitting,
 )
 from repro.predict.serving.parameters import read_fits
 from repro.predict.tables.reading import read_rows
@@ -32,7 +28,7 @@ _TRUTH = ServingCosts(
     reading=0.7,
     traffic=2.6,
 )
-_START = ServingCosts(**{name: prior.median for name, prior in PRIORS.items()})
+_START = {name: prior.median for name, prior in SERVING_PRIORS.items()}
 
 
 @pytest.fixture(scope="module")
@@ -43,18 +39,18 @@ def published() -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def made_up(published: pd.DataFrame) -> pd.DataFrame:
     """The published configurations, with the latencies of such software."""
-    longer = np.exp(log_errors(known_rows(published), _TRUTH))
+    longer = np.exp(serving_fitting(published).log_errors(_TRUTH.model_dump(), slice(None)))
     return published.assign(latency_ms=published.latency_ms * longer)
 
 
 def test_a_fit_finds_the_costs_that_made_the_latencies(made_up: pd.DataFrame) -> None:
-    known = known_rows(made_up)
-    found = fit(known, made_up.index, relative_weights(model_names(made_up)))
-    assert log_errors(known, _START).abs().mean() > 0.15
+    fitting = serving_fitting(made_up)
+    found = fitting.fit()
+    before, after = (np.abs(fitting.log_errors(one, slice(None))) for one in (_START, found))
     # Priors pull a little still.
-    assert log_errors(known, found).abs().mean() < 0.01
-    assert found.step_s == pytest.approx(_TRUTH.step_s, rel=0.1)
-    assert found.reading == pytest.approx(_TRUTH.reading, rel=0.1)
+    assert before.mean() > 0.15 and after.mean() < 0.01
+    assert found["step_s"] == pytest.approx(_TRUTH.step_s, rel=0.1)
+    assert found["reading"] == pytest.approx(_TRUTH.reading, rel=0.1)
 
 
 def test_a_held_out_model_is_seen_by_no_fit_of_its_own(made_up: pd.DataFrame) -> None:
@@ -62,16 +58,12 @@ def test_a_held_out_model_is_seen_by_no_fit_of_its_own(made_up: pd.DataFrame) ->
     alone = models == models.iloc[0]
     twice = made_up.latency_ms.where(~alone, 2 * made_up.latency_ms)
     before, after = (
-        cross_validate(table, models) for table in (made_up, made_up.assign(latency_ms=twice))
+        serving_fitting(table).cross_validate(models)
+        for table in (made_up, made_up.assign(latency_ms=twice))
     )
     # Its error is all of the change, and others' fits have seen it.
     np.testing.assert_allclose(after[alone] - before[alone], -np.log(2), rtol=1e-6)
     assert np.abs(after[~alone] - before[~alone]).max() > 0.01
-
-
-def test_a_models_rows_weigh_as_their_root() -> None:
-    weights = relative_weights(pd.Series(["few"] * 4 + ["many"] * 16))
-    assert weights[4:].sum() / weights[:4].sum() == pytest.approx(2)
 
 
 def test_costs_in_the_repository_are_those_of_the_published_rows(published: pd.DataFrame) -> None:

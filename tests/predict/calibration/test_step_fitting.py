@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 from examples import CALIBRATED, measurements
 
-from repro.predict.calibration.step_fitting import PRIORS, fit, log_errors
-from repro.predict.tables.unfused_training import training_rows
+from repro.errors import ReproError
+from repro.predict.calibration.step_fitting import PRIORS, fit, log_errors, model_sizes
+from repro.predict.tables.training import training_rows
 
 # What an unlike machine would have; not far beyond what is held possible beforehand.
 _TRUTH = CALIBRATED.model_copy(
@@ -27,25 +28,25 @@ def test_a_fit_finds_what_made_the_measurements() -> None:
     table = pd.concat([measurements(_TRUTH)] * 3, ignore_index=True)
     parts = list(training_rows(table))
     before = np.abs(log_errors(parts, _START))
-    found = fit(table, _START)
-    after = np.abs(log_errors(parts, found.parameters))
+    found = _START.model_copy(update=fit(parts, _START).values)
+    after = np.abs(log_errors(parts, found))
     assert before.mean() > 0.1
     # Priors pull a little still.
     assert after.mean() < 0.01
     assert after.max() < 0.02
     # What decides most of the times is found itself.
-    assert found.parameters.gemm_efficiency == pytest.approx(0.75, rel=0.05)
-    assert found.parameters.host_layer_s == pytest.approx(4e-4, rel=0.15)
+    assert found.gemm_efficiency == pytest.approx(0.75, rel=0.05)
+    assert found.host_layer_s == pytest.approx(4e-4, rel=0.15)
 
 
 def test_priors_hold_what_the_measurements_do_not_show() -> None:
     table = measurements(_TRUTH)
     names = ("gemm_efficiency", "host_layer_s", "hop_s")
     # No pipelines, so no hops.
-    found = fit(table[table.pp == 1].reset_index(drop=True), _START, names)
-    assert found.names == names
+    found = fit(list(training_rows(table[table.pp == 1])), _START, names)
+    assert tuple(found.values) == names
     prior = PRIORS["hop_s"]
-    assert found.parameters.hop_s == pytest.approx(prior.median, rel=1e-6)
+    assert found.values["hop_s"] == pytest.approx(prior.median, rel=1e-6)
     assert found.covariance[2, 2] == pytest.approx(prior.deviation**2, rel=1e-6)
     for number, name in enumerate(names[:2]):
         assert found.covariance[number, number] < PRIORS[name].deviation ** 2 / 4
@@ -57,17 +58,11 @@ def test_sets_weigh_as_the_square_roots_of_their_sizes() -> None:
     information = []
     for sets in (["all"], ["even", "odd"]):
         table["set"] = [sets[number % len(sets)] for number in range(len(table))]
-        variance = fit(table, _START, ("gemm_efficiency",)).covariance[0, 0]
+        found = fit(list(training_rows(table)), _START, ("gemm_efficiency",))
+        variance = found.covariance[0, 0]
         information.append(1 / variance - PRIORS["gemm_efficiency"].deviation ** -2)
     # Two halves weigh 2 sqrt(n/2), their union sqrt(n).
     assert information[1] / information[0] == pytest.approx(2**0.5, rel=1e-3)
-
-
-def test_what_is_not_fitted_stays() -> None:
-    table = measurements(_TRUTH)
-    found = fit(table, CALIBRATED, ("gemm_efficiency",)).parameters.model_dump()
-    given = CALIBRATED.model_dump()
-    assert {name for name in given if given[name] != found[name]} == {"gemm_efficiency"}
 
 
 def test_errors_are_in_the_order_of_the_parts() -> None:
@@ -81,3 +76,9 @@ def test_errors_are_in_the_order_of_the_parts() -> None:
     assert errors.index.tolist() == [number for part in parts for number in part.index]
     assert errors[0] == pytest.approx(-1)
     assert errors.drop(0).to_numpy() == pytest.approx(0, abs=1e-3)
+
+
+def test_calibrating_takes_two_models() -> None:
+    table = measurements(CALIBRATED)
+    with pytest.raises(ReproError, match="all runs are of one model"):
+        model_sizes(table[table.hidden == table.hidden[0]])

@@ -15,14 +15,11 @@ from repro.cli import app
 from repro.errors import ReproError
 from repro.paths import PUBLISHED
 from repro.predict.calibration.validation import (
-    CollectivesScore,
-    Score,
     best_constant_mape_pct,
     predict_runs,
-    table,
     validate,
 )
-from repro.predict.tables.reading import UNFUSED, software
+from repro.predict.tables.training import UNFUSED, software
 
 pytestmark = pytest.mark.slow
 
@@ -42,8 +39,8 @@ def exact(tmp_path: Path) -> Path:
 
 def test_the_models_own_times_are_met(exact: Path) -> None:
     scores = validate(exact)
-    assert [score.set for score in scores] == ["hidden_1024", "hidden_2048"]
-    for score in scores:
+    assert list(scores.index) == ["hidden_1024", "hidden_2048"]
+    for score in scores.itertuples():
         assert score.n == 16
         for error in (score.mape_pct, score.median_pct, score.p90_pct, score.max_pct):
             assert error == pytest.approx(0, abs=1e-9)
@@ -59,7 +56,7 @@ def test_errors_are_shares_of_what_was_measured(tmp_path: Path) -> None:
     rows["iteration_time_s"] /= [1.02, 0.4, 1.0, 2.0]
     path = tmp_path / "rows.csv"
     rows.to_csv(path, index=False)
-    (score,) = validate(path)
+    (score,) = validate(path).itertuples()
     assert score.mape_pct == pytest.approx(162 / 4)
     assert score.median_pct == pytest.approx(31)
     assert score.max_pct == pytest.approx(100)
@@ -70,8 +67,8 @@ def test_errors_are_shares_of_what_was_measured(tmp_path: Path) -> None:
 def test_one_row_has_no_rank(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     measurements(CALIBRATED).head(1).to_csv(path, index=False)
-    (score,) = validate(path)
-    assert score.rank_correlation is None
+    (score,) = validate(path).itertuples()
+    assert np.isnan(score.rank_correlation)
     assert score.baseline_mape_pct == 0
 
 
@@ -84,7 +81,7 @@ def test_json_has_exactly_these_keys(exact: Path) -> None:
 
 
 def test_the_table_has_a_line_per_set(exact: Path) -> None:
-    lines = table(validate(exact)).splitlines()
+    lines = CliRunner().invoke(app, ["validate", str(exact)]).stdout.splitlines()
     assert [line.split()[0] for line in lines[2:]] == ["hidden_1024", "hidden_2048"]
 
 
@@ -103,16 +100,16 @@ def test_the_best_constant_is_the_best_of_a_scan(work: list[float]) -> None:
 
 
 @pytest.fixture(scope="module")
-def published() -> dict[str, Score]:
+def published() -> pd.DataFrame:
     """Scores of all published training runs, by set."""
     files = ("training_a100_vtrain.csv", "training_a100_tables.csv")
-    return {score.set: score for name in files for score in validate(PUBLISHED / name)}
+    return pd.concat([validate(PUBLISHED / name) for name in files])
 
 
 @pytest.fixture(scope="module")
-def published_by_gpus() -> dict[str, Score]:
+def published_by_gpus() -> pd.DataFrame:
     """Scores of the runs that the calibration is made of, by number of GPUs."""
-    return {one.set: one for one in validate(PUBLISHED / "training_a100_vtrain.csv", by=["gpus"])}
+    return validate(PUBLISHED / "training_a100_vtrain.csv", by=["gpus"])
 
 
 @pytest.mark.parametrize(
@@ -120,9 +117,9 @@ def published_by_gpus() -> dict[str, Score]:
     [("vtrain_single", 464, 6.0), ("vtrain_multi", 28, 8.0), ("korthikanti_table5", 8, 3.0)],
 )
 def test_published_runs_are_met(
-    published: dict[str, Score], name: str, rows: int, bound_pct: float
+    published: pd.DataFrame, name: str, rows: int, bound_pct: float
 ) -> None:
-    score = published[name]
+    score = published.loc[name]
     assert score.n == rows
     assert score.mape_pct < bound_pct
     assert score.mape_pct < score.baseline_mape_pct
@@ -130,11 +127,10 @@ def test_published_runs_are_met(
 
 
 def test_collectives_are_cross_validated_beside_lines_by_level() -> None:
-    between, inside = validate(PUBLISHED / "nccl_bigred200.csv")
-    assert between.set.endswith("all_reduce, several nodes") and between.n == 12
-    assert inside.set.endswith("all_reduce, one node") and inside.n == 12
+    between, inside = validate(PUBLISHED / "nccl_bigred200.csv").itertuples()
+    assert between.Index.endswith("all_reduce, several nodes") and between.n == 12
+    assert inside.Index.endswith("all_reduce, one node") and inside.n == 12
     for score in (between, inside):
-        assert isinstance(score, CollectivesScore)
         # What a fit has not seen is met less well than what it has.
         assert score.mape_pct < score.cross_validated_pct < 10
     assert between.cross_validated_pct < between.line_mape_pct
@@ -156,8 +152,8 @@ def test_a_network_without_a_rate_is_left_out_and_named(
     )
     path = tmp_path / "rows.csv"
     rows.to_csv(path, index=False)
-    (score,) = validate(path)
-    assert score.set == "A100, NVLink, all_reduce" and score.n == 1
+    (score,) = validate(path).itertuples()
+    assert score.Index == "A100, NVLink, all_reduce" and score.n == 1
     assert "carrier pigeons" in capsys.readouterr().err
     rows.tail(1).to_csv(path, index=False)
     with pytest.raises(ReproError, match="no network of the file"):
@@ -185,23 +181,23 @@ def test_a_run_is_judged_by_the_model_of_its_software(tmp_path: Path) -> None:
     assert (software(newer) == "megatron-core").all()
     path = tmp_path / "rows.csv"
     pd.concat([rows, newer]).to_csv(path, index=False)
-    assert [score.n for score in validate(path, by=["gpu"])] == [3, 3]
+    assert validate(path, by=["gpu"]).n.tolist() == [3, 3]
     with pytest.raises(ReproError, match="no column 'colour' to group by"):
         validate(path, by=["colour"])
 
 
 def test_what_a_column_does_not_say_is_a_set_of_its_own() -> None:
     scores = validate(PUBLISHED / "training_modern.csv", by=["experts"])
-    assert {score.set for score in scores} >= {"unknown", "8.0", "128.0"}
-    assert sum(score.n for score in scores) == 213
+    assert set(scores.index) >= {"unknown", "8.0", "128.0"}
+    assert scores.n.sum() == 213
 
 
 @pytest.mark.parametrize(
     ("gpus", "rows"), [(2, 92), (4, 165), (8, 207), (64, 3), (256, 4), (512, 21)]
 )
 def test_intervals_hold_at_every_size(
-    published_by_gpus: dict[str, Score], gpus: int, rows: int
+    published_by_gpus: pd.DataFrame, gpus: int, rows: int
 ) -> None:
-    score = published_by_gpus[str(gpus)]
+    score = published_by_gpus.loc[str(gpus)]
     assert score.n == rows
     assert 85 <= score.coverage_90_pct <= (95 if gpus <= 8 else 100)

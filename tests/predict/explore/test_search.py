@@ -10,7 +10,7 @@ from repro.catalog.models.open_models import open_model
 from repro.catalog.systems.gpus import gpu
 from repro.predict.explore.jobs.fused_plans import Training, fitting_plans
 from repro.predict.explore.jobs.search import enumerate_plans, order_by
-from repro.predict.tables.fused_training import read_runs
+from repro.predict.tables.training import read_runs
 
 
 def test_plans_are_all_that_divide_the_job() -> None:

@@ -26,7 +26,7 @@ from repro.predict.fused.memory import (
 )
 from repro.predict.fused.parameters import FusedParameters, read_fused
 from repro.predict.fused.run import Run
-from repro.predict.tables.fused_training import read_runs
+from repro.predict.tables.training import read_runs
 
 _MODEL = {
     "layers": 32,

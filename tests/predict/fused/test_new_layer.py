@@ -19,7 +19,7 @@ from repro.predict.fused.layer import layer_passes
 from repro.predict.fused.parameters import read_fused
 from repro.predict.fused.run import Run
 from repro.predict.memory import Kept, activation_bytes
-from repro.predict.tables.fused_training import read_runs
+from repro.predict.tables.training import read_runs
 
 _H, _HEADS, _RANK, _WIDTH = 1024, 16, 128, 64
 

@@ -9,10 +9,10 @@ from examples import CALIBRATED, measurements
 
 from repro.errors import ReproError
 from repro.paths import PUBLISHED
+from repro.predict.calibration.step_fitting import calibrate_step
 from repro.predict.calibration.validation import validate
-from repro.predict.tables.collectives import read_collectives
-from repro.predict.tables.reading import read_rows, read_training
-from repro.predict.tables.unfused_training import cluster_like, training_rows
+from repro.predict.tables.reading import read_collectives, read_rows
+from repro.predict.tables.training import cluster_like, training_rows
 
 Change = Callable[[pd.DataFrame], pd.DataFrame]
 
@@ -48,9 +48,9 @@ _POSITIVE = "must be a positive number; fix: correct it"
         (_with("tp", 3), ("gpus is 1; must be tp x pp x dp; fix: correct it",)),
         (_with("pp", 5), ("gpus is 1; must be tp x pp x dp; fix: correct it",)),
         (_with("global_batch", 17), ("global_batch_size 17", "micro_batch_size 4")),
-        (_with("layers", "many"), ("layers is 'many'; must be a number of 0 or more; fix: ",)),
+        (_with("layers", "many"), ("layers is 'many'; must be a positive number; fix: ",)),
         (_with("layers", 0), (f"layers is 0; {_POSITIVE}",)),
-        (_with("heads", None), ("heads is nan; must be a number of 0 or more; fix: ",)),
+        (_with("heads", None), ("heads is nan; must be a positive number; fix: ",)),
         (_with("gpu", None), ("gpu is nan; must be text; fix: correct it",)),
         (
             _with("inter_node_gbps_per_node", None),
@@ -168,11 +168,31 @@ def test_what_is_wrong_of_operators_is_named(
         validate(path)
 
 
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"nodes": None}, r"line 2: nodes is nan; must be a positive number; fix: correct it$"),
+        ({"ranks": 0}, "line 2: ranks is 0; must be a positive number"),
+        ({"size_bytes": "8K"}, "line 2: size_bytes is '8K'; must be a positive number"),
+        ({"network": None}, "line 2: network is nan; must be text"),
+    ],
+)
+def test_what_is_wrong_of_collectives_is_named(
+    changed: dict[str, object], named: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "collectives.csv"
+    rows = pd.read_csv(PUBLISHED / "collectives_nccl.csv").head(1).assign(**changed)
+    rows.to_csv(path, index=False)
+    with pytest.raises(ReproError, match=named):
+        validate(path)
+
+
 def test_collectives_have_sets_of_their_own() -> None:
     with pytest.raises(ReproError, match="collectives are grouped by GPU, network and collective"):
         validate(PUBLISHED / "collectives_nccl.csv", by=["gpu"])
 
 
 def test_only_training_runs_calibrate() -> None:
+    rows = read_rows(PUBLISHED / "inference_a100_fastertransformer.csv")
     with pytest.raises(ReproError, match="no column 'gpus'"):
-        read_training(PUBLISHED / "inference_a100_fastertransformer.csv")
+        calibrate_step(rows, rows, "wrong file")

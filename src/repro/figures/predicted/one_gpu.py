@@ -16,7 +16,6 @@ from repro.figures.panels import (
     panel_size,
     panels,
 )
-from repro.predict.calibration.one_gpu import tensor_bytes
 from repro.predict.step.memory import FRAMEWORK_BYTES
 from repro.results.store import has_runs
 
@@ -71,7 +70,7 @@ def peak_memory(predicted: xr.Dataset, measured: xr.Dataset, gpu: Gpu) -> hv.Lay
         name: _gigabytes(one["peak_memory_bytes"].max("rank"))
         for name, one in _by_model(measured).items()
     }
-    limit = hv.HLine(tensor_bytes(gpu) / 1e9).opts(color=_LIMIT_COLOUR)
+    limit = hv.HLine((gpu.memory_bytes - FRAMEWORK_BYTES) / 1e9).opts(color=_LIMIT_COLOUR)
     label = f"peak memory on {gpu.label}, GB"
     return _panels(lines, points, _MEMORY_COLOURS, label, limit)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ from scipy.optimize import OptimizeResult, least_squares
 from scipy.special import stdtrit
 from tqdm import tqdm
 
+from repro.atomic import replace_text
 from repro.predict.calibration.interval import DEVIATIONS, LEVEL
 from repro.predict.parameters import Prior, Residuals
 from repro.predict.workload import Array
@@ -98,13 +100,6 @@ def group_weights(groups: pd.Series, copies: Array | float = 1.0) -> Array:
     return weights
 
 
-def relative_weights(groups: pd.Series, copies: Array | float = 1.0) -> Array:
-    """Return `group_weights` divided by their mean, so that rows weigh 1 on average."""
-    weights = group_weights(groups, copies)
-    relative: Array = weights / weights.mean()
-    return relative
-
-
 def held_out(
     groups: pd.Series, errors_of_fit: Callable[[Array, Array], Array | float]
 ) -> pd.Series:
@@ -145,13 +140,22 @@ def residuals_of(
     )
 
 
-def yaml_text(value: Any, *, compact: bool = False) -> str:
-    """Return lists, mappings and entries as YAML with numbers of four digits.
+def write_fit(found: Any, module: str, path: Path) -> None:
+    """Write fitted values, which a module describes, as YAML with numbers of four digits."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = yaml.dump(
+        _rounded(found), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=10**6
+    )
+    replace_text(path, f"# Written by `repro calibrate`; values are described in {module}.\n{text}")
 
-    Compact text has each innermost list or mapping on one line.
-    """
-    style = None if compact else False
-    return yaml.safe_dump(_rounded(value), sort_keys=False, default_flow_style=style, width=10**6)
+
+class _Dumper(yaml.SafeDumper):
+    """Dumper of one line per list or short mapping of plain values."""
+
+    def represent_mapping(
+        self, tag: str, mapping: Any, flow_style: bool | None = None
+    ) -> yaml.MappingNode:
+        return super().represent_mapping(tag, mapping, None if len(mapping) <= 8 else False)
 
 
 def _rounded(value: Any) -> Any:

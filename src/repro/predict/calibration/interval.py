@@ -75,12 +75,8 @@ def half_width(
         moved = calibrated.parameters.model_copy(update={name: value})
         return (logarithm(moved) - base) / _STEP
 
-    slope = np.array(
-        [
-            slope_of(name, getattr(calibrated.parameters, name) * np.exp(_STEP))
-            for name in calibrated.fitted
-        ]
-    )
+    values = ((name, getattr(calibrated.parameters, name)) for name in calibrated.fitted)
+    slope = np.array([slope_of(name, value * np.exp(_STEP)) for name, value in values])
     variance = np.einsum("ir,ij,jr->r", slope, np.array(calibrated.covariance), slope)
     network = slope_of("network_error", _STEP) if cluster.network is not None else 0.0
     width: Array = np.sqrt(quantile**2 + transfer**2 + network**2 + DEVIATIONS**2 * variance)

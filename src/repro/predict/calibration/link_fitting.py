@@ -1,15 +1,13 @@
 """Calibration of networks to measured collectives, and their cross-validation."""
 
 from datetime import date
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from scipy.optimize import nnls
 
-from repro.atomic import replace_text
 from repro.errors import ReproError
-from repro.predict.calibration.fit import held_out, most_probable, residuals_of, yaml_text
+from repro.predict.calibration.fit import held_out, most_probable, residuals_of
 from repro.predict.network.links import (
     MOSTLY_STARTUP,
     MOSTLY_TRANSFER,
@@ -77,7 +75,7 @@ def calibrate_links(rows: pd.DataFrame, source: str) -> LinkCalibration:
     Parameters
     ----------
     rows : DataFrame
-        As `repro.predict.tables.reading.read_rows` reads them: gpu, ranks, nodes, network,
+        As `repro.predict.tables.reading.read_collectives` reads them: gpu, ranks, nodes, network,
         collective, size_bytes, time_us.
     source : str
         Names of the files that the rows come from.
@@ -85,7 +83,7 @@ def calibrate_links(rows: pd.DataFrame, source: str) -> LinkCalibration:
     Raises
     ------
     ReproError
-        A collective is unknown, or a number is missing; the message names the row.
+        A collective is unknown, or no held-out row shows the error of some kind of predictions.
     """
     groups = [group for _, group in rows.groupby(["gpu", "network"], sort=False)]
     fits = [_fit(group) for group in groups]
@@ -195,13 +193,3 @@ def _network_residuals(errors: pd.DataFrame, pooled: dict[str, Residuals]) -> di
             width = max(value.half_width, pooled[kind].half_width)
             residuals[kind] = value.model_copy(update={"half_width": width})
     return residuals
-
-
-def write_links(value: LinkCalibration, path: Path) -> None:
-    """Write calibrated networks as YAML, atomically."""
-    header = (
-        "# Written by `repro calibrate`; what each entry is: repro.predict.network.links.\n"
-        "# Residuals are of rows that the fit has not seen; `half_width` is the 90 % quantile of\n"
-        "# |ln(predicted / measured)|.\n"
-    )
-    replace_text(path, header + yaml_text(value, compact=True))

@@ -7,28 +7,23 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from repro.catalog.models.open_models import DecoderShape, open_model
-from repro.catalog.systems.gpus import Gpu, gpu
+from repro.catalog.models.open_models import open_model
+from repro.catalog.systems.gpus import gpu
 from repro.predict.fused.parameters import read_fused, sustained_name
 from repro.predict.operators.measured import KINDS, on_device_s, product_alone_s
 from repro.predict.serving.forward import Part, Pass, forward
 from repro.predict.serving.latency import part_s, pass_s
 from repro.predict.serving.parameters import engine
 from repro.predict.serving.served import Engine, served
-from repro.predict.workload import Array
 from repro.results.measured import measured_on
 
 # Operators shorter than this are mostly start and end of a kernel.
 _LONG_US = 20.0
+_ALONE = {"tp": 1, "pp": 1, "ep": 1, "output_tokens": 1}
 
 
 def operator_errors(measured: xr.Dataset) -> pd.DataFrame:
-    """Compare measured operators with predictions from published ones of another GPU.
-
-    Parameters
-    ----------
-    measured : Dataset
-        Result of `repro.experiments.machine.gpu.measure_gpu_operators`.
+    """Compare operators (`measure_gpu_operators`) with predictions from another GPU's.
 
     Returns
     -------
@@ -38,56 +33,39 @@ def operator_errors(measured: xr.Dataset) -> pd.DataFrame:
     """
     device, rows = gpu(measured_on(measured)), measured.drop_vars("time_s").to_dataframe()
     rows["measured_us"] = 1e6 * measured["time_s"].median("repeat").values
-    parts = [
-        found.assign(predicted_us=1e6 * _operator_s(str(kind), str(variant), found, device))
-        for (kind, variant), found in rows[rows.kind.isin(list(KINDS))].groupby(["kind", "variant"])
-    ]
+    parts = []
+    for (kind, variant), found in rows[rows.kind.isin(list(KINDS))].groupby(["kind", "variant"]):
+        if kind == "gemm":
+            seconds = product_alone_s(found, str(variant), device)
+        else:
+            seconds = on_device_s(str(kind), found, ("bf16",), device)
+        parts.append(found.assign(predicted_us=1e6 * seconds))
     table = pd.concat(parts).dropna(subset="measured_us")
     return table.assign(error_pct=100 * (table.predicted_us / table.measured_us - 1))
 
 
-def _operator_s(kind: str, variant: str, rows: pd.DataFrame, device: Gpu) -> Array:
-    if kind == "gemm":
-        return product_alone_s(rows, variant, device)
-    return on_device_s(kind, rows, ("bf16",), device)
-
-
 def operator_summary(errors: pd.DataFrame) -> pd.DataFrame:
-    """Summarize errors of all operators, and of those longer than 20 microseconds.
-
-    Parameters
-    ----------
-    errors : DataFrame
-        Result of `operator_errors` for some GPUs (`repro.results.measured.by_gpu`).
+    """Summarize `operator_errors` of some GPUs (`repro.results.measured.by_gpu`).
 
     Returns
     -------
     DataFrame
         Indexed by gpu, kind and variant: operators and mape_pct of all; long_operators,
-        long_mape_pct and long_median_pct (signed) of the long ones.
+        long_mape_pct and long_median_pct (signed) of those longer than 20 microseconds.
     """
-    rows = {}
-    for name, found in errors.groupby(["gpu", "kind", "variant"]):
-        long = found[found.measured_us > _LONG_US].error_pct
-        rows[name] = {
-            "operators": len(found),
-            "mape_pct": found.error_pct.abs().mean(),
-            "long_operators": len(long),
-            "long_mape_pct": long.abs().mean(),
-            "long_median_pct": long.median(),
-        }
-    table = pd.DataFrame.from_dict(rows, orient="index")
-    return table.rename_axis(["gpu", "kind", "variant"])
+    long = errors.error_pct.where(errors.measured_us > _LONG_US)
+    columns = errors.assign(absolute=errors.error_pct.abs(), long=long, long_absolute=long.abs())
+    return columns.groupby(["gpu", "kind", "variant"]).agg(
+        operators=("absolute", "size"),
+        mape_pct=("absolute", "mean"),
+        long_operators=("long", "count"),
+        long_mape_pct=("long_absolute", "mean"),
+        long_median_pct=("long", "median"),
+    )
 
 
 def memory_rates(measured: xr.Dataset) -> pd.DataFrame:
-    """Return the memory rate of additions by the bytes that they move.
-
-    Returns
-    -------
-    DataFrame
-        Columns moved_bytes, measured_us and gbytes_per_s (1e9 B/s).
-    """
+    """Return the memory rate of additions: moved_bytes, measured_us and gbytes_per_s (1e9 B/s)."""
     added = measured.isel(row=np.flatnonzero(measured["kind"].values == "addition"))
     moved = added["moved_bytes"].values
     seconds = added["time_s"].median("repeat").values
@@ -99,10 +77,7 @@ def memory_rates(measured: xr.Dataset) -> pd.DataFrame:
 def sustained_rates(measured: xr.Dataset) -> pd.DataFrame:
     """Compare the sustained rate of matmuls without a pause with their first rate.
 
-    Parameters
-    ----------
-    measured : Dataset
-        Result of `repro.experiments.machine.gpu.measure_gpu_sustained`.
+    `measured` is the result of `repro.experiments.machine.gpu.measure_gpu_sustained`.
 
     Returns
     -------
@@ -115,28 +90,23 @@ def sustained_rates(measured: xr.Dataset) -> pd.DataFrame:
     known = read_fused().parameters.sustained
     late = measured.where(measured["ended_s"] > measured["ended_s"].max("replay") / 2)
     late = late.median("replay")
-    flops = 2 * measured["m"] * measured["n"] * measured["k"] / 1e12
-    found = xr.Dataset(
-        {
-            "burst_tflops": flops / measured["product_s"].isel(replay=0),
-            "sustained_tflops": flops / late["product_s"],
-            "kept": measured["product_s"].isel(replay=0) / late["product_s"],
-            "power_w": late["power_w"],
-            "clock_mhz": late["clock_mhz"],
-        }
+    late["burst_s"] = measured["product_s"].isel(replay=0)
+    table = late.to_dataframe(["product", "variant"]).reset_index()
+    teraflops = 2e-12 * table.m * table.n * table.k
+    return table[["variant", "m", "n", "k"]].assign(
+        burst_tflops=teraflops / table.burst_s,
+        sustained_tflops=teraflops / table.product_s,
+        kept=table.burst_s / table.product_s,
+        power_w=table.power_w,
+        clock_mhz=table.clock_mhz,
+        fitted=[known[sustained_name(generation, variant)] for variant in table.variant],
     )
-    table = found.to_dataframe().reset_index().drop(columns="product")
-    fitted = [known[sustained_name(generation, variant)] for variant in table.variant]
-    return table.assign(fitted=fitted)
 
 
 def decoding_errors(measured: xr.Dataset) -> pd.DataFrame:
     """Compare decoders' forward passes as CUDA graphs with the sum of their predicted operators.
 
-    Parameters
-    ----------
-    measured : Dataset
-        Result of `repro.experiments.machine.gpu_decoding.measure_gpu_decoding`.
+    `measured` is the result of `repro.experiments.machine.gpu_decoding.measure_gpu_decoding`.
 
     Returns
     -------
@@ -145,48 +115,14 @@ def decoding_errors(measured: xr.Dataset) -> pd.DataFrame:
         the cache or the prompt), measured_ms (median of repeats), host_ms (the same with operators
         launched by the host one after another), predicted_ms and error_pct.
     """
-    parts = []
-    for table, on, predicted in _passes(measured.median("repeat"), "launch"):
-        table = table.rename(columns={"graph": "measured_ms", "host": "host_ms"})
-        parts.append(table.assign(predicted_ms=1e3 * pass_s(predicted, on.costs)))
-    found = pd.concat(parts, ignore_index=True).dropna(subset="measured_ms")
+    parts = [
+        table.assign(predicted_ms=1e3 * pass_s(predicted, on.costs))
+        for table, on, predicted in _passes(measured.median("repeat"), "launch")
+    ]
+    found = pd.concat(parts, ignore_index=True)
+    found = found.rename(columns={"graph": "measured_ms", "host": "host_ms"})
+    found = found.dropna(subset="measured_ms")
     return found.assign(error_pct=100 * (found.predicted_ms / found.measured_ms - 1))
-
-
-def decoding_parts(measured: xr.Dataset) -> pd.DataFrame:
-    """Compare the kernels of decoders' forward passes with predictions of the same work.
-
-    Parameters
-    ----------
-    measured : Dataset
-        Result of `repro.experiments.machine.gpu_decoding.measure_gpu_decoding_parts`.
-
-    Returns
-    -------
-    DataFrame
-        A row per pass and part: model, weights, phase, batch, tokens, part, measured_ms and
-        predicted_ms.
-    """
-    parts = []
-    for table, on, predicted in _passes(measured, "part"):
-        of_parts = dict.fromkeys(measured["part"].values, np.zeros(len(table)))
-        for one in predicted:
-            of_parts[_part(one)] = of_parts[_part(one)] + 1e3 * part_s(one, on.costs)
-        names = [name for name in table if name not in of_parts]
-        found = table.melt(names, var_name="part", value_name="measured_ms")
-        same = table[names].assign(**of_parts)
-        parts.append(found.merge(same.melt(names, var_name="part", value_name="predicted_ms")))
-    found = pd.concat(parts, ignore_index=True).dropna(subset="measured_ms")
-    return found[(found.measured_ms > 0) | (found.predicted_ms > 0)]
-
-
-def _part(predicted: Part) -> str:
-    """Return the name of a predicted part in `measure_gpu_decoding_parts`."""
-    if predicted.kind == "product":
-        return "products"
-    if predicted.kind == "elements":
-        return predicted.name
-    return "attention"
 
 
 def decoding_summary(errors: pd.DataFrame) -> pd.DataFrame:
@@ -198,14 +134,47 @@ def decoding_summary(errors: pd.DataFrame) -> pd.DataFrame:
         Indexed by gpu, model, weights and phase: passes, mean_pct and largest_pct of absolute
         errors, and median_pct (signed).
     """
-    of = ["gpu", "model", "weights", "phase"]
-    errors = errors.assign(absolute_pct=errors.error_pct.abs())
-    return errors.groupby(of, sort=False).agg(
-        passes=("error_pct", "size"),
-        mean_pct=("absolute_pct", "mean"),
-        largest_pct=("absolute_pct", "max"),
+    columns = errors.assign(absolute=errors.error_pct.abs())
+    return columns.groupby(["gpu", "model", "weights", "phase"], sort=False).agg(
+        passes=("absolute", "size"),
+        mean_pct=("absolute", "mean"),
+        largest_pct=("absolute", "max"),
         median_pct=("error_pct", "median"),
     )
+
+
+def decoding_parts(measured: xr.Dataset) -> pd.DataFrame:
+    """Compare the kernels of decoders' forward passes with predictions of the same work.
+
+    `measured` is the result of
+    `repro.experiments.machine.gpu_decoding.measure_gpu_decoding_parts`.
+
+    Returns
+    -------
+    DataFrame
+        A row per pass and part: model, weights, phase, batch, tokens, part, measured_ms and
+        predicted_ms.
+    """
+    names: list[str] = measured["part"].values.tolist()
+    parts = []
+    for table, on, predicted in _passes(measured, "part"):
+        times = pd.DataFrame(0.0, table.index, names)
+        for one in predicted:
+            times[_part(one)] += 1e3 * part_s(one, on.costs)
+        keys = table.drop(columns=names)
+        for name in names:
+            found = keys.assign(part=name, measured_ms=table[name], predicted_ms=times[name])
+            parts.append(found)
+    table = pd.concat(parts, ignore_index=True).dropna(subset="measured_ms")
+    some: pd.DataFrame = table[(table.measured_ms > 0) | (table.predicted_ms > 0)]
+    return some
+
+
+def _part(predicted: Part) -> str:
+    """Return the name of a predicted part in `measure_gpu_decoding_parts`."""
+    if predicted.kind == "product":
+        return "products"
+    return predicted.name if predicted.kind == "elements" else "attention"
 
 
 def _passes(measured: xr.Dataset, along: str) -> Iterator[tuple[pd.DataFrame, Engine, list[Part]]]:
@@ -216,22 +185,18 @@ def _passes(measured: xr.Dataset, along: str) -> Iterator[tuple[pd.DataFrame, En
     device = gpu(measured_on(measured))
     for model, weights in product(measured["model"].values, measured["weights"].values):
         on = engine(device, str(weights), cache="bf16", stack="pytorch")
-        of_one = measured.sel(model=model, weights=weights, drop=True)
+        shape = open_model(str(model)).shape
+        chosen = measured.sel(model=model, weights=weights, drop=True)
         for phase, name, batch, tokens in (
             ("token", "output_token_s", "batch", "context"),
             ("prompt", "prompt_s", "prompt_batch", "prompt_tokens"),
         ):
-            table = (1e3 * of_one[name]).to_series().unstack(along).reset_index()
+            table = (1e3 * chosen[name]).to_series().unstack(along).reset_index()
             table = table.rename(columns={batch: "batch", tokens: "tokens"})
             table = table.rename_axis(columns=None).assign(
                 model=model, weights=weights, phase=phase
             )
-            yield table, on, _operators(open_model(str(model)).shape, on, table)
-
-
-def _operators(shape: DecoderShape, on: Engine, table: pd.DataFrame) -> list[Part]:
-    sequences, each = (table[name].to_numpy(dtype=float) for name in ("batch", "tokens"))
-    rows = served(shape, tp=1, pp=1, ep=1, batch=sequences, input_tokens=each, output_tokens=1)
-    prompt = bool((table.phase == "prompt").all())
-    new = sequences * each if prompt else sequences
-    return forward(rows, on, Pass(sequences, new, each, prompt))
+            count, each = (table[size].to_numpy(dtype=float) for size in ("batch", "tokens"))
+            rows = served(shape, **_ALONE, batch=count, input_tokens=each)
+            new = count * each if phase == "prompt" else count
+            yield table, on, forward(rows, on, Pass(count, new, each, phase == "prompt"))

@@ -1,44 +1,68 @@
-"""Calibration to one half of a GPU's measurements, compared with the other half.
+"""One measured GPU against the step model: fits to half of its runs and to another GPU's.
 
 The parameters that one GPU shows (`ONE_GPU`) are fitted as in
 `repro.predict.calibration.step_fitting`. All others keep their values of the cluster's calibration.
 The memory model has no parameters to fit.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
+from repro.catalog.models.papers import model
 from repro.catalog.systems.clusters import Cluster
-from repro.catalog.systems.gpus import Gpu
 from repro.errors import ReproError
-from repro.predict.calibration.one_gpu_rows import (
-    ONE_GPU,
-    OUT_OF_MEMORY,
-    by_row,
-    check_device,
-    measured_cells,
-    rows_of_cells,
-)
-from repro.predict.calibration.step_fitting import Fit, fit, predicted_times_s
+from repro.predict.calibration.step_fitting import fit, predicted_times_s
 from repro.predict.memory import WIDTHS
 from repro.predict.parameters import Parameters, calibration
 from repro.predict.step.layers import TORCH_SOFTMAX
 from repro.predict.step.memory import FRAMEWORK_BYTES, memory
-from repro.predict.workload import Array, Workload
+from repro.predict.tables.training import TrainingRows
+from repro.predict.workload import Array, Plan, Workload, workload
+from repro.results.measured import measured_on
+from repro.results.metrics import draw_sample, estimate, phase_time_s
 
-FITTED, HELD_OUT = "fitted", "held out"
+# Parameters that decide how long one GPU computes and steps the optimizer.
+ONE_GPU = (
+    "gemm_efficiency",
+    "wave_loss",
+    "attention_gemm_efficiency",
+    "logits_gemm_efficiency_alone",
+    "memory_efficiency",
+    "attention_passes",
+    "kernel_s",
+    "host_layer_s",
+    "host_unfused_softmax_s",
+    "host_optimizer_layer_s",
+)
+# Phases of `repro.predict.step.iteration` in which the GPU computes.
+_COMPUTING = ("forward_compute", "backward_compute", "recompute")
+FITTED, HELD_OUT, OUT_OF_MEMORY = "fitted", "held out", "out of memory"
+# The host's launches decide the time of the smallest micro batch. The GPU decides times that are
+# longer by this factor.
+_GPU_BOUND = 1.5
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Measurements of a GPU and predictions of them.
+def compare_halves(measured: xr.Dataset, cluster: Cluster) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Fit the model to every other micro batch of each model, and predict all.
 
-    Attributes
+    Micro batches of a model, in ascending order, go to the two halves alternately. Every other
+    model begins with the other half. Each half thus has small and large micro batches.
+
+    Parameters
     ----------
-    cells : DataFrame
+    measured : Dataset
+        Measurements (`repro.results.schema`) with runs on one GPU. The first source and protocol
+        count.
+    cluster : Cluster
+        A cluster with the measured GPU. Its calibration gives the parameters that are not fitted.
+
+    Returns
+    -------
+    configurations : DataFrame
         A row per model and micro batch that was tried:
 
         model, micro_batch_size
@@ -61,30 +85,9 @@ class Comparison:
             that ran, without dropout and with PyTorch's softmax.
         predicted_full
             Whether the predicted peak exceeds the GPU's memory.
-    fit : Fit
-        Fitted parameters, and the covariance of those in `ONE_GPU`.
-    before : Parameters
-        Parameters of the cluster's calibration.
-    """
-
-    cells: pd.DataFrame
-    fit: Fit
-    before: Parameters
-
-
-def compare_halves(measured: xr.Dataset, cluster: Cluster) -> Comparison:
-    """Fit the model to every other micro batch of each model, and predict all.
-
-    Micro batches of a model, in ascending order, go to the two halves alternately. Every other
-    model begins with the other half. Each half thus has small and large micro batches.
-
-    Parameters
-    ----------
-    measured : Dataset
-        Measurements (`repro.results.schema`) with runs on one GPU. The first source and protocol
-        count.
-    cluster : Cluster
-        A cluster with the measured GPU. Its calibration gives the parameters that are not fitted.
+    parameters : DataFrame
+        Indexed by parameter: `before` (of the cluster's calibration) and `fitted` in the units of
+        `Parameters`, and `deviation_pct`, one standard deviation of `fitted`.
 
     Raises
     ------
@@ -92,43 +95,48 @@ def compare_halves(measured: xr.Dataset, cluster: Cluster) -> Comparison:
         Nothing ran on one GPU, the GPU is not the cluster's, or a model ran with a single micro
         batch.
     """
-    check_device(measured, cluster.device)
-    cells = _with_halves(measured_cells(measured))
+    runs = _with_halves(_configurations(measured, cluster))
     before = calibration(cluster.calibration).parameters
-    rows = rows_of_cells(cells, cluster)
-    found = fit(rows[rows.half == FITTED], before, ONE_GPU)
-    predicted = _with_predictions(cells, rows, found.parameters, before, cluster.device)
-    return Comparison(predicted, found, before)
+    found = fit(list(_parts(runs[runs.half == FITTED], cluster)), before, ONE_GPU)
+    parameters = pd.DataFrame(
+        {
+            "before": [getattr(before, name) for name in ONE_GPU],
+            "fitted": found.values,
+            "deviation_pct": 100 * np.sqrt(np.diag(found.covariance)),
+        },
+        index=pd.Index(ONE_GPU, name="parameter"),
+    )
+    fitted = before.model_copy(update=found.values)
+    return _with_predictions(runs, cluster, fitted, before), parameters
 
 
-def summary(compared: Comparison) -> pd.DataFrame:
+def summary(configurations: pd.DataFrame) -> pd.DataFrame:
     """Summarize the absolute errors of either half, in percent of the measured value.
 
     Returns
     -------
     DataFrame
-        Indexed by quantity and half: number of cells, median_pct and largest_pct. `transferred`
-        marks predictions before any fit.
+        Indexed by quantity and half: number of configurations, median_pct and largest_pct.
+        `transferred` marks predictions before any fit.
     """
     quantities = {
-        "forward + backward": "error_pct",
-        "forward + backward, transferred": "transferred_error_pct",
-        "forward + backward, transferred, torch's softmax": "counted_error_pct",
-        "peak memory": "memory_error_pct",
+        "error_pct": "forward + backward",
+        "transferred_error_pct": "forward + backward, transferred",
+        "counted_error_pct": "forward + backward, transferred, torch's softmax",
+        "memory_error_pct": "peak memory",
     }
-    rows = {
-        (quantity, half): compared.cells.loc[compared.cells.half == half, column].abs()
-        for quantity, column in quantities.items()
-        for half in (FITTED, HELD_OUT)
-    }
-    table = pd.DataFrame(
-        [(len(errors), errors.median(), errors.max()) for errors in rows.values()],
-        columns=["cells", "median_pct", "largest_pct"],
-    )
-    return table.set_index(pd.MultiIndex.from_tuples(list(rows), names=["quantity", "half"]))
+    ran = configurations[configurations.half != OUT_OF_MEMORY].rename(columns=quantities)
+    errors = ran.melt("half", list(quantities.values()), "quantity")
+    return _absolute(errors.value, [errors.quantity, errors.half])
 
 
-def memory_limits(compared: Comparison) -> pd.DataFrame:
+def _absolute(errors: pd.Series, by: list[pd.Series]) -> pd.DataFrame:
+    """Count errors, and return the median and the largest of their absolute values."""
+    found = errors.abs().groupby(by, sort=False).agg(["size", "median", "max"])
+    return found.set_axis(["configurations", "median_pct", "largest_pct"], axis=1)
+
+
+def memory_limits(configurations: pd.DataFrame) -> pd.DataFrame:
     """Return the largest micro batch of each model that fits into memory.
 
     Returns
@@ -144,37 +152,96 @@ def memory_limits(compared: Comparison) -> pd.DataFrame:
             "predicted": tried.loc[~tried.predicted_full, "micro_batch_size"].max(),
             "full": tried.loc[tried.half == OUT_OF_MEMORY, "micro_batch_size"].min(),
         }
-        for name, tried in compared.cells.groupby("model", sort=False)
+        for name, tried in configurations.groupby("model", sort=False)
     }
     table = pd.DataFrame.from_dict(limits, orient="index").astype("Int64")
     return table.assign(agrees=(table.measured == table.predicted).fillna(False))
 
 
-def fitted_parameters(compared: Comparison) -> pd.DataFrame:
-    """Return the fitted parameters, their values before the fit and their uncertainty.
+def carried_over(
+    fitted_to: xr.Dataset, fitted_on: Cluster, judged: xr.Dataset, judged_on: Cluster
+) -> pd.DataFrame:
+    """Fit the model to all measurements of one GPU, and predict another GPU by its data sheet.
+
+    The fit includes the host's launch times, which belong to the machine and not to the GPU.
 
     Returns
     -------
     DataFrame
-        Indexed by parameter: `before` (of the cluster's calibration) and `fitted` in the units of
-        `Parameters`, and `deviation_pct`, one standard deviation of `fitted`.
+        A row per model and micro batch that ran: model, micro_batch_size, measured_s, predicted_s,
+        error_pct, and gpu_bound, whether the GPU and not the host decides the time.
+
+    Raises
+    ------
+    ReproError
+        Nothing ran on one GPU, or the GPU is not that of its cluster.
     """
-    found = compared.fit
-    return pd.DataFrame(
-        {
-            "before": [getattr(compared.before, name) for name in found.names],
-            "fitted": [getattr(found.parameters, name) for name in found.names],
-            "deviation_pct": 100 * np.sqrt(np.diag(found.covariance)),
-        },
-        index=pd.Index(found.names, name="parameter"),
+    seen, table = (
+        _configurations(measured, cluster).query("half != @OUT_OF_MEMORY").reset_index(drop=True)
+        for measured, cluster in ((fitted_to, fitted_on), (judged, judged_on))
     )
+    before = calibration(fitted_on.calibration).parameters
+    found = fit(list(_parts(seen, fitted_on)), before, ONE_GPU)
+    predicted_s, _ = _times_s(table, judged_on, before.model_copy(update=found.values))
+    least_s = table.groupby("model").measured_s.transform("first")
+    return table.assign(
+        predicted_s=predicted_s,
+        error_pct=100 * (predicted_s / table.measured_s - 1),
+        gpu_bound=table.measured_s > _GPU_BOUND * least_s,
+    )[["model", "micro_batch_size", "measured_s", "predicted_s", "error_pct", "gpu_bound"]]
 
 
-def _with_halves(cells: pd.DataFrame) -> pd.DataFrame:
+def carried_summary(carried: pd.DataFrame) -> pd.DataFrame:
+    """Summarize the absolute errors of `carried_over`.
+
+    Returns
+    -------
+    DataFrame
+        Indexed by gpu_bound: number of configurations, median_pct and largest_pct.
+    """
+    return _absolute(carried.error_pct, [carried.gpu_bound])
+
+
+def _configurations(measured: xr.Dataset, cluster: Cluster) -> pd.DataFrame:
+    """Return one row per configuration of one GPU that was tried; `half` is empty where it ran."""
+    if "iteration_time_s" not in measured or 1 not in measured["gpus"]:
+        raise ReproError("no measurements of one GPU: run source `cluster` where there is one")
+    if (device := measured_on(measured)) != cluster.gpu:
+        raise ReproError(
+            f"measured on {device}, which is no {cluster.gpu}; name a cluster with that GPU as the "
+            "experiment's (params/one_gpu.yaml)"
+        )
+    one = measured.sel(gpus=1).isel(source=0, protocol=0)
+    rows: list[dict[str, object]] = []
+    for name, size in product(one["model"].values, sorted(one["micro_batch_size"].values)):
+        run = one.sel(model=name, micro_batch_size=size)
+        full = float(run["out_of_memory"])
+        key = {"model": str(name), "micro_batch_size": int(size)}
+        if full == 1:
+            rows.append(key | {"half": OUT_OF_MEMORY})
+        if full != 0:
+            continue
+        # Other configurations may have had more iterations.
+        run = run.dropna("iteration", how="all", subset=["iteration_time_s"])
+        computing = estimate(
+            draw_sample(run), lambda r: phase_time_s(r, "forward compute", "backward compute")
+        )
+        times = {
+            "measured_s": computing.value,
+            "low_s": computing.low,
+            "high_s": computing.high,
+            "optimizer_s": float(phase_time_s(run, "optimizer")),
+            "measured_peak_bytes": float(run["peak_memory_bytes"].max()),
+        }
+        rows.append(key | {"half": ""} | times)
+    return pd.DataFrame(rows)
+
+
+def _with_halves(runs: pd.DataFrame) -> pd.DataFrame:
     """Assign the micro batches of each model alternately to the two halves."""
-    halves = cells.half.copy()
+    halves = runs.half.copy()
     for number, (name, ran) in enumerate(
-        cells[cells.half != OUT_OF_MEMORY].groupby("model", sort=False)
+        runs[runs.half != OUT_OF_MEMORY].groupby("model", sort=False)
     ):
         if len(ran) < 2:
             raise ReproError(
@@ -183,51 +250,62 @@ def _with_halves(cells: pd.DataFrame) -> pd.DataFrame:
             )
         odd = (np.arange(len(ran)) + number) % 2
         halves.loc[ran.index] = np.where(odd, HELD_OUT, FITTED)
-    return cells.assign(half=halves)
+    return runs.assign(half=halves)
+
+
+def _parts(runs: pd.DataFrame, cluster: Cluster) -> Iterator[TrainingRows]:
+    """Yield the computing of each model, then the optimizer's steps of each, in order of rows."""
+    for phases, column in ((_COMPUTING, "measured_s"), (("optimizer",), "optimizer_s")):
+        for name, tried in runs.groupby("model", sort=False):
+            entry, sizes = model(str(name)), tried.micro_batch_size.to_numpy()
+            yield TrainingRows(
+                index=tried.index,
+                # Sets weigh alike, however many micro batches a model ran with.
+                sets=np.full(len(tried), f"{name}, {column}"),
+                cluster=cluster,
+                workload=workload(entry.family, entry.full, Plan(sizes, sizes)).flat()[0],
+                iteration_time_s=tried[column].to_numpy(),
+                phases=phases,
+            )
+
+
+def _times_s(runs: pd.DataFrame, cluster: Cluster, parameters: Parameters) -> tuple[Array, Array]:
+    """Predict seconds of computing and of the optimizer's step; NaN where memory was full."""
+    times = np.concatenate([predicted_times_s(part, parameters) for part in _parts(runs, cluster)])
+    computing, optimizer = np.where(runs.half != OUT_OF_MEMORY, np.split(times, 2), np.nan)
+    return computing, optimizer
 
 
 def _with_predictions(
-    cells: pd.DataFrame, rows: pd.DataFrame, fitted: Parameters, before: Parameters, gpu: Gpu
+    runs: pd.DataFrame, cluster: Cluster, fitted: Parameters, before: Parameters
 ) -> pd.DataFrame:
     passes = before.attention_passes * TORCH_SOFTMAX
     counting = before.model_copy(update={"attention_passes": passes})
-
-    def times_s(parameters: Parameters) -> tuple[Array, Array]:
-        times = by_row(rows, lambda part: predicted_times_s(part, parameters))
-        # A configuration that does not run has no time.
-        computing, optimizer = np.where(cells.half != OUT_OF_MEMORY, np.split(times, 2), np.nan)
-        return computing, optimizer
-
-    (predicted_s, optimizer_s), (transferred_s, _), (counted_s, _) = map(
-        times_s, (fitted, before, counting)
-    )
-    peak = by_row(rows, lambda part: as_run_bytes(part.workload))[: len(cells)]
-    return cells.assign(
+    predicted_s, optimizer_s = _times_s(runs, cluster, fitted)
+    transferred_s, counted_s = (_times_s(runs, cluster, one)[0] for one in (before, counting))
+    peaks = [as_run_bytes(part.workload) for part in _parts(runs, cluster)]
+    peak = np.split(np.concatenate(peaks), 2)[0]
+    return runs.assign(
         predicted_s=predicted_s,
         predicted_optimizer_s=optimizer_s,
         transferred_s=transferred_s,
         counted_s=counted_s,
         predicted_peak_bytes=peak,
-        predicted_full=peak > tensor_bytes(gpu),
-        error_pct=100 * (predicted_s / cells.measured_s - 1),
-        transferred_error_pct=100 * (transferred_s / cells.measured_s - 1),
-        counted_error_pct=100 * (counted_s / cells.measured_s - 1),
-        memory_error_pct=100 * (peak / cells.measured_peak_bytes - 1),
+        predicted_full=peak > cluster.device.memory_bytes - FRAMEWORK_BYTES,
+        error_pct=100 * (predicted_s / runs.measured_s - 1),
+        transferred_error_pct=100 * (transferred_s / runs.measured_s - 1),
+        counted_error_pct=100 * (counted_s / runs.measured_s - 1),
+        memory_error_pct=100 * (peak / runs.measured_peak_bytes - 1),
     )
 
 
-def as_run_bytes(workload: Workload) -> Array:
+def as_run_bytes(run: Workload) -> Array:
     """Return the peak bytes of tensors of a measured run, without dropout, with PyTorch's softmax.
 
     Gradients have half precision. The optimizer's step copies them to fp32 after activations are
     freed.
     """
     widths = WIDTHS["half gradients"]
-    held = memory(workload, widths=widths, dropout=False, torch_softmax=True)
+    held = memory(run, widths=widths, dropout=False, torch_softmax=True)
     copied = WIDTHS["fp32"].gradient / widths.gradient * held.gradients
     return np.maximum(held.total, held.states + copied)
-
-
-def tensor_bytes(gpu: Gpu) -> float:
-    """Return the bytes of a GPU's memory for tensors, without those of the framework."""
-    return gpu.memory_bytes - FRAMEWORK_BYTES

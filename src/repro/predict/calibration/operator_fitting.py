@@ -1,14 +1,11 @@
 """Calibration of operator costs to measured operators, with some shapes held out at a time."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from repro.atomic import replace_text
 from repro.catalog.systems.gpus import Gpu, find_gpu_name, gpu
-from repro.predict.calibration.fit import held_out, most_probable, residuals_of, yaml_text
+from repro.predict.calibration.fit import held_out, most_probable, residuals_of
 from repro.predict.operators.measured import (
     KINDS,
     MEASURED,
@@ -133,9 +130,3 @@ def calibrate_operators() -> list[MeasuredOperator]:
                 )
             )
     return found
-
-
-def write_operators(found: list[MeasuredOperator], path: Path) -> None:
-    """Write fitted operators as YAML, atomically."""
-    header = "# Written by `repro calibrate`; what each cost is: repro.predict.operators.kernels.\n"
-    replace_text(path, header + yaml_text(found, compact=True))

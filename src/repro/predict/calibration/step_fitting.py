@@ -1,30 +1,27 @@
 """Calibration of the step model to training runs of Megatron-LM of 2021."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
-from repro.atomic import replace_text
 from repro.catalog.systems.gpus import find_gpu_name
 from repro.errors import ReproError
 from repro.predict.calibration.fit import (
+    MostProbable,
     group_weights,
     held_out,
     most_probable,
     residuals_of,
-    yaml_text,
 )
 from repro.predict.calibration.interval import ALONE, BETWEEN_NODES, TENSOR_PARALLEL
 from repro.predict.network.machine import machine
 from repro.predict.parameters import Calibration, Parameters, Prior
 from repro.predict.step.iteration import predict_phases
 from repro.predict.step.quantities import iteration_times_s
-from repro.predict.tables.unfused_training import TrainingRows, cluster_like, training_rows
+from repro.predict.tables.training import TrainingRows, cluster_like, training_rows
 from repro.predict.workload import Array
 
 # Priors allow a factor of 1.5 to 3 either way. Efficiencies have narrower ones, because large
@@ -53,19 +50,8 @@ PRIORS: Mapping[str, Prior] = {
     "congestion_exponent": Prior(0.19, 0.5),
     "straggler_fraction": Prior(0.01, 0.7),
 }
-
-
 # Bytes from which the latency of an all-reduce is small compared with its transfer.
 _LARGE_BYTES = 64e6
-
-
-@dataclass(frozen=True)
-class Fit:
-    """Fitted parameters, and the covariance of the logarithms of those in `names`."""
-
-    parameters: Parameters
-    names: tuple[str, ...]
-    covariance: Array
 
 
 def predicted_times_s(part: TrainingRows, parameters: Parameters) -> Array:
@@ -85,26 +71,18 @@ def log_errors(parts: Sequence[TrainingRows], parameters: Parameters) -> pd.Seri
     return pd.Series(np.log(np.concatenate(ratios)), index)
 
 
-def fit(rows: pd.DataFrame, start: Parameters, names: Sequence[str] = tuple(PRIORS)) -> Fit:
-    """Fit parameters to training measurements.
+def fit(
+    parts: Sequence[TrainingRows], start: Parameters, names: Sequence[str] = tuple(PRIORS)
+) -> MostProbable:
+    """Fit the parameters `names` to training runs; all others keep their values of `start`.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        Training measurements. Each `set` weighs as the square root of its number of rows.
-    start : Parameters
-        Values of parameters that are not fitted.
-    names : sequence of str
-        Fitted parameters, which all have priors.
+    Each set of runs weighs as the square root of its number of rows.
     """
-    parts = list(training_rows(rows))
-    weights = pd.Series(group_weights(rows.set), index=rows.index)
-    found = most_probable(
+    return most_probable(
         lambda values: log_errors(parts, start.model_copy(update=values)).to_numpy(),
         {name: PRIORS[name] for name in names},
-        np.concatenate([weights[part.index] for part in parts]),
+        group_weights(pd.Series(np.concatenate([part.sets for part in parts]))),
     )
-    return Fit(start.model_copy(update=found.values), tuple(names), found.covariance)
 
 
 def fit_ring(rows: pd.DataFrame) -> dict[str, float]:
@@ -138,15 +116,15 @@ def cross_validate(rows: pd.DataFrame, groups: pd.Series, start: Parameters) -> 
     """
 
     def errors_of_fit(seen: Array, held: Array) -> Array:
-        parts = list(training_rows(rows[held]))
-        errors = log_errors(parts, fit(rows[seen], start).parameters)
+        fitted = fit(list(training_rows(rows[seen])), start).values
+        errors = log_errors(list(training_rows(rows[held])), start.model_copy(update=fitted))
         return errors[rows.index[held]].to_numpy()
 
     return held_out(groups.reindex(rows.index), errors_of_fit)[groups.index]
 
 
 def model_sizes(rows: pd.DataFrame) -> pd.Series:
-    """Name the model of each row by layers, hidden size and family.
+    """Name the model of each row by layers and hidden size.
 
     Raises
     ------
@@ -154,8 +132,6 @@ def model_sizes(rows: pd.DataFrame) -> pd.Series:
         All rows are of one model.
     """
     sizes = rows.layers.astype(str) + "x" + rows.hidden.astype(str)
-    if "family" in rows.columns:
-        sizes += " " + rows.family.fillna("").astype(str)
     if sizes.nunique() < 2:
         raise ReproError(
             f"all runs are of one model ({sizes.iloc[0]}); cross-validation takes two model sizes "
@@ -177,14 +153,15 @@ def calibrate_step(training: pd.DataFrame, collectives: pd.DataFrame, source: st
     Raises
     ------
     ReproError
-        The training runs are of a GPU that is not in the catalog, or of several GPUs.
+        A column or cell is wrong, or the training runs are of one model or of several GPUs.
     """
+    parts = list(training_rows(training))
     gpu, *others = sorted({find_gpu_name(str(label)) for label in training.gpu.unique()})
     if others:
         raise ReproError(f"training runs on {gpu}, {', '.join(others)}; calibrate one at a time")
     medians = {name: prior.median for name, prior in PRIORS.items()}
     start = Parameters(**medians, **fit_ring(collectives))
-    fitted = fit(training, start)
+    found = fit(parts, start)
     errors = cross_validate(training, model_sizes(training), start).to_numpy(dtype=float)
     parallel = training.tp.to_numpy() > 1
     residuals = {
@@ -202,17 +179,8 @@ def calibrate_step(training: pd.DataFrame, collectives: pd.DataFrame, source: st
         source=source,
         date=date.today().isoformat(),
         gpu=gpu,
-        parameters=fitted.parameters,
-        fitted=fitted.names,
-        covariance=tuple(tuple(row) for row in fitted.covariance.tolist()),
+        parameters=start.model_copy(update=found.values),
+        fitted=tuple(found.values),
+        covariance=tuple(tuple(row) for row in found.covariance.tolist()),
         residuals=residuals,
     )
-
-
-def write_step(value: Calibration, path: Path) -> None:
-    """Write a calibration as YAML, atomically."""
-    content = value.model_dump(mode="json", exclude_defaults=True)
-    first = {name: content[name] for name in ("source", "date", "gpu", "parameters")}
-    rest = {name: content[name] for name in ("residuals", "fitted", "covariance")}
-    header = "# Written by `repro calibrate`; what each parameter is: repro.predict.parameters.\n"
-    replace_text(path, header + yaml_text(first) + yaml_text(rest, compact=True))

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,65 +24,54 @@ from repro.predict.operators.measured import operator_s
 from repro.predict.parameters import calibration
 from repro.predict.serving.latency import latency, passes
 from repro.predict.serving.memory import weight_bytes
-from repro.predict.tables.collectives import is_collectives
 from repro.predict.tables.columns import naming
-from repro.predict.tables.fused_training import otherwise, read_runs
-from repro.predict.tables.reading import UNFUSED, operator_kind, read_rows, software
-from repro.predict.tables.serving import is_serving, serving_rows
-from repro.predict.tables.unfused_training import TrainingRows, training_rows
+from repro.predict.tables.reading import COLLECTIVES, SERVING, TRAINING, read_rows, table_kind
+from repro.predict.tables.serving import serving_rows
+from repro.predict.tables.training import (
+    UNFUSED,
+    TrainingRows,
+    otherwise,
+    read_runs,
+    software,
+    training_rows,
+)
 from repro.predict.workload import Array
 
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Score:
-    """Errors of the predictions of one set, in percent of the measured time.
-
-    `bias_pct` is the mean signed error, `coverage_90_pct` the fraction of rows within their 90 %
-    interval, `baseline_mape_pct` the error of the constant MFU that suits this very set best.
-    """
-
-    set: str
-    n: int
-    mape_pct: float
-    median_pct: float
-    p90_pct: float
-    max_pct: float
-    bias_pct: float
-    rank_correlation: float | None
-    coverage_90_pct: float
-    baseline_mape_pct: float
-
-
-@dataclass(frozen=True)
-class CollectivesScore(Score):
-    """Errors of one set of collectives, also of fits to the file with one size of a log held out.
-
-    `cross_validated_pct` is the mean absolute error of the cost model
-    (`repro.predict.network.links`), `line_mape_pct` that of latency + size / bandwidth per log. A
-    log has one collective, number of ranks and number of nodes. The model needs two sizes of a
-    log, the line three; None where no log has them.
-    """
-
-    cross_validated_pct: float | None
-    line_mape_pct: float | None
-
-
-def validate(path: Path, by: Sequence[str] = ()) -> Sequence[Score]:
-    """Predict every row of a CSV of measurements.
+def validate(path: Path, by: Sequence[str] = ()) -> pd.DataFrame:
+    """Score predictions of every row of a CSV of measurements.
 
     Parameters
     ----------
     by
         Columns whose values are the sets. Without any: `set` of training runs, GPU and precision
-        of operators; `set`, or else GPU and precision, of serving.
+        of operators; `set`, or else GPU and precision, of serving; of collectives GPU, network and
+        collective, and where there are both, one node and several.
 
     Returns
     -------
-    sequence of Score
-        One per set; of collectives between nodes one `CollectivesScore` per GPU, network and
-        collective, and where there are both, for one node and for several.
+    DataFrame
+        A row per set, with errors of predictions in percent of the measured time:
+
+        n
+            Number of rows.
+        mape_pct, median_pct, p90_pct, max_pct
+            Absolute errors.
+        bias_pct
+            Mean signed error.
+        rank_correlation
+            Spearman's coefficient; NaN where all values are equal.
+        coverage_90_pct
+            Fraction of rows within their 90 % interval.
+        baseline_mape_pct
+            Error of the constant MFU that suits this very set best.
+        cross_validated_pct
+            Mean absolute error of fits without one size of a log, for collectives only. A log has
+            one collective, number of ranks and number of nodes. NaN where no log has two sizes.
+        line_mape_pct
+            The same of latency + size / bandwidth per log. NaN where no log has three sizes.
 
     Raises
     ------
@@ -97,40 +85,76 @@ def validate(path: Path, by: Sequence[str] = ()) -> Sequence[Score]:
                 raise ReproError(
                     f"no column {name!r} to group by; choose from: {', '.join(rows.columns)}"
                 )
-        kind = operator_kind(rows)
-        if kind is None and is_collectives(rows):
+        kind = table_kind(rows)
+        if kind == COLLECTIVES:
             if by:
                 raise ReproError(
                     "collectives are grouped by GPU, network and collective; fix: leave out --by"
                 )
-            return _validate_collectives(rows)
-        predicted, measured_s, usual = _predict_rows(kind, rows)
-    grouped = rows[[*(by or usual)]].astype(object).fillna("unknown")
-    names = grouped.astype(str).agg(", ".join, axis=1)
-    return [
-        _score(str(name), predicted.loc[seconds.index], seconds)
-        for name, seconds in measured_s.groupby(names, sort=False)
-    ]
+            return _score_collectives(rows)
+        if kind == SERVING:
+            predicted = predict_serving(rows)
+            known = ["set"] if "set" in rows.columns else ["gpu", "dtype", "precision"]
+            usual = [name for name in rows.columns if name in known]
+        elif kind == TRAINING:
+            predicted, usual = predict_runs(rows), ["set"]
+        else:
+            predicted = predict_operators(kind, rows)
+            usual = ["gpu", "dtype", *OPERATORS[kind].apart]
+    return _scores(predicted, _names(rows, by or usual))
 
 
-def _predict_rows(
-    kind: str | None, rows: pd.DataFrame
-) -> tuple[pd.DataFrame, pd.Series, Sequence[str]]:
-    """Return predictions, measured seconds, and the columns whose values are the sets."""
-    if is_serving(rows):
-        known = ["set"] if "set" in rows.columns else ["gpu", "dtype", "precision"]
-        return *_predict_serving(rows), [name for name in rows.columns if name in known]
-    if kind is not None:
-        usual = ("gpu", "dtype", *OPERATORS[kind].apart)
-        return _predict_operators(kind, rows), rows.time_us * 1e-6, usual
-    return predict_runs(rows), rows.iteration_time_s, ("set",)
+def _names(rows: pd.DataFrame, columns: Sequence[str]) -> pd.Series:
+    """Name the set of each row by its values of columns."""
+    return rows[[*columns]].astype(object).fillna("unknown").astype(str).agg(", ".join, axis=1)
+
+
+def _scores(predicted: pd.DataFrame, sets: pd.Series) -> pd.DataFrame:
+    scores = {name: _score(rows) for name, rows in predicted.groupby(sets, sort=False)}
+    return pd.DataFrame.from_dict(scores, orient="index").rename_axis("set")
+
+
+def _score(rows: pd.DataFrame) -> dict[str, float]:
+    ratio = rows.time_s / rows.measured_s
+    error = 100 * (ratio - 1)
+    size = error.abs()
+    times = rows[["time_s", "measured_s"]]
+    ranked = times.rank().corr().iloc[0, 1] if (times.nunique() > 1).all() else np.nan
+    return {
+        "n": len(rows),
+        "mape_pct": size.mean(),
+        "median_pct": size.median(),
+        "p90_pct": size.quantile(0.9),
+        "max_pct": size.max(),
+        "bias_pct": error.mean(),
+        "rank_correlation": ranked,
+        "coverage_90_pct": 100 * (np.abs(np.log(ratio)) <= rows.half_width).mean(),
+        "baseline_mape_pct": best_constant_mape_pct((rows.work / rows.measured_s).to_numpy()),
+    }
+
+
+def best_constant_mape_pct(work_per_second: Array) -> float:
+    """Return the lowest mean absolute percentage error that time = work / constant rate can have.
+
+    Parameters
+    ----------
+    work_per_second : Array
+        Work over measured time, by row; the error of a rate R is mean `|x/R - 1|`, whose minimum
+        stands at one of the x.
+    """
+    errors = [np.abs(work_per_second / rate - 1).mean() for rate in work_per_second]
+    return float(100 * min(errors))
 
 
 def _predictions(
-    index: pd.Index, time_s: Array, half_width: Array | float, work: Array
+    index: pd.Index, time_s: Array, half_width: Array | float, work: Array, measured_s: Array
 ) -> pd.DataFrame:
-    found = {"time_s": time_s, "half_width": half_width, "work": work}
-    return pd.DataFrame(found, index=index)
+    """Return seconds, x of the 90 % interval from time_s / e^x to time_s e^x, and a yardstick.
+
+    `work` over a constant rate is the baseline's time.
+    """
+    columns = {"time_s": time_s, "half_width": half_width, "work": work, "measured_s": measured_s}
+    return pd.DataFrame(columns, index=index)
 
 
 def predict_runs(rows: pd.DataFrame) -> pd.DataFrame:
@@ -139,8 +163,7 @@ def predict_runs(rows: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        By the index of `rows`: time_s, half_width of its 90 % interval (from time_s / e^x to
-        time_s e^x), and work (FLOPs over all GPUs' peak).
+        By the index of `rows`: time_s, half_width, work (FLOPs over all GPUs' peak), measured_s.
     """
     unfused = (software(rows) == UNFUSED).to_numpy()
     parts = (
@@ -160,6 +183,7 @@ def _predict_unfused(part: TrainingRows) -> pd.DataFrame:
         predicted_times_s(part, calibrated.parameters),
         half_width(run, part.cluster, calibrated),
         flops / (run.gpus * part.cluster.device.peak_flops),
+        part.iteration_time_s,
     )
 
 
@@ -176,115 +200,59 @@ def _predict_fused(rows: pd.DataFrame) -> pd.DataFrame:
         other_s = in_blocks_s(read_runs(table), calibrated.parameters)
         variance += blank * (np.log(other_s / time_s) / 2) ** 2
     work = fused_flops(run) / (run.gpus * run.peak_flops)
-    return _predictions(rows.index, time_s, np.sqrt(variance), work)
+    return _predictions(
+        rows.index, time_s, np.sqrt(variance), work, rows.iteration_time_s.to_numpy()
+    )
 
 
-def _predict_serving(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series]:
-    """Return seconds of batches from start to end, predicted and measured.
+def predict_serving(rows: pd.DataFrame) -> pd.DataFrame:
+    """Predict batches from start to end, like `predict_runs`.
 
     Their work is reading the weights once for each token.
     """
-    parts, measured = [], []
+    parts = []
     for part in serving_rows(rows):
         read = weight_bytes(part.rows, part.engine) * part.rows.pp * part.rows.output_tokens
         work = read / (1e9 * part.engine.device.memory_gbytes_per_s)
         time_s = latency(passes(part.rows, part.engine), part.engine).total_s
-        parts.append(_predictions(part.index, time_s, part.engine.half_width, work))
-        measured.append(pd.Series(part.total_s, index=part.index))
-    return pd.concat(parts).loc[rows.index], pd.concat(measured).loc[rows.index]
+        width = part.engine.half_width
+        parts.append(_predictions(part.index, time_s, width, work, part.total_s))
+    return pd.concat(parts).loc[rows.index]
 
 
-def _predict_operators(kind: str, rows: pd.DataFrame) -> pd.DataFrame:
+def predict_operators(kind: str, rows: pd.DataFrame) -> pd.DataFrame:
+    """Predict operators of one kind, like `predict_runs`."""
     width, work = operator_half_width(kind, rows), OPERATORS[kind].work(rows)
-    return _predictions(rows.index, operator_s(kind, rows), width, work)
+    return _predictions(
+        rows.index, operator_s(kind, rows), width, work, rows.time_us.to_numpy() * 1e-6
+    )
 
 
-def _validate_collectives(rows: pd.DataFrame) -> list[CollectivesScore]:
+def _score_collectives(rows: pd.DataFrame) -> pd.DataFrame:
     """Score collectives, compared with the constant bus bandwidth that suits each set.
 
     A network that was never measured and whose name gives no rate is left out, with a warning.
     """
-    networks = [group for _, group in rows.groupby(["gpu", "network"], dropna=False)]
-    by_model = pd.concat([errors_by_size(group) for group in networks])
-    by_line = pd.concat([line_errors_by_size(group) for group in networks])
-    scores = []
-    for name, group in rows.groupby(_sets(rows), sort=False):
+    sets = _names(rows, ["gpu", "network", "collective"])
+    level = pd.Series(np.where(rows.nodes > 1, ", several nodes", ", one node"), index=rows.index)
+    sets += level.where(level.groupby(sets).transform("nunique") > 1, "")
+    parts = []
+    for _, group in rows.groupby(sets, sort=False):
         try:
-            score = _score(str(name), _predict_collectives(group), group.time_us * 1e-6)
+            found = predict_collective(group)
         except ReproError as error:
             _LOG.warning("left out: %s", error)
             continue
-        scores.append(
-            CollectivesScore(
-                **asdict(score),
-                cross_validated_pct=_mean_error_pct(by_model.loc[group.index]),
-                line_mape_pct=_mean_error_pct(by_line.loc[group.index]),
-            )
-        )
-    if not scores:
+        factor = bus_factor(str(group.collective.iloc[0]), group.ranks.to_numpy())
+        parts.append(found.assign(work=factor * group.size_bytes, measured_s=group.time_us * 1e-6))
+    if not parts:
         raise ReproError("no network of the file can be predicted; fix: see the warnings above")
+    scores = _scores(pd.concat(parts), sets)
+    networks = [group for _, group in rows.groupby(["gpu", "network"])]
+    for column, held_out in (
+        ("cross_validated_pct", errors_by_size),
+        ("line_mape_pct", line_errors_by_size),
+    ):
+        errors = 100 * np.expm1(pd.concat([held_out(group) for group in networks])).abs()
+        scores[column] = errors.groupby(sets).mean()
     return scores
-
-
-def _sets(rows: pd.DataFrame) -> pd.Series:
-    """Return each row's set: GPU, network, collective, and one or several nodes if both occur."""
-    name = rows[["gpu", "network", "collective"]].astype(str).agg(", ".join, axis=1)
-    level = pd.Series(np.where(rows.nodes > 1, ", several nodes", ", one node"), index=rows.index)
-    both = level.groupby(name).transform("nunique") > 1
-    sets: pd.Series = name + level.where(both, "")
-    return sets
-
-
-def _mean_error_pct(log_errors: pd.Series) -> float | None:
-    """Return the mean over rows that have an error; None where none has."""
-    known = log_errors.dropna()
-    return float(100 * np.abs(np.expm1(known)).mean()) if len(known) else None
-
-
-def _predict_collectives(rows: pd.DataFrame) -> pd.DataFrame:
-    work = bus_factor(str(rows.collective.iloc[0]), rows.ranks.to_numpy()) * rows.size_bytes
-    return predict_collective(rows).assign(work=work)
-
-
-def _score(name: str, predicted: pd.DataFrame, measured: pd.Series) -> Score:
-    ratio = predicted.time_s / measured
-    error = 100 * (ratio - 1)
-    size = error.abs()
-    inside = np.abs(np.log(ratio)) <= predicted.half_width
-    return Score(
-        set=name,
-        n=len(measured),
-        mape_pct=float(size.mean()),
-        median_pct=float(size.median()),
-        p90_pct=float(size.quantile(0.9)),
-        max_pct=float(size.max()),
-        bias_pct=float(error.mean()),
-        rank_correlation=_rank_correlation(predicted.time_s, measured),
-        coverage_90_pct=float(100 * inside.mean()),
-        baseline_mape_pct=best_constant_mape_pct((predicted.work / measured).to_numpy()),
-    )
-
-
-def _rank_correlation(predicted: pd.Series, measured: pd.Series) -> float | None:
-    """Return Spearman's coefficient; None where all values are equal or there is only one."""
-    if predicted.nunique() < 2 or measured.nunique() < 2:
-        return None
-    return float(predicted.rank().corr(measured.rank()))
-
-
-def best_constant_mape_pct(work_per_second: Array) -> float:
-    """Return the lowest mean absolute percentage error that time = work / constant rate can have.
-
-    Parameters
-    ----------
-    work_per_second : Array
-        Work over measured time, by row; the error of a rate R is mean `|x/R - 1|`, whose minimum
-        stands at one of the x.
-    """
-    errors = [np.abs(work_per_second / rate - 1).mean() for rate in work_per_second]
-    return float(100 * min(errors))
-
-
-def table(scores: Sequence[Score]) -> str:
-    """Format scores as text, one line per set."""
-    return pd.DataFrame([vars(score) for score in scores]).set_index("set").round(2).to_string()

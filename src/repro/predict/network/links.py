@@ -284,18 +284,11 @@ def collective_arrays(rows: pd.DataFrame) -> CollectiveArrays:
     Raises
     ------
     ReproError
-        A collective is unknown, or a number is missing; the message names the row.
+        A collective is unknown.
     """
-    numbers = {}
-    for name in ("size_bytes", "ranks", "nodes"):
-        numbers[name] = pd.to_numeric(rows[name], errors="coerce").to_numpy(float, na_value=np.nan)
-        if not (good := numbers[name] >= 1).all():
-            where = int(np.argmin(good))
-            raise ReproError(
-                f"row {rows.index[where]}: {name} is {rows[name].iloc[where]!r}; "
-                "take a number of 1 or more"
-            )
-    size, ranks, nodes = numbers.values()
+    size, ranks, nodes = (
+        rows[name].to_numpy(dtype=float) for name in ("size_bytes", "ranks", "nodes")
+    )
     link_bytes, waiting = np.empty(len(rows)), np.empty(len(rows))
     for name in rows.collective.unique():
         at = (rows.collective == name).to_numpy()
@@ -365,13 +358,9 @@ def predict_collective(rows: pd.DataFrame, links: LinkCalibration | None = None)
     Raises
     ------
     ReproError
-        A collective is unknown, a number is missing, or a network without measurements has no
-        rate in its name.
+        A collective is unknown, or a network without measurements has no rate in its name.
     """
     calibrated = read_links() if links is None else links
-    for name in ("gpu", "network"):
-        if rows[name].isna().any():
-            raise ReproError(f"row {rows.index[rows[name].isna()][0]}: no {name}; name it")
     time, width = np.empty(len(rows)), np.empty(len(rows))
     for gpu, network in rows[["gpu", "network"]].drop_duplicates().itertuples(index=False):
         at = ((rows.gpu == gpu) & (rows.network == network)).to_numpy()

@@ -94,15 +94,6 @@ def renamed(table: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
     return table.rename(columns=own)
 
 
-def require(table: pd.DataFrame, names: Sequence[str]) -> None:
-    """Raise an error that names the first missing column of a table."""
-    missing = [name for name in names if name not in table.columns]
-    if missing:
-        raise ReproError(
-            f"no column {missing[0]!r}; must have {', '.join(names)}; fix: add the column"
-        )
-
-
 def read(table: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
     """Read columns of a table from a CSV, with defaults for blank cells and missing columns.
 
@@ -114,16 +105,19 @@ def read(table: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
         A column is missing or a cell is not of its kind; the message names line and value.
     """
     found = renamed(table, columns)
-    require(found, [column.name for column in columns if column.default is NEEDED])
+    needed = [column.name for column in columns if column.default is NEEDED]
+    if missing := [name for name in needed if name not in found.columns]:
+        raise ReproError(
+            f"no column {missing[0]!r}; must have {', '.join(needed)}; fix: add the column"
+        )
     values = {column.name: _values(found, column) for column in columns}
     return pd.DataFrame(values, index=table.index, copy=False).infer_objects()
 
 
 def _values(table: pd.DataFrame, column: Column) -> Array:
-    kind, needed = column.kind, column.default is NEEDED
-    default = (
-        column.default if needed or not kind.choices else kind.choices.get(column.default, np.nan)
-    )
+    kind, default, needed = column.kind, column.default, column.default is NEEDED
+    if kind.choices and not needed:
+        default = kind.choices.get(default, np.nan)
     if column.name not in table.columns:
         return np.full(len(table), default, float if kind.allowed else object)
     cells = table[column.name]
@@ -142,12 +136,6 @@ def _values(table: pd.DataFrame, column: Column) -> Array:
         good = pd.notna(found)
     refuse(table, column.name, ~good & (needed | ~blank), kind.must_be, optional=not needed)
     return found if needed else np.where(blank, default, found)
-
-
-def by_value(cells: pd.Series, value: Callable[[str], float]) -> pd.Series:
-    """Return a number for each cell, computed once for each different text."""
-    codes, texts = pd.factorize(cells)
-    return pd.Series(np.array([value(text) for text in texts], float)[codes], index=cells.index)
 
 
 def refuse(

@@ -1,25 +1,34 @@
-"""Files of measurements: read as CSV, told apart by their columns, and checked."""
+"""Files of measurements: read as CSV or logs, told apart by their columns, and checked."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from repro.catalog.systems.gpus import find_gpu_name, gpu
 from repro.errors import ReproError
+from repro.logs.measurements import RanksMissing
+from repro.logs.reading import read_log
+from repro.paths import PUBLISHED
 from repro.predict.operators.measured import KINDS as OPERATORS
 from repro.predict.operators.measured import kind_of
-from repro.predict.tables.collectives import collective_rows, is_collectives
-from repro.predict.tables.columns import POSITIVE, TEXT, Column, naming, read
-from repro.predict.tables.fused_training import RUN, read_runs, stack_names
+from repro.predict.tables.columns import POSITIVE, TEXT, naming, read, same_kind
 from repro.predict.tables.serving import is_serving
-from repro.predict.tables.unfused_training import training_rows
+from repro.predict.tables.training import check_runs
 
-# Name of Megatron-LM of 2021, the software of `repro.predict.step`. Tables ran on it that have none
-# of these columns, on GPUs of these generations.
-UNFUSED = "megatron-lm-2021"
-_FUSED_ONLY = {"cp", "ep", "attention", "gated_mlp"}
-_UNFUSED_GENERATIONS = ("volta", "ampere", "cdna2")
-_TIME = Column("iteration_time_s", POSITIVE)
+SERVING, COLLECTIVES, TRAINING = "serving", "collectives", "training"
+_COLLECTIVES = (
+    *same_kind("gpu network collective", TEXT),
+    *same_kind("ranks nodes size_bytes time_us", POSITIVE),
+)
+_PUBLISHED_COLLECTIVES = ("collectives_nccl.csv", "nccl_bigred200.csv")
+# Hardware of the GPT-350M report's table (sections 3.1 and 3.2); the network's name is that of its
+# cluster in params/clusters.yaml. Each row has times on two nodes and on one.
+_BIG_RED = {
+    "gpu": "A100-SXM-40GB",
+    "network": "Slingshot-10 100 Gb/s per node",
+    "collective": "all_reduce",
+}
+_BIG_RED_NODES = {"inter": 2, "intra": 1}
 
 
 def read_rows(path: Path) -> pd.DataFrame:
@@ -40,63 +49,88 @@ def read_rows(path: Path) -> pd.DataFrame:
         raise ReproError(f"{path}: not a CSV of measurements ({error})") from None
     if rows.empty:
         raise ReproError(f"{path}: no rows")
+    if "inter_time_us" in rows.columns:
+        rows = _big_red_rows(rows)
+    kind = table_kind(rows)
     with naming(path):
-        if is_serving(rows):
-            return rows
-        if (kind := operator_kind(rows)) is not None:
-            _check_operators(kind, rows)
-        elif is_collectives(rows):
-            return collective_rows(rows)
-        else:
-            _check_runs(rows)
+        if kind in OPERATORS:
+            texts = same_kind(f"gpu dtype {' '.join(OPERATORS[kind].apart)}", TEXT)
+            axes = same_kind(f"{' '.join(OPERATORS[kind].axes)} time_us", POSITIVE)
+            read(rows, (*texts, *axes))
+        elif kind == COLLECTIVES:
+            read(rows, _COLLECTIVES)
+        elif kind == TRAINING:
+            check_runs(rows)
     return rows
 
 
-def read_training(path: Path) -> pd.DataFrame:
-    """Read a CSV of training runs of Megatron-LM of 2021, as `read_rows` does.
+def _big_red_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the report's two settings, which are next to each other, one below the other."""
+    settings = [
+        table[["size_bytes"]].assign(
+            **_BIG_RED, ranks=table[f"{side}_n"], nodes=nodes, time_us=table[f"{side}_time_us"]
+        )
+        for side, nodes in _BIG_RED_NODES.items()
+    ]
+    return pd.concat(settings, ignore_index=True)
+
+
+def table_kind(rows: pd.DataFrame) -> str:
+    """Return `SERVING`, `COLLECTIVES`, `TRAINING` or the kind of operator of a table.
+
+    Collectives are operators if they ran on one node whose network has no name.
+    """
+    if is_serving(rows):
+        return SERVING
+    if "network" not in rows.columns and (kind := kind_of(rows.columns)):
+        return kind
+    return COLLECTIVES if "collective" in rows.columns else TRAINING
+
+
+def read_collectives(
+    logs: Sequence[Path] = (),
+    gpu: str = "",
+    network: str = "",
+    ranks: int | None = None,
+    nodes: int | None = None,
+) -> tuple[pd.DataFrame, str]:
+    """Read the published collectives, and those of logs on one GPU and network.
+
+    Parameters
+    ----------
+    logs
+        Files of any tool that `repro.logs.reading` reads.
+    ranks, nodes
+        Numbers of ranks and nodes, where logs do not state them.
+
+    Returns
+    -------
+    tuple
+        The rows, and the files that they come from.
 
     Raises
     ------
     ReproError
-        The file is wrong, or is a table of something else.
+        A log cannot be read, or the GPU, the network or the number of nodes is not known. One
+        message names all logs that do not state their ranks.
     """
-    rows = read_rows(path)
-    with naming(path):
-        list(training_rows(rows))
-    return rows
-
-
-def operator_kind(rows: pd.DataFrame) -> str | None:
-    """Return the kind of operator of a table; None for other tables.
-
-    Collectives are operators if they ran on one node whose network has no name.
-    """
-    return None if "network" in rows.columns else kind_of(rows.columns)
-
-
-def software(rows: pd.DataFrame) -> pd.Series:
-    """Return the name of each run's software.
-
-    It is `stack`. Where that is blank, it is `UNFUSED` for GPUs of its time in tables of its time,
-    else the software that the run's set is known to have run on.
-    """
-    found = stack_names(rows)
-    if _FUSED_ONLY & set(rows.columns):
-        return found
-    generations = rows.gpu.map(lambda label: gpu(find_gpu_name(str(label))).generation)
-    unsaid = rows["stack"].isna() if "stack" in rows.columns else True
-    return found.mask(generations.isin(_UNFUSED_GENERATIONS) & unsaid, UNFUSED)
-
-
-def _check_operators(kind: str, rows: pd.DataFrame) -> None:
-    texts = [Column(name, TEXT) for name in ("gpu", "dtype", *OPERATORS[kind].apart)]
-    read(rows, [*texts, *(Column(name, POSITIVE) for name in (*OPERATORS[kind].axes, "time_us"))])
-
-
-def _check_runs(rows: pd.DataFrame) -> None:
-    read(rows, (*RUN, _TIME))
-    unfused = (software(rows) == UNFUSED).to_numpy()
-    if unfused.any():
-        list(training_rows(rows[unfused]))
-    if not unfused.all():
-        read_runs(rows[~unfused])
+    parts = [read_rows(PUBLISHED / name) for name in _PUBLISHED_COLLECTIVES]
+    silent = []
+    for path in logs:
+        if not gpu or not network:
+            raise ReproError(f"{path}: does not say what it ran on; fix: give --gpu and --network")
+        try:
+            measured = read_log(path, ranks=ranks)
+        except RanksMissing:
+            silent.append(str(path))
+            continue
+        if measured.nodes.isna().any():
+            if nodes is None:
+                raise ReproError(f"{path}: lists no hosts; fix: state how many nodes (--nodes)")
+            measured["nodes"] = measured.nodes.fillna(nodes)
+        out_of_place = measured[~measured.in_place.astype(bool)]
+        parts.append(out_of_place.assign(gpu=gpu, network=network))
+    if silent:
+        raise ReproError(f"{', '.join(silent)}: no list of ranks; fix: state how many (--ranks)")
+    names = ", ".join([*_PUBLISHED_COLLECTIVES, *(path.name for path in logs)])
+    return pd.concat(parts, ignore_index=True), names

@@ -24,7 +24,7 @@ from repro.predict.tables.columns import (
     read,
     renamed,
 )
-from repro.predict.tables.fused_training import fill_widths
+from repro.predict.tables.training import fill_widths
 from repro.predict.workload import Array
 
 _SIZE = number(1)
@@ -113,11 +113,15 @@ def serving_rows(table: pd.DataFrame) -> Iterator[ServingRows]:
     _fill_shapes(rows)
     for key, part in rows.groupby(["gpu", "dtype", "cache_dtype", "stack"], sort=False):
         label, weights, cache, stack = cast(tuple[str, str, str, str], key)
-        served_by = engine(gpu(find_gpu_name(label)), weights, cache, stack)
-        served = _served(part, served_by)
-        yield ServingRows(
-            part.index, served, served_by, _total_s(measured.name, part[measured.name], served)
-        )
+        on = engine(gpu(find_gpu_name(label)), weights, cache, stack)
+        batches = _served(part, on)
+        value = part[measured.name].to_numpy()
+        # Seconds from start to end are the latency, or all outputs at the throughput.
+        total_s = 1e-3 * value
+        if measured.name != "latency_ms":
+            gpus = batches.gpus if measured.name == "tokens_per_s_per_gpu" else 1.0
+            total_s = batches.batch * batches.output_tokens / (value * gpus)
+        yield ServingRows(part.index, batches, on, total_s)
 
 
 def _stacks(rows: pd.DataFrame) -> list[str]:
@@ -154,14 +158,3 @@ def _served(rows: pd.DataFrame, on: Engine) -> Served:
     served = Served(**columns, batch=np.where(np.isnan(batch), held, batch))
     check(served)
     return served
-
-
-def _total_s(name: str, measured: pd.Series, rows: Served) -> Array:
-    """Return seconds from start to end: the latency, or all outputs at the throughput."""
-    value = measured.to_numpy()
-    if name == "latency_ms":
-        total: Array = 1e-3 * value
-        return total
-    gpus = rows.gpus if name == "tokens_per_s_per_gpu" else 1.0
-    written: Array = rows.batch * rows.output_tokens / (value * gpus)
-    return written

@@ -24,7 +24,7 @@ from repro.predict.fused.iteration import Phases, iteration_times_s, predict_pha
 from repro.predict.fused.memory import fullest_bytes
 from repro.predict.fused.parameters import half_width, read_fused
 from repro.predict.fused.run import PRECISIONS, Run, decoder_runs, training_flops
-from repro.predict.tables.fused_training import UNEVEN
+from repro.predict.tables.training import UNEVEN
 from repro.predict.workload import RECOMPUTE, Array, divisors
 
 # Columns in which the plans of a job differ.

@@ -5,17 +5,16 @@ import pandas as pd
 import pytest
 
 from repro.paths import PUBLISHED
-from repro.predict.calibration.fused_fitting import (
-    PRIORS,
-    cross_validate,
-    fit,
+from repro.predict.calibration.software_fitting import (
+    TRAINING_PRIORS,
     model_weights,
     parameters_of,
+    training_fitting,
 )
 from repro.predict.fused.iteration import iteration_times_s
 from repro.predict.fused.parameters import read_fused
-from repro.predict.tables.fused_training import read_runs
 from repro.predict.tables.reading import read_rows
+from repro.predict.tables.training import read_runs
 
 pytestmark = pytest.mark.slow
 
@@ -28,8 +27,7 @@ def published() -> pd.DataFrame:
 def test_parameters_in_the_repository_are_those_of_the_published_runs(
     published: pd.DataFrame,
 ) -> None:
-    measured_s = published.iteration_time_s.to_numpy(dtype=float)
-    found = fit(read_runs(published), measured_s, model_weights(published)).model_dump()
+    found = parameters_of(training_fitting(published).fit()).model_dump()
     for name, value in read_fused().parameters.model_dump().items():
         # Four digits are written.
         assert value == pytest.approx(found[name], rel=1e-3), name
@@ -37,14 +35,14 @@ def test_parameters_in_the_repository_are_those_of_the_published_runs(
 
 def test_a_fit_finds_the_parameters_that_made_the_iterations(published: pd.DataFrame) -> None:
     run = read_runs(published)
-    medians = {name: prior.median for name, prior in PRIORS.items()}
+    medians = {name: prior.median for name, prior in TRAINING_PRIORS.items()}
     truth = {**medians, "memory_efficiency": 0.78, "launch_s": 7e-6, "sustained hopper bf16": 0.75}
     measured_s = iteration_times_s(run, parameters_of(truth))
     before, after = (
         np.abs(np.log(iteration_times_s(run, parameters) / measured_s)).mean()
         for parameters in (
             parameters_of(medians),
-            fit(run, measured_s, model_weights(published)),
+            parameters_of(training_fitting(published.assign(iteration_time_s=measured_s)).fit()),
         )
     )
     # Priors pull a little still.
@@ -56,7 +54,8 @@ def test_a_held_out_model_is_seen_by_no_fit_of_its_own(published: pd.DataFrame) 
     alone = (few.model == few.model.iloc[0]).rename("of the first model")
     twice = few.iteration_time_s.where(~alone, 2 * few.iteration_time_s)
     before, after = (
-        cross_validate(table, alone) for table in (few, few.assign(iteration_time_s=twice))
+        training_fitting(table).cross_validate(alone)
+        for table in (few, few.assign(iteration_time_s=twice))
     )
     np.testing.assert_allclose(after[alone] - before[alone], -np.log(2), rtol=1e-6)
     assert np.abs(after[~alone] - before[~alone]).max() > 0.005

@@ -9,7 +9,7 @@ from repro.errors import ReproError
 from repro.paths import PUBLISHED
 from repro.predict.fused.iteration import layer_parameters
 from repro.predict.fused.run import training_flops
-from repro.predict.tables.fused_training import read_runs
+from repro.predict.tables.training import read_runs
 
 _ONE = {
     "gpu": "h100_sxm",
@@ -82,7 +82,7 @@ def test_what_it_says_holds() -> None:
         ),
         (
             {"layers": "many"},
-            "line 2: layers is 'many'; must be a number of 0 or more; fix: correct it$",
+            "line 2: layers is 'many'; must be a positive number; fix: correct it$",
         ),
         ({"stack": "megatron-9"}, "unknown stack 'megatron-9'; choose from: megatron-core, "),
     ],
