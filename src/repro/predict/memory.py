@@ -19,10 +19,10 @@ class Widths:
     """Bytes of one parameter's weight, gradient, second copy of the weight and both moments, and of
     one element that is kept for the backward pass."""
 
-    weight: float
-    gradient: float
-    master: float
-    moments: float
+    weight: Any
+    gradient: Any
+    master: Any
+    moments: Any
     element: float
 
 

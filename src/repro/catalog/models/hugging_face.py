@@ -150,7 +150,7 @@ def _refuse_unknown(given: Fields, name: str, of_type: _Type) -> None:
 _COMMON = (
     *("tie_word_embeddings", "attention_bias", "mlp_bias", "use_bias", "qkv_bias"),
     *("sliding_window", "sliding_window_size", "use_sliding_window", "layer_types"),
-    *("sliding_window_pattern", "_sliding_window_pattern"),
+    *("sliding_window_pattern", "_sliding_window_pattern", "max_window_layers"),
 )
 
 

@@ -281,6 +281,29 @@ def _replicas_s(
     return np.where((ranks > 1) & (run.sharded == 0), both, 0.0)
 
 
+def sent_through_nics_bytes(run: Run) -> Array:
+    """Count the bytes that a GPU sends through its NIC in an iteration.
+
+    Rings of replicas, exchanges of experts and messages between stages, as far as they leave the
+    GPUs that links join; each GPU of a group sends its part.
+    """
+    held, ranks, layers = held_parameters(run), run.dp * run.cp, stage_layers(run)
+    near = np.maximum(run.domain_gpus / run.tp, 1.0)
+    shared = held.common * (ranks - 1) / ranks + held.experts * (1 - 1 / run.expert_replicas)
+    often = np.where(run.sharded > 0, 3 * run.micro_batches / 2, 1.0)
+    replicas = run.trained * (run.gradient_bytes + run.parameter_bytes) * shared * often
+    replicas = np.where(ranks > near, replicas / np.clip(near, 1.0, ranks), 0.0)
+    domains = np.maximum(run.ep / near, 1.0)
+    copies = (domains - 1) * (1 - (1 - 1 / domains) ** run.experts_per_token)
+    hidden = _HALF_BYTES * run.tokens * run.hidden / run.tp
+    # To experts and back, in both passes.
+    exchanged = 4 * run.mixture * layers * run.micro_batches * copies * hidden
+    messages = np.where(run.pp > 1, 2 * run.vpp * run.micro_batches * hidden, 0.0)
+    messages = np.where(run.gpus > run.domain_gpus, messages, 0.0)
+    total: Array = replicas + exchanged + messages
+    return total
+
+
 def _optimizer_s(run: Run, parameters: FusedParameters, held: HeldParameters) -> Array:
     """Adam's step on a GPU's part of the parameters."""
     every = np.where(run.sharded > 0, 0.0, held.all)
