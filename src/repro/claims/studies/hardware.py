@@ -9,7 +9,7 @@ from repro.catalog.models.open_models import open_model
 from repro.catalog.systems.gpus import gpu
 from repro.catalog.systems.technology import read_technology
 from repro.predict.calibration.interval import DEVIATIONS
-from repro.predict.explore.hardware.generations import more_gpus
+from repro.predict.explore.hardware import more_gpus
 from repro.predict.explore.jobs.fused_plans import Training
 from repro.predict.workload import Array
 

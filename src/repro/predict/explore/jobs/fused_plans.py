@@ -92,6 +92,12 @@ class FittingPlans:
         }
         return pd.DataFrame(vars(plans) | names)[[*SPLIT, "zero"]]
 
+    def timed_table(self) -> pd.DataFrame:
+        """Return `table` with iteration_time_s and memory_bytes."""
+        return self.table().assign(
+            iteration_time_s=self.iteration_time_s, memory_bytes=self.memory_bytes
+        )
+
 
 def best_plans(
     model: str,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -130,6 +131,12 @@ def order_by(*costs: Array) -> Array:
     """Return indices of plans in the order of their costs, of which the first decides most."""
     order: Array = np.lexsort(costs[::-1])
     return order
+
+
+def interval(time_s: Any, half_width: Any) -> dict[str, Any]:
+    """Return the ends of a time's interval, given half of the interval of its logarithm."""
+    width = np.exp(half_width)
+    return {"low_s": time_s / width, "high_s": time_s * width}
 
 
 def pareto(costs: Array) -> Array:
