@@ -177,7 +177,8 @@ def test_what_fits_no_memory_says_how_much_it_needs() -> None:
 def test_a_written_dataset_says_the_same(tmp_path: Path) -> None:
     job = choose_job("bert-large", "pinnacles", "tcp", 4, 8)
     best = best_plans(job, 3)
-    written = read_dataset(save_plans(job, best, str(tmp_path / "plans.nc")))
+    save_plans(job, best, str(tmp_path / "plans.nc"))
+    written = read_dataset(tmp_path / "plans.nc")
     assert written.source.item() == "predicted"
     assert list(written.plan.values) == describe(best.index)
     for name in ("iteration_time_s", "low_s", "high_s"):
@@ -186,3 +187,6 @@ def test_a_written_dataset_says_the_same(tmp_path: Path) -> None:
     assert total == pytest.approx(best.iteration_time_s.to_numpy())
     assert list(written.data_parallel.values) == list(best.index.get_level_values("data_parallel"))
     assert "calibration" in written.provenance
+    units = {str(name): variable.units for name, variable in written.data_vars.items()}
+    chosen = ("phase_time_s", "memory_bytes", "fabric_gbps", "tokens_per_s_per_gpu", "mfu")
+    assert [units[name] for name in chosen] == ["s", "B", "Gbit/s", "1/s", "1"]

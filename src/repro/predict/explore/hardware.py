@@ -68,8 +68,8 @@ def fastest(training: Training, device: Gpu) -> pd.Series:
     has = tuple(name for name in training.precisions if name in device.precisions)
     found = fitting_plans(replace(training, precisions=has or training.precisions), device)
     best = found.fastest(1)
-    timed = best.timed_table().drop(columns=["zero", "memory_bytes"])
-    return timed.assign(half_width=half_width(best.run, read_fused())).iloc[0]
+    table = best.table().drop(columns=["zero", "memory_bytes"])
+    return table.assign(half_width=half_width(best.run, read_fused())).iloc[0]
 
 
 def generations(training: Training, names: Sequence[str]) -> pd.DataFrame:

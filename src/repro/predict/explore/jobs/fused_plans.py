@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pandas as pd
@@ -10,14 +10,13 @@ import pandas as pd
 from repro.catalog.models.open_models import OpenModel, open_model, read_open_models
 from repro.catalog.reading import choose
 from repro.catalog.systems.gpus import Gpu, gpu
-from repro.catalog.systems.software_stacks import read_stacks
 from repro.errors import ReproError
 from repro.predict.blocks import in_blocks
 from repro.predict.explore.jobs.search import (
-    DoesNotFit,
     Plans,
     enumerate_plans,
     fits_memory,
+    interval,
     order_by,
 )
 from repro.predict.fused.iteration import Phases, iteration_times_s, predict_phases
@@ -34,6 +33,7 @@ _PHASES = tuple(one.name for one in fields(Phases))
 # tokens of a sequence on one context-parallel rank.
 _WIDEST, _MOST_CHUNKS, _MICRO_BATCHES, _SHORTEST_SLICE = 16, 12, (1, 2, 4, 8), 4096
 _RECOMPUTE = [RECOMPUTE.index(mode) for mode in ("none", "full")]
+_STACK = "megatron-core"
 _USUAL = ("bf16", "fp8")
 # `would_fit` tries up to this many times the GPUs.
 _MOST_TIMES = 4096
@@ -41,17 +41,16 @@ _MOST_TIMES = 4096
 
 @dataclass(frozen=True)
 class Training:
-    """Training job of an open model.
+    """Training job of an open model with Megatron-Core.
 
-    `global_batch` is in sequences per iteration, `precisions` are those that linear layers may
-    have, and `stack` is a name in `params/stacks.yaml`.
+    `global_batch` is in sequences per iteration, and `precisions` are those that linear layers may
+    have.
     """
 
     model: OpenModel
     gpus: int
     global_batch: int
     precisions: tuple[str, ...] = ("bf16", "fp8", "nvfp4")
-    stack: str = "megatron-core"
 
 
 @dataclass(frozen=True)
@@ -84,18 +83,14 @@ class FittingPlans:
         return self.rows(order_by(self.iteration_time_s)[:count])
 
     def table(self) -> pd.DataFrame:
-        """Return one row per plan with the columns `SPLIT` and zero."""
+        """Return one row per plan: `SPLIT`, zero, memory_bytes and iteration_time_s."""
         plans = self.plans
         names = {
             "dtype": np.array(PRECISIONS)[plans.precision],
             "recompute": np.array(RECOMPUTE)[plans.recompute],
         }
-        return pd.DataFrame(vars(plans) | names)[[*SPLIT, "zero"]]
-
-    def timed_table(self) -> pd.DataFrame:
-        """Return `table` with iteration_time_s and memory_bytes."""
-        return self.table().assign(
-            iteration_time_s=self.iteration_time_s, memory_bytes=self.memory_bytes
+        return pd.DataFrame(vars(plans) | names)[[*SPLIT, "zero"]].assign(
+            memory_bytes=self.memory_bytes, iteration_time_s=self.iteration_time_s
         )
 
 
@@ -106,7 +101,6 @@ def best_plans(
     global_batch: int,
     *,
     precisions: Sequence[str] | None = None,
-    stack: str = "megatron-core",
     expert_imbalance: float | None = None,
     zero_bubble: bool = False,
     count: int = 10,
@@ -117,8 +111,8 @@ def best_plans(
 
     Parameters
     ----------
-    model, device, stack
-        Names in `params/open_models.yaml`, `params/gpus.yaml` and `params/stacks.yaml`.
+    model, device
+        Names in `params/open_models.yaml` and `params/gpus.yaml`.
     gpus, global_batch
         GPUs of the job; sequences per iteration.
     precisions
@@ -146,34 +140,26 @@ def best_plans(
     entry, where = open_model(model), gpu(device)
     if precisions is None:
         precisions = [name for name in _USUAL if name in where.precisions]
-    training = Training(entry, gpus, global_batch, tuple(precisions), stack)
+    training = Training(entry, gpus, global_batch, tuple(precisions))
     imbalance = 1.0 if expert_imbalance is None else expert_imbalance
     found = fitting_plans(
         training, where, imbalance=imbalance, zero_bubble=zero_bubble, advise=True
     )
-    best = found.fastest(count)
-    calibrated = read_fused()
+    best, calibrated = found.fastest(count), read_fused()
     time_s, width = best.iteration_time_s, half_width(best.run, calibrated)
     if expert_imbalance is None:
         uneven = replace(best.run, imbalance=np.full_like(time_s, UNEVEN))
         longer = iteration_times_s(uneven, calibrated.parameters) / time_s
         width = np.hypot(width, np.log(longer) / 2)
-    width = np.exp(width)
     others = [name for name in _PHASES if name != "products"]
     longest = np.argmax([best.phases_s[name] for name in others], axis=0)
-    return (
-        best.table()
-        .drop(columns="zero")
-        .assign(
-            iteration_time_s=time_s,
-            low_s=time_s / width,
-            high_s=time_s * width,
-            tokens_per_s_per_gpu=global_batch * entry.shape.seq / time_s / gpus,
-            mfu=training_flops(best.run) / (time_s * gpus * best.run.peak_flops),
-            memory_bytes=best.memory_bytes,
-            limit=np.array(others, dtype=object)[longest],
-            **{f"{name}_s": best.phases_s[name] for name in _PHASES},
-        )
+    plans = best.table().drop(columns="zero")
+    return plans.assign(
+        **interval(time_s, width),
+        tokens_per_s_per_gpu=global_batch * entry.shape.seq / time_s / gpus,
+        mfu=training_flops(best.run) / (time_s * gpus * best.run.peak_flops),
+        limit=np.array(others, dtype=object)[longest],
+        **{f"{name}_s": best.phases_s[name] for name in _PHASES},
     )
 
 
@@ -247,7 +233,7 @@ def fitting_plans(
     run = decoder_runs(
         shape,
         device,
-        training.stack,
+        _STACK,
         **sizes,
         micro_batches=batch / (plans.micro_batch * plans.dp),
         sharded=plans.zero == 3,
@@ -255,13 +241,9 @@ def fitting_plans(
         zero_bubble=zero_bubble,
     )
     found = FittingPlans(plans, run, fullest_bytes(run))
-    try:
-        fitting = fits_memory(found.memory_bytes, device, gpus, training.model.label)
-    except DoesNotFit as error:
-        if not advise:
-            raise
-        raise DoesNotFit(f"{error}; {_would_fit(training, device, zero)}") from None
-    return found.rows(fitting)
+    advice = partial(_would_fit, training, device, zero) if advise else ""
+    job = f"gpus {gpus}: {training.model.label}"
+    return found.rows(fits_memory(found.memory_bytes, device, job, advice=advice))
 
 
 def _check(training: Training, device: Gpu, imbalance: float) -> None:
@@ -281,22 +263,36 @@ def _check(training: Training, device: Gpu, imbalance: float) -> None:
 
 def _would_fit(training: Training, device: Gpu, zero: Sequence[int]) -> str:
     """Name what would fit: more GPUs of the same kind, or the largest model on these."""
+    gpus, batch, half = training.gpus, training.global_batch, ("bf16",)
+    times = [2**step for step in range(1, _MOST_TIMES.bit_length())]
+    jobs = (Training(training.model, more * gpus, more * batch, half) for more in times)
+    more = next((job.gpus for job in jobs if _smallest_plans(job, device, zero)), None)
+    enough = f"{more} GPUs hold it" if more else "no number of them holds it"
+    largest = largest_fitting(device, gpus, batch, "bf16", zero)
+    held = largest[0].label if largest else "no model of params/open_models.yaml"
+    return f"{enough}, and {gpus} hold {held}"
 
-    def fits(model: OpenModel, times: int) -> bool:
-        gpus, batch = training.gpus * times, training.global_batch * times
-        job = Training(model, gpus, batch, ("bf16",), next(iter(read_stacks())))
-        try:
-            fitting_plans(job, device, zero=zero, micro_batches=(1,))
-        except ReproError:
-            return False
-        return True
 
-    doubled = (2**step for step in range(1, _MOST_TIMES.bit_length()))
-    times = next((times for times in doubled if fits(training.model, times)), None)
-    more = f"{training.gpus * times} GPUs hold it" if times else "no number of them holds it"
-    others = sorted(read_open_models().values(), key=lambda one: -one.parameters)
-    largest = next((one.label for one in others if fits(one, 1)), None)
-    return f"{more}, and {training.gpus} hold {largest or 'no model of params/open_models.yaml'}"
+def largest_fitting(
+    device: Gpu, gpus: int, global_batch: int, precision: str, zero: Sequence[int]
+) -> tuple[OpenModel, FittingPlans] | None:
+    """Find the open model with most parameters that fits, and its plans; None if none fits.
+
+    Micro batches have one sequence.
+    """
+    for model in sorted(read_open_models().values(), key=lambda one: -one.parameters):
+        job = Training(model, gpus, global_batch, (precision,))
+        if found := _smallest_plans(job, device, zero):
+            return model, found
+    return None
+
+
+def _smallest_plans(job: Training, device: Gpu, zero: Sequence[int]) -> FittingPlans | None:
+    """Return the plans with micro batches of one sequence, or None if none fits."""
+    try:
+        return fitting_plans(job, device, zero=zero, micro_batches=(1,))
+    except ReproError:
+        return None
 
 
 def plan_table(best: pd.DataFrame) -> str:

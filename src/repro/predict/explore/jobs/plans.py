@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,13 +14,12 @@ from repro.catalog.systems.protocols import Protocol, read_protocols
 from repro.errors import ReproError
 from repro.observe.environment import provenance
 from repro.paths import HOME
-from repro.predict.calibration.interval import LEVEL, half_width
-from repro.predict.explore.jobs.search import DoesNotFit, enumerate_plans, fits_memory, order_by
-from repro.predict.explore.jobs.sweep import predict
+from repro.predict.calibration.interval import half_width
+from repro.predict.explore.jobs.search import enumerate_plans, fits_memory, interval, order_by
 from repro.predict.network.machine import Machine, machine
 from repro.predict.parameters import Calibration, calibration
 from repro.predict.step.memory import FRAMEWORK_BYTES
-from repro.predict.step.quantities import MEMORY, quantities
+from repro.predict.step.quantities import MEMORY, PHASES, quantities
 from repro.predict.workload import (
     RECOMPUTE,
     Plan,
@@ -43,22 +41,16 @@ SPLIT = (
     "micro_batch_size",
     "recompute",
 )
+# Units by the end of a quantity's name.
+_UNITS = {"_bytes": "B", "_gbps": "Gbit/s", "_per_gpu": "1/s", "_per_sequence": "s", "_s": "s"}
 
 
 @dataclass(frozen=True)
 class Job:
     """Training job on a cluster, checked by `choose_job`.
 
-    Attributes
-    ----------
-    name : str
-        Arguments of `choose_job`, joined, for file names.
-    protocol : Protocol or None
-        None for the rate of the fabric.
-    gpus, global_batch_size : int
-        GPUs of the job; sequences per iteration.
-    recompute : tuple of str
-        Recomputation modes that its plans may have.
+    `name` joins the arguments of `choose_job`, for file names. Without a `protocol`, links have the
+    rate of the fabric. `recompute` are the modes that plans may have.
     """
 
     name: str
@@ -112,13 +104,11 @@ def choose_job(
 
     Parameters
     ----------
-    model, cluster : str
-        Names in `params/models.yaml` and `params/clusters.yaml`.
-    protocol : str
-        One of `transports(cluster)`.
-    gpus, global_batch_size : int
+    model, cluster, protocol
+        Names in `params/models.yaml` and `params/clusters.yaml`; one of `transports(cluster)`.
+    gpus, global_batch_size
         GPUs of the job; sequences per iteration.
-    recompute : str
+    recompute
         Recomputation mode: `none`, `selective`, `full`, or `any` of them.
 
     Raises
@@ -194,14 +184,9 @@ def job_plans(job: Job) -> pd.MultiIndex:
 
 
 def best_plans(job: Job, count: int) -> pd.DataFrame:
-    """Return the plans of a job that fit in memory and have the shortest predicted iterations.
+    """Return up to `count` plans that fit in memory and have the shortest predicted iterations.
 
     All plans use the same GPUs, so the fastest is also the cheapest.
-
-    Parameters
-    ----------
-    count : int
-        Largest number of plans.
 
     Returns
     -------
@@ -233,71 +218,68 @@ def best_plans(job: Job, count: int) -> pd.DataFrame:
     )
     table["memory_bytes"] = table[[*MEMORY, "framework"]].sum(axis=1)
     table["gpu_s_per_sequence"] = table.iteration_time_s * job.gpus / job.global_batch_size
-    taken = table.memory_bytes.to_numpy()
-    try:
-        fitting = table[fits_memory(taken, device, job.gpus, job.model.label, decimals=1)]
-    except DoesNotFit as error:
-        raise DoesNotFit(
-            f"{error}; take more GPUs{'' if job.recompute == RECOMPUTE else ', recompute any'} or "
-            "a cluster whose GPUs have more"
-        ) from None
+    other = "" if job.recompute == RECOMPUTE else ", recompute any"
+    fitting = table[
+        fits_memory(
+            table.memory_bytes.to_numpy(),
+            device,
+            f"gpus {job.gpus}: {job.model.label}",
+            advice=f"take more GPUs{other} or a cluster whose GPUs have more",
+            decimals=1,
+        )
+    ]
     order = order_by(fitting.iteration_time_s.to_numpy(), fitting.memory_bytes.to_numpy())
     best = fitting.iloc[order[:count]]
-    rows = job.workload(best.index)
-    width = np.exp(half_width(rows, job.cluster, job.calibration, job.protocol))
-    return best.assign(low_s=best.iteration_time_s / width, high_s=best.iteration_time_s * width)
+    width = half_width(job.workload(best.index), job.cluster, job.calibration, job.protocol)
+    return best.assign(**interval(best.iteration_time_s, width))
 
 
-def save_plans(job: Job, best: pd.DataFrame, output: str = "") -> Path:
-    """Write a job's best plans as a dataset like that of `explore.jobs.sweep.predict`.
+def save_plans(job: Job, best: pd.DataFrame, output: str = "") -> None:
+    """Write a job's best plans as a dataset with the dimensions plan, phase and part of memory.
 
     Parameters
     ----------
-    best : DataFrame
+    best
         Result of `best_plans`.
-    output : str
+    output
         netCDF file, relative to the project's root. Default: a file in `results/adhoc/` with the
         job's name.
-
-    Returns
-    -------
-    Path
-        The file.
 
     Raises
     ------
     ReproError
         The folder cannot be written or the disk is full.
     """
-    split = {
-        name: xr.DataArray(best.index.get_level_values(name).to_numpy(), dims="plan")
-        for name in SPLIT
-    }
-    plan = Plan(global_batch_size=job.global_batch_size, **split)
-    parameters = job.calibration.parameters
-    predicted = predict(job.model.family, job.model.full, plan, job.machine, parameters)
-    seconds = {"units": "s", "long_name": f"end of the {LEVEL:.0%} interval of iteration_time_s"}
-    dataset = (
-        predicted.assign({name: ("plan", best[name], seconds) for name in ("low_s", "high_s")})
-        .assign_coords({"plan": describe(best.index), **split})
-        .expand_dims(source=["predicted"])
-        .assign_attrs(
-            title=f"{job.title}: the best plans, predicted",
-            provenance=provenance(
-                {
-                    "model": job.model.model_dump(),
-                    "cluster": job.cluster.model_dump(),
-                    "protocol": job.protocol.model_dump() if job.protocol else FABRIC,
-                    "gpus": job.gpus,
-                    "global_batch_size": job.global_batch_size,
-                    "calibration": job.calibration.model_dump(exclude={"covariance"}),
-                }
-            ),
-        )
+    phases, parts = best[list(PHASES)], best[[*MEMORY, "framework"]]
+    others = best.drop(columns=[*phases, *parts, "memory_bytes"])
+    dataset = xr.Dataset(
+        {
+            "phase_time_s": (("plan", "phase"), phases),
+            "memory_bytes": (("plan", "part"), parts),
+            **{name: ("plan", others[name]) for name in others},
+        },
+        {
+            "plan": describe(best.index),
+            "phase": phases.columns.str.replace("_", " "),
+            "part": parts.columns.str.replace("_", " "),
+            **{name: ("plan", best.index.get_level_values(name)) for name in SPLIT},
+        },
     )
-    path = HOME / (output or f"results/adhoc/what_if-{job.name}.nc")
-    write_dataset(dataset, path)
-    return path
+    for name, variable in dataset.data_vars.items():
+        units = (unit for ending, unit in _UNITS.items() if str(name).endswith(ending))
+        variable.attrs["units"] = next(units, "1")
+    known = {
+        "model": job.model.model_dump(),
+        "cluster": job.cluster.model_dump(),
+        "protocol": job.protocol.model_dump() if job.protocol else FABRIC,
+        "gpus": job.gpus,
+        "global_batch_size": job.global_batch_size,
+        "calibration": job.calibration.model_dump(exclude={"covariance"}),
+    }
+    dataset = dataset.expand_dims(source=["predicted"]).assign_attrs(
+        title=f"{job.title}: the best plans, predicted", provenance=provenance(known)
+    )
+    write_dataset(dataset, HOME / (output or f"results/adhoc/what_if-{job.name}.nc"))
 
 
 def describe(plans: pd.Index) -> list[str]:

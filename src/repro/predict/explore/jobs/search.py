@@ -1,6 +1,6 @@
 """Search over parallel plans: enumeration, fit in memory, and ranking."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -107,22 +107,30 @@ def enumerate_plans(
 
 
 def fits_memory(
-    memory_bytes: Array, device: Gpu, gpus: int, label: str, decimals: int = 0
+    memory_bytes: Array,
+    device: Gpu,
+    job: str,
+    *,
+    advice: str | Callable[[], str] = "",
+    decimals: int = 0,
 ) -> Array:
     """Mark the plans whose peak-memory GPU has enough memory.
 
     Raises
     ------
     DoesNotFit
-        No plan fits; the message has gigabytes with so many `decimals`.
+        No plan of the `job` fits; the message ends with the advice and has gigabytes with so many
+        `decimals`.
     """
     fitting: Array = memory_bytes <= device.memory_bytes
     if not fitting.any():
         needed, there = (
             f"{size / 1e9:.{decimals}f} GB" for size in (memory_bytes.min(), device.memory_bytes)
         )
+        then = advice if isinstance(advice, str) else advice()
         raise DoesNotFit(
-            f"gpus {gpus}: {label} takes {needed} or more of each, and {device.label} has {there}"
+            f"{job} takes {needed} or more of each, and {device.label} has {there}"
+            f"{then and '; '}{then}"
         )
     return fitting
 
