@@ -93,8 +93,9 @@ def test_a_peak_is_limited_by_area_or_by_power() -> None:
     reference = technology.reference
 
     def peak(nm: float, area: float, power: float) -> float:
-        axes = xr.DataArray(area * reference.area_mm2), xr.DataArray(power * reference.power_w)
-        return float(scaled_peak_tflops(technology, nm, *axes))
+        return scaled_peak_tflops(
+            technology, nm, area * reference.area_mm2, power * reference.power_w
+        )
 
     assert peak(7.0, 1, 1) == pytest.approx(312)
     # Twice the area is power's to use, and twice the power area's.
@@ -110,12 +111,17 @@ def test_the_node_explains_the_v100_and_half_of_the_b200() -> None:
 
 
 def test_designs_are_slower_with_less_of_anything() -> None:
-    found = designs_by_node(_TRAINING, read_technology(), [400, 800], [300, 700])
-    time_s = found.sum("bound", skipna=False)
-    assert found.sizes["nm"] == 7 and bool(time_s.notnull().any())
-    for name in ("area_mm2", "power_w", "network_gbps"):
-        assert bool((time_s.diff(name) <= 1e-12).where(time_s.diff(name).notnull(), True).all())
-    assert bool((time_s.sel(nm=1.0) < time_s.sel(nm=12.0)).where(time_s.sel(nm=1).notnull()).any())
+    def seconds(area: float = 800, power: float = 700, network: float = 400) -> xr.DataArray:
+        found = designs_by_node(
+            _TRAINING, read_technology(), area_mm2=area, power_w=power, network_gbps=network
+        )
+        return found.sum("bound", skipna=False)
+
+    most = seconds()
+    assert most.sizes["nm"] == 7 and bool(most.notnull().any())
+    for less in (seconds(area=400), seconds(power=300), seconds(network=25)):
+        assert bool((less >= most - 1e-12).where(most.notnull(), True).all())
+    assert bool((most.sel(nm=1.0) < most.sel(nm=12.0)).where(most.sel(nm=1).notnull()).any())
 
 
 def test_every_phase_is_waited_for_once() -> None:
@@ -150,11 +156,6 @@ def test_what_is_scarce_is_waited_for(cube: xr.Dataset) -> None:
     assert bound(100, 8000, 3200) == "compute"
     assert bound(3000, 200, 3200) == "memory"
     assert bound(3000, 8000, 10) == "network"
-
-
-def test_a_rate_that_bounds_all_makes_it_as_much_faster(cube: xr.Dataset) -> None:
-    slow = cube.elasticity.sel(rate="compute", peak_tflops=100.0, memory_gbytes_per_s=8000.0)
-    assert (slow > 0.8).all()
 
 
 def test_budgets_are_the_references_at_home(cube: xr.Dataset) -> None:

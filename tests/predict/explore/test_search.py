@@ -9,7 +9,7 @@ import pytest
 from repro.catalog.models.open_models import open_model
 from repro.catalog.systems.gpus import gpu
 from repro.predict.explore.jobs.fused_plans import Training, fitting_plans
-from repro.predict.explore.jobs.search import enumerate_plans, order_by
+from repro.predict.explore.jobs.search import enumerate_plans
 from repro.predict.tables.fused_training import read_runs
 
 
@@ -36,10 +36,6 @@ def test_plans_are_all_that_divide_the_job() -> None:
             expected.append((t, p, e, v, b, d))
     columns = (found.tp, found.pp, found.ep, found.vpp, found.micro_batch, found.dp)
     assert list(zip(*columns, strict=True)) == expected
-
-
-def test_equal_costs_keep_their_order() -> None:
-    assert order_by(np.array([2, 1, 1, 2]), np.array([0, 3, 3, -1])).tolist() == [1, 2, 3, 0]
 
 
 @pytest.mark.parametrize("name", ["llama3.1-8b", "qwen3-30b-a3b", "gpt-oss-120b"])

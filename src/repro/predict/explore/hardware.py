@@ -14,7 +14,7 @@ from repro.catalog.systems.technology import Technology
 from repro.errors import ReproError
 from repro.predict.blocks import in_blocks
 from repro.predict.explore.jobs.fused_plans import Training, fitting_plans
-from repro.predict.explore.jobs.search import DoesNotFit, interval, order_by, pareto
+from repro.predict.explore.jobs.search import DoesNotFit, interval, pareto
 from repro.predict.fused.iteration import predict_phases
 from repro.predict.fused.memory import fullest_bytes
 from repro.predict.fused.parameters import half_width, read_fused
@@ -162,9 +162,7 @@ def speed_up_by_part(training: Training, old: Gpu, new: Gpu) -> pd.DataFrame:
     )
 
 
-def scaled_peak_tflops(
-    technology: Technology, nm: float, area_mm2: xr.DataArray, power_w: xr.DataArray
-) -> xr.DataArray:
+def scaled_peak_tflops(technology: Technology, nm: float, area_mm2: float, power_w: float) -> float:
     """Scale the reference GPU's half-precision peak to a process node, die area and power.
 
     Units fill the area at the reference's clock, as far as power allows: the peak grows by
@@ -173,8 +171,7 @@ def scaled_peak_tflops(
     reference = technology.reference
     by_area = technology.density(nm) * area_mm2 / reference.area_mm2
     by_power = power_w / reference.power_w / technology.energy(nm)
-    grown = by_area.where(by_area < by_power, by_power)
-    return 1e-12 * gpu(reference.gpu).peak_flops * grown
+    return gpu(reference.gpu).peak_flops / 1e12 * min(by_area, by_power)
 
 
 def gains_by_design(technology: Technology) -> pd.DataFrame:
@@ -188,8 +185,7 @@ def gains_by_design(technology: Technology) -> pd.DataFrame:
     """
     rows = {}
     for name, die in technology.known.items():
-        area, power = xr.DataArray(die.area_mm2), xr.DataArray(die.power_w)
-        by_node = float(scaled_peak_tflops(technology, die.nm, area, power))
+        by_node = scaled_peak_tflops(technology, die.nm, die.area_mm2, die.power_w)
         peak = read_gpus()[name].peak_flops / 1e12
         rows[read_gpus()[name].label] = (die.nm, by_node, peak, peak / by_node)
     columns = ["nm", "by_node_tflops", "data_sheet_tflops", "gained"]
@@ -197,36 +193,39 @@ def gains_by_design(technology: Technology) -> pd.DataFrame:
 
 
 def designs_by_node(
-    training: Training, technology: Technology, area_mm2: Sequence[float], power_w: Sequence[float]
+    training: Training,
+    technology: Technology,
+    *,
+    area_mm2: float,
+    power_w: float,
+    network_gbps: float,
 ) -> xr.DataArray:
     """Predict iterations on the reference GPU's design in other nodes, with other memories.
 
     Returns
     -------
     DataArray
-        Seconds of the parts of an iteration (`BOUNDS`) by bound, nm, memory, network_gbps, and
-        total area_mm2 and power_w of a GPU's dies; NaN if no plan fits.
+        Seconds of the parts of an iteration (`BOUNDS`) by bound, memory and nm; NaN if no plan
+        fits. Dies have `area_mm2` and `power_w` in all.
 
     Raises
     ------
     ReproError
         A value is not positive, or no plan fits any design.
     """
-    area, power = _axis("area_mm2", area_mm2), _axis("power_w", power_w)
-    peaks = [scaled_peak_tflops(technology, node.nm, area, power) for node in technology.nodes]
-    nm = pd.Index([node.nm for node in technology.nodes], name="nm")
+    nm = [node.nm for node in technology.nodes]
+    peaks = [scaled_peak_tflops(technology, one, area_mm2, power_w) for one in nm]
     memories = technology.memories
     kinds = {"memory": [one.name for one in memories]}
-    return _fastest_designs(
-        training,
-        technology,
-        peak_tflops=xr.concat(peaks, nm),
-        memory_gbytes_per_s=xr.DataArray(
+    axes = {
+        "memory_gb": xr.DataArray([one.gb * one.places for one in memories], kinds),
+        "peak_tflops": xr.DataArray(peaks, {"nm": nm}),
+        "memory_gbytes_per_s": xr.DataArray(
             [one.gbytes_per_s * one.places for one in memories], kinds
         ),
-        network_gbps=_axis("network_gbps", technology.networks_gbps),
-        memory_gb=xr.DataArray([one.gb * one.places for one in memories], kinds),
-    )
+        "network_gbps": xr.DataArray(network_gbps),
+    }
+    return _fastest_designs(training, technology, axes)
 
 
 def design_cube(
@@ -239,28 +238,23 @@ def design_cube(
     Returns
     -------
     Dataset
-        `iteration_time_s` by axis, NaN if no plan fits; `elasticity` (rate, ...), the percentage by
-        which it falls per percent of that rate; and `bound`, the index of the largest elasticity,
-        -1 if no plan fits.
+        `iteration_time_s` by axis, NaN if no plan fits; and `bound`, the index in its attribute
+        `meanings` of the rate by which the time falls most, -1 if no plan fits.
 
     Raises
     ------
     ReproError
         A value is not positive, or no plan fits any design.
     """
-    arrays = {name: _axis(name, axes[name]) for name in _AXES}
-    parts_s = _fastest_designs(training, technology, **arrays)
-    time_s = parts_s.sum("bound", skipna=False)
-    rates = pd.Index(_RATES, name="rate")
-    elasticity = xr.concat([_falls(time_s, name) for name in _RATES.values()], rates)
-    bound = elasticity.fillna(0).argmax("rate").where(time_s.notnull(), -1).astype(np.int8)
-    return xr.Dataset(
-        {
-            "iteration_time_s": time_s.assign_attrs(units="s"),
-            "elasticity": elasticity,
-            "bound": bound.assign_attrs(meanings=list(_RATES)),
-        }
-    )
+    arrays = {
+        name: xr.DataArray(list(axes[name]), {name: list(axes[name])}, attrs={"units": units})
+        for name, units in _AXES.items()
+    }
+    time_s = _fastest_designs(training, technology, arrays).sum("bound", skipna=False)
+    falls = xr.concat([_falls(time_s, rate) for rate in _RATES.values()], "rate")
+    bound = falls.fillna(0).argmax("rate").where(time_s.notnull(), -1).astype(np.int8)
+    bound.attrs["meanings"] = list(_RATES)
+    return xr.Dataset({"iteration_time_s": time_s.assign_attrs(units="s"), "bound": bound})
 
 
 def with_budget(cube: xr.Dataset, technology: Technology, nm: float) -> xr.Dataset:
@@ -274,16 +268,13 @@ def with_budget(cube: xr.Dataset, technology: Technology, nm: float) -> xr.Datas
         8e-3 * technology.moving[name].picojoules_per_bit for name in ("memory", "link", "network")
     )
     home_w = memory * home.memory_gbytes_per_s + link * home.link_gbytes_per_s
-    power = (
-        (reference.power_w - home_w)
-        * technology.energy(nm)
-        * (1e12 * cube.peak_tflops / home.peak_flops)
-        + memory * cube.memory_gbytes_per_s
-        + network / 8 * cube.network_gbps
-        + link * _LINKS["link_gbytes_per_s"]
+    times = 1e12 * cube.peak_tflops / home.peak_flops
+    power = times * (reference.power_w - home_w) * technology.energy(nm)
+    power = power + memory * cube.memory_gbytes_per_s + network / 8 * cube.network_gbps
+    return cube.assign(
+        power_w=power + link * _LINKS["link_gbytes_per_s"],
+        area_mm2=times * reference.area_mm2 / technology.density(nm),
     )
-    area = 1e12 * cube.peak_tflops / home.peak_flops * reference.area_mm2 / technology.density(nm)
-    return cube.assign(power_w=power, area_mm2=area)
 
 
 def pareto_front(designs: xr.Dataset, area_mm2: float) -> pd.DataFrame:
@@ -307,32 +298,32 @@ def pareto_front(designs: xr.Dataset, area_mm2: float) -> pd.DataFrame:
 
 
 def _fastest_designs(
-    training: Training,
-    technology: Technology,
-    *,
-    peak_tflops: xr.DataArray,
-    memory_gbytes_per_s: xr.DataArray,
-    network_gbps: xr.DataArray,
-    memory_gb: xr.DataArray,
+    training: Training, technology: Technology, axes: Mapping[str, xr.DataArray]
 ) -> xr.DataArray:
-    """Predict the parts of the fastest of a few plans on every design, in half precision."""
-    rates = xr.broadcast(peak_tflops, memory_gbytes_per_s, network_gbps)
+    """Predict the parts of the fastest of a few plans on every design, in half precision.
+
+    Dimensions of `axes`, by the names of `_AXES`, broadcast.
+    """
+    for name, axis in axes.items():
+        if not (axis.size and bool((axis > 0).all())):
+            given = ", ".join(f"{value:g}" for value in axis.values.ravel())
+            raise ReproError(f"{name} {given}: take more than 0")
+    sizes = MEMORY_GB_BYTES * axes["memory_gb"]
+    rates = xr.broadcast(*(axes[name] for name in _RATES.values()))
     peak, speed, network = (rate.values.ravel() for rate in rates)
     flat = {
         "peak_flops": 1e12 * peak,
         "memory_bytes_per_s": 1e9 * speed,
         "nic_bytes_per_s": 1e9 / 8 * network,
     }
-    sizes = MEMORY_GB_BYTES * memory_gb
     plans = _candidate_plans(training, technology, np.unique(sizes))
     best = xr.DataArray(np.full(len(BOUNDS), np.inf), {"bound": list(BOUNDS)})
+    dims, coords = ("bound", *rates[0].dims), {**best.coords, **rates[0].coords}
     for plan_bytes, parts in _parts_by_plan(plans, flat):
-        data = parts.reshape(-1, *rates[0].shape)
-        coords = {"bound": list(BOUNDS), **rates[0].coords}
-        parts_s = xr.DataArray(data, coords, ("bound", *rates[0].dims))
+        parts_s = xr.DataArray(parts.reshape(-1, *rates[0].shape), coords, dims)
         better = (plan_bytes <= sizes) & (parts_s.sum("bound") < best.sum("bound"))
         best = parts_s.where(better, best)
-    return best.where(np.isfinite(best)).transpose("bound", *memory_gb.dims, ...)
+    return best.where(np.isfinite(best)).transpose("bound", *sizes.dims, ...)
 
 
 def _parts_by_plan(plans: Run, rates: Mapping[str, Array]) -> Iterator[tuple[float, Array]]:
@@ -364,20 +355,15 @@ def _candidate_plans(training: Training, technology: Technology, sizes_bytes: Ar
     DoesNotFit
         No plan fits in the largest memory.
     """
-    like, largest_gb = gpu(technology.reference.gpu), sizes_bytes[-1] / MEMORY_GB_BYTES
+    like = gpu(technology.reference.gpu)
+    largest = {"label": "the largest design", "memory_gb": sizes_bytes[-1] / MEMORY_GB_BYTES}
     chosen: set[int] = set()
     for faster in (1, 6):
         units = {name: faster * getattr(like, name) for name in ("peak_flops", "multiprocessors")}
-        device = like.model_copy(update={**_LINKS, **units, "memory_gb": largest_gb})
-        try:
-            # The same plans fit however fast the silicon is.
-            fitting = fitting_plans(replace(training, precisions=("bf16",)), device)
-        except DoesNotFit:
-            raise DoesNotFit(
-                f"{training.model.label} on {training.gpus} GPUs: no memory of the designs holds "
-                "it; take more GPUs"
-            ) from None
-        order = order_by(fitting.iteration_time_s)
+        device = like.model_copy(update={**_LINKS, **largest, **units})
+        # The same plans fit however fast the silicon is.
+        fitting = fitting_plans(replace(training, precisions=("bf16",)), device)
+        order = np.argsort(fitting.iteration_time_s, kind="stable")
         for size in sizes_bytes:
             chosen.update(order[fitting.memory_bytes[order] <= size][:_BEST])
     return fitting.run.rows(np.array(sorted(chosen)))
@@ -389,10 +375,3 @@ def _falls(time_s: xr.DataArray, rate: str) -> xr.DataArray:
         return xr.zeros_like(time_s)
     slope = np.gradient(np.log(time_s), np.log(time_s[rate]), axis=time_s.get_axis_num(rate))
     return time_s.copy(data=-slope)
-
-
-def _axis(name: str, values: Sequence[float]) -> xr.DataArray:
-    axis = np.asarray(values, dtype=float)
-    if not (axis.size and (axis > 0).all()):
-        raise ReproError(f"{name} {', '.join(f'{value:g}' for value in axis)}: take more than 0")
-    return xr.DataArray(axis, {name: axis}, attrs={"units": _AXES.get(name, "")})

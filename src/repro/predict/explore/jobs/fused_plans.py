@@ -17,7 +17,6 @@ from repro.predict.explore.jobs.search import (
     enumerate_plans,
     fits_memory,
     interval,
-    order_by,
 )
 from repro.predict.fused.iteration import Phases, iteration_times_s, predict_phases
 from repro.predict.fused.memory import fullest_bytes
@@ -80,7 +79,7 @@ class FittingPlans:
 
     def fastest(self, count: int | None = None) -> "FittingPlans":
         """Sort the plans by iteration time, fastest first, and keep the first `count` of them."""
-        return self.rows(order_by(self.iteration_time_s)[:count])
+        return self.rows(np.argsort(self.iteration_time_s, kind="stable")[:count])
 
     def table(self) -> pd.DataFrame:
         """Return one row per plan: `SPLIT`, zero, memory_bytes and iteration_time_s."""

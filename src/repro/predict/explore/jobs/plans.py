@@ -15,7 +15,7 @@ from repro.errors import ReproError
 from repro.observe.environment import provenance
 from repro.paths import HOME
 from repro.predict.calibration.interval import half_width
-from repro.predict.explore.jobs.search import enumerate_plans, fits_memory, interval, order_by
+from repro.predict.explore.jobs.search import enumerate_plans, fits_memory, interval
 from repro.predict.network.machine import Machine, machine
 from repro.predict.parameters import Calibration, calibration
 from repro.predict.step.memory import FRAMEWORK_BYTES
@@ -228,8 +228,8 @@ def best_plans(job: Job, count: int) -> pd.DataFrame:
             decimals=1,
         )
     ]
-    order = order_by(fitting.iteration_time_s.to_numpy(), fitting.memory_bytes.to_numpy())
-    best = fitting.iloc[order[:count]]
+    order = ["iteration_time_s", "memory_bytes"]
+    best = fitting.sort_values(order, kind="stable").head(count)
     width = half_width(job.workload(best.index), job.cluster, job.calibration, job.protocol)
     return best.assign(**interval(best.iteration_time_s, width))
 

@@ -135,12 +135,6 @@ def fits_memory(
     return fitting
 
 
-def order_by(*costs: Array) -> Array:
-    """Return indices of plans in the order of their costs, of which the first decides most."""
-    order: Array = np.lexsort(costs[::-1])
-    return order
-
-
 def interval(time_s: Any, half_width: Any) -> dict[str, Any]:
     """Return the ends of a time's interval, given half of the interval of its logarithm."""
     width = np.exp(half_width)
@@ -150,7 +144,7 @@ def interval(time_s: Any, half_width: Any) -> dict[str, Any]:
 def pareto(costs: Array) -> Array:
     """Mark the Pareto-optimal rows of costs (choice, cost): no other row is as good and better."""
     optimal = np.zeros(len(costs), dtype=bool)
-    left = order_by(*costs.T)
+    left = np.lexsort(costs.T[::-1])
     if costs.shape[1] == 2:
         # Drops most rows at once, which matters for a million designs.
         second = costs[left, 1]
