@@ -13,7 +13,6 @@ from repro.catalog.systems.gpus import Gpu, gpu
 from repro.errors import ReproError
 from repro.predict.blocks import in_blocks
 from repro.predict.explore.jobs.search import (
-    Plans,
     enumerate_plans,
     fits_memory,
     interval,
@@ -54,16 +53,10 @@ class Training:
 
 @dataclass(frozen=True)
 class FittingPlans:
-    """Plans that fit in memory, the model's input and the peak-memory GPU's bytes of each."""
+    """Plans that fit in memory, and the peak-memory GPU's bytes of each."""
 
-    plans: Plans
     run: Run
     memory_bytes: Array
-
-    def rows(self, chosen: Array) -> "FittingPlans":
-        """Select some of the plans."""
-        plans, run = self.plans.rows(chosen), self.run.rows(chosen)
-        return FittingPlans(plans, run, self.memory_bytes[chosen])
 
     @cached_property
     def phases_s(self) -> dict[str, Array]:
@@ -79,17 +72,22 @@ class FittingPlans:
 
     def fastest(self, count: int | None = None) -> "FittingPlans":
         """Sort the plans by iteration time, fastest first, and keep the first `count` of them."""
-        return self.rows(np.argsort(self.iteration_time_s, kind="stable")[:count])
+        order = np.argsort(self.iteration_time_s, kind="stable")[:count]
+        return FittingPlans(self.run.rows(order), self.memory_bytes[order])
 
     def table(self) -> pd.DataFrame:
         """Return one row per plan: `SPLIT`, zero, memory_bytes and iteration_time_s."""
-        plans = self.plans
-        names = {
-            "dtype": np.array(PRECISIONS)[plans.precision],
-            "recompute": np.array(RECOMPUTE)[plans.recompute],
-        }
-        return pd.DataFrame(vars(plans) | names)[[*SPLIT, "zero"]].assign(
-            memory_bytes=self.memory_bytes, iteration_time_s=self.iteration_time_s
+        run = self.run
+        split = {name: getattr(run, name).astype(int) for name in SPLIT[1:]}
+        split["recompute"] = np.array(RECOMPUTE)[split["recompute"]]
+        return pd.DataFrame(
+            {
+                "dtype": np.array(PRECISIONS)[run.precision.astype(int)],
+                **split,
+                "zero": np.where(run.sharded > 0, 3, 1),
+                "memory_bytes": self.memory_bytes,
+                "iteration_time_s": self.iteration_time_s,
+            }
         )
 
 
@@ -192,7 +190,7 @@ def fitting_plans(
     Parameters
     ----------
     zero
-        ZeRO stages: 1 shards optimizer states, 3 gradients and weights too.
+        ZeRO stages, 1 or 3: 1 shards optimizer states, 3 gradients and weights too.
     micro_batches
         Sequences per forward pass.
     imbalance
@@ -228,21 +226,21 @@ def fitting_plans(
         recompute=_RECOMPUTE,
         zero=zero,
     )
-    sizes = {name: value for name, value in vars(plans).items() if name != "zero"}
     run = decoder_runs(
         shape,
         device,
         _STACK,
-        **sizes,
+        **plans.drop(columns="zero"),
         micro_batches=batch / (plans.micro_batch * plans.dp),
         sharded=plans.zero == 3,
         imbalance=imbalance,
         zero_bubble=zero_bubble,
     )
-    found = FittingPlans(plans, run, fullest_bytes(run))
+    taken = fullest_bytes(run)
     advice = partial(_would_fit, training, device, zero) if advise else ""
     job = f"gpus {gpus}: {training.model.label}"
-    return found.rows(fits_memory(found.memory_bytes, device, job, advice=advice))
+    fitting = fits_memory(taken, device, job, advice=advice)
+    return FittingPlans(run.rows(fitting), taken[fitting])
 
 
 def _check(training: Training, device: Gpu, imbalance: float) -> None:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import pandas as pd
 import xarray as xr
 
@@ -176,11 +175,10 @@ def job_plans(job: Job) -> pd.MultiIndex:
         pp=divisors(layers),
         vpp=divisors(layers),
         micro_batch=divisors(job.global_batch_size),
-        recompute=[RECOMPUTE.index(mode) for mode in job.recompute],
+        recompute=job.recompute,
     )
-    modes = np.array(RECOMPUTE)[plans.recompute]
-    split = (plans.tp, plans.dp, plans.pp, plans.vpp, plans.micro_batch, modes)
-    return pd.MultiIndex.from_arrays(split, names=SPLIT)
+    columns = ["tp", "dp", "pp", "vpp", "micro_batch", "recompute"]
+    return pd.MultiIndex.from_frame(plans[columns], names=SPLIT)
 
 
 def best_plans(job: Job, count: int) -> pd.DataFrame:

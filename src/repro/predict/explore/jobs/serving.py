@@ -101,7 +101,7 @@ def serving_plans(
     # Experts are split like matrices, or sharded across as many GPUs as one stage can have.
     most = np.minimum(of.gpus // plans.pp, of.device.domain_gpus)
     spread = (plans.ep == most) & ((plans.ep % plans.tp == 0) | (plans.ep <= plans.tp))
-    plans = plans.rows((plans.ep == 1) | (plans.ep == plans.tp) | spread)
+    plans = plans[(plans.ep == 1) | (plans.ep == plans.tp) | spread]
     rows = _served(of, tp=plans.tp, pp=plans.pp, ep=plans.ep, batch=plans.micro_batch)
     found = pd.concat([_fitting(of, rows, name) for name in precisions], ignore_index=True)
     costs = np.stack([found.output_token_s, -found.tokens_per_s_per_gpu], axis=1)
