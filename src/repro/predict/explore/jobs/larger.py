@@ -6,12 +6,11 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import xarray as xr
-from pydantic import PositiveInt
 
 from repro.catalog.models.papers import Shape, model
 from repro.catalog.phases import PHASES
-from repro.catalog.reading import Entry, read_params
 from repro.catalog.studies.experiments import experiment
+from repro.catalog.studies.larger_models import LargerModels, read_larger_models
 from repro.catalog.systems.clusters import Cluster, cluster
 from repro.predict.calibration.interval import LEVEL, draw_parameters, without_columns
 from repro.predict.network.machine import machine
@@ -52,40 +51,6 @@ _VARIABLES = {
     "global_batch_size": ("1", "sequences in an iteration"),
     "memory_bytes": ("B", "memory of the fullest GPU"),
 }
-
-
-class LargerModel(Entry):
-    """A GPT model that the papers did not train."""
-
-    label: str
-    shape: Shape
-    source: str
-
-
-class LargerModels(Entry):
-    """Larger models, numbers of GPUs and choices of a plan (`params/larger_models.yaml`).
-
-    Attributes
-    ----------
-    pipeline_parallel, micro_batch_size
-        Choices of a plan, in order of preference. A model gets the first number of stages that
-        fits in memory, with the first micro batch that does.
-    micro_batches
-        Micro batches per replica and iteration, on any number of GPUs.
-    """
-
-    cluster: str
-    gpus: tuple[PositiveInt, ...]
-    pipeline_parallel: tuple[PositiveInt, ...]
-    micro_batch_size: tuple[PositiveInt, ...]
-    micro_batches: PositiveInt
-    models: dict[str, LargerModel]
-
-
-def read_larger_models() -> LargerModels:
-    """Read the larger models and how they are trained."""
-    models: LargerModels = read_params("larger_models.yaml", LargerModels)
-    return models
 
 
 def predict_larger(study: LargerModels | None = None) -> xr.Dataset:

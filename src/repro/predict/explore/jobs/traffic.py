@@ -5,31 +5,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from repro.catalog.models.papers import Shape, read_models
+from repro.catalog.models.papers import Shape
 from repro.catalog.parallel.communication_volumes import Calls, step_communication
 from repro.catalog.parallel.layouts import Layout
-from repro.catalog.reading import choose
-from repro.catalog.studies.communication import read_communication_study
 from repro.catalog.systems.topology import Topology
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
-from repro.predict.explore.jobs.larger import read_larger_models
 
 _BY = ["group", "ranks", "level", "phase", "operation"]
-
-
-def gpt_shape(name: str) -> Shape:
-    """Return the full-size shape of a GPT in params/: models, larger_models or communication.
-
-    Raises
-    ------
-    ReproError
-        The model is unknown; the message lists the choices.
-    """
-    known = {name: entry.full for name, entry in read_models().items() if entry.family == "gpt"}
-    known |= {name: entry.shape for name, entry in read_larger_models().models.items()}
-    known |= {name: entry.shape for name, entry in read_communication_study().models.items()}
-    return choose("GPT model", name, known)
 
 
 def traffic(shape: Shape, layout: Layout, topology: Topology) -> pd.DataFrame:
