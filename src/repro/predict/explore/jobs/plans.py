@@ -19,14 +19,7 @@ from repro.predict.network.machine import Machine, machine
 from repro.predict.parameters import Calibration, calibration
 from repro.predict.step.memory import FRAMEWORK_BYTES
 from repro.predict.step.quantities import MEMORY, PHASES, quantities
-from repro.predict.workload import (
-    RECOMPUTE,
-    Plan,
-    Recompute,
-    Workload,
-    divisors,
-    workload,
-)
+from repro.predict.workload import RECOMPUTE, Plan, Workload, divisors, workload
 from repro.results.store import write_dataset
 
 # The only `protocol` of a cluster without protocols of its own.
@@ -49,7 +42,7 @@ class Job:
     """Training job on a cluster, checked by `choose_job`.
 
     `name` joins the arguments of `choose_job`, for file names. Without a `protocol`, links have the
-    rate of the fabric. `recompute` are the modes that plans may have.
+    rate of the fabric.
     """
 
     name: str
@@ -58,7 +51,6 @@ class Job:
     protocol: Protocol | None
     gpus: int
     global_batch_size: int
-    recompute: tuple[Recompute, ...]
 
     @property
     def title(self) -> str:
@@ -91,24 +83,8 @@ def transports(cluster: str) -> list[str]:
     return list(read_clusters()[cluster].protocols) or [FABRIC]
 
 
-def choose_job(
-    model: str,
-    cluster: str,
-    protocol: str,
-    gpus: int,
-    global_batch_size: int,
-    recompute: str = "any",
-) -> Job:
-    """Check a job.
-
-    Parameters
-    ----------
-    model, cluster, protocol
-        Names in `params/models.yaml` and `params/clusters.yaml`; one of `transports(cluster)`.
-    gpus, global_batch_size
-        GPUs of the job; sequences per iteration.
-    recompute
-        Recomputation mode: `none`, `selective`, `full`, or `any` of them.
+def choose_job(model: str, cluster: str, protocol: str, gpus: int, global_batch_size: int) -> Job:
+    """Check a job: names in `params/`, a protocol of `transports`, and sequences per iteration.
 
     Raises
     ------
@@ -134,28 +110,15 @@ def choose_job(
         raise ReproError(
             f"global_batch_size {global_batch_size!r}: take a whole number of sequences, 1 or more"
         )
-    modes: dict[str, tuple[Recompute, ...]] = {mode: (mode,) for mode in RECOMPUTE}
-    return Job(
-        name=f"{model}-{cluster}-{protocol}-{gpus}-{global_batch_size}-{recompute}",
-        model=trained,
-        cluster=where,
-        protocol=transport,
-        gpus=gpus,
-        global_batch_size=global_batch_size,
-        recompute=choose("recompute", recompute, modes | {"any": RECOMPUTE}),
-    )
+    name = f"{model}-{cluster}-{protocol}-{gpus}-{global_batch_size}"
+    return Job(name, trained, where, transport, gpus, global_batch_size)
 
 
 def job_plans(job: Job) -> pd.MultiIndex:
     """Enumerate every plan of a job that can run, whether or not it fits in memory.
 
     Tensor-parallel groups divide a node's GPUs, because every layer waits for their collectives.
-    Fields of `Plan` that are not in `SPLIT` have their defaults.
-
-    Returns
-    -------
-    MultiIndex
-        One entry per plan, with the levels `SPLIT`.
+    Fields of `Plan` that are not in `SPLIT`, the levels of the index, have their defaults.
 
     Raises
     ------
@@ -175,7 +138,7 @@ def job_plans(job: Job) -> pd.MultiIndex:
         pp=divisors(layers),
         vpp=divisors(layers),
         micro_batch=divisors(job.global_batch_size),
-        recompute=job.recompute,
+        recompute=RECOMPUTE,
     )
     columns = ["tp", "dp", "pp", "vpp", "micro_batch", "recompute"]
     return pd.MultiIndex.from_frame(plans[columns], names=SPLIT)
@@ -216,16 +179,9 @@ def best_plans(job: Job, count: int) -> pd.DataFrame:
     )
     table["memory_bytes"] = table[[*MEMORY, "framework"]].sum(axis=1)
     table["gpu_s_per_sequence"] = table.iteration_time_s * job.gpus / job.global_batch_size
-    other = "" if job.recompute == RECOMPUTE else ", recompute any"
-    fitting = table[
-        fits_memory(
-            table.memory_bytes.to_numpy(),
-            device,
-            f"gpus {job.gpus}: {job.model.label}",
-            advice=f"take more GPUs{other} or a cluster whose GPUs have more",
-            decimals=1,
-        )
-    ]
+    taken, asked = table.memory_bytes.to_numpy(), f"gpus {job.gpus}: {job.model.label}"
+    advice = "take more GPUs or a cluster whose GPUs have more"
+    fitting = table[fits_memory(taken, device, asked, advice=advice, decimals=1)]
     order = ["iteration_time_s", "memory_bytes"]
     best = fitting.sort_values(order, kind="stable").head(count)
     width = half_width(job.workload(best.index), job.cluster, job.calibration, job.protocol)
