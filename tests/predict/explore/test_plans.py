@@ -159,7 +159,7 @@ def test_gpus_that_cannot_be_split_say_what_to_change() -> None:
 def test_what_fits_no_memory_says_how_much_it_needs() -> None:
     job = choose_job("gpt-1.3b", "lassen", "fabric", 1, 32)
     with pytest.raises(
-        ReproError, match=r"^gpus 1: GPT-1.3B takes [\d.]+ GB .* has 17\.0 GB; take more GPUs"
+        ReproError, match=r"^gpus 1: GPT-1.3B takes \d+ GB .* has 17 GB; take more GPUs"
     ):
         best_plans(job, 1)
 

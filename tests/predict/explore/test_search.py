@@ -41,7 +41,7 @@ def test_plans_are_all_that_divide_the_job() -> None:
 @pytest.mark.parametrize("name", ["llama3.1-8b", "qwen3-30b-a3b", "gpt-oss-120b"])
 def test_runs_of_plans_are_those_of_a_table(name: str) -> None:
     entry, device = open_model(name), gpu("gb200")
-    found = fitting_plans(Training(entry, 64, 256), device, zero=(1, 3), imbalance=1.25)
+    found = fitting_plans(Training(entry, 64, 256), device, zero=(1, 3), expert_imbalance=1.25)
     shape = entry.shape
     table = found.table().assign(
         **shape.model_dump(exclude={"gated_mlp"}),

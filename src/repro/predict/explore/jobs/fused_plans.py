@@ -102,7 +102,7 @@ def best_plans(
     zero_bubble: bool = False,
     count: int = 10,
 ) -> pd.DataFrame:
-    """Return the plans that fit in memory and have the shortest predicted iterations.
+    """Return the `count` plans that fit in memory and have the shortest predicted iterations.
 
     Tensor-parallel groups stay within a domain of links.
 
@@ -115,12 +115,9 @@ def best_plans(
     precisions
         Precisions of linear layers, any of `PRECISIONS`. Default: bf16 and fp8, if the GPU has it.
     expert_imbalance
-        Tokens of the busiest expert-parallel rank over the mean. Default: even, with wider
-        intervals.
+        As in `fitting_plans`. Default: even, with wider intervals.
     zero_bubble
-        Whether weight gradients fill pipeline bubbles (ZB-H1), which takes one chunk per stage.
-    count
-        Largest number of plans.
+        As in `fitting_plans`.
 
     Returns
     -------
@@ -137,10 +134,12 @@ def best_plans(
     entry, where = open_model(model), gpu(device)
     if precisions is None:
         precisions = [name for name in _USUAL if name in where.precisions]
-    training = Training(entry, gpus, global_batch, tuple(precisions))
-    imbalance = 1.0 if expert_imbalance is None else expert_imbalance
     found = fitting_plans(
-        training, where, imbalance=imbalance, zero_bubble=zero_bubble, advise=True
+        Training(entry, gpus, global_batch, tuple(precisions)),
+        where,
+        expert_imbalance=1.0 if expert_imbalance is None else expert_imbalance,
+        zero_bubble=zero_bubble,
+        advise=True,
     )
     best, calibrated = found.fastest(count), read_fused()
     time_s, width = best.iteration_time_s, half_width(best.run, calibrated)
@@ -165,10 +164,7 @@ def by_imbalance(
 ) -> pd.DataFrame:
     """Return the best plan at each ratio of the busiest expert-parallel rank to the mean.
 
-    Returns
-    -------
-    DataFrame
-        One row per ratio, as `best_plans` returns them, with the ratio as `expert_imbalance`.
+    Rows are those of `best_plans`, with the ratio as `expert_imbalance`.
     """
     job = (model, device, gpus, global_batch)
     plans = [best_plans(*job, expert_imbalance=ratio, count=1) for ratio in ratios]
@@ -181,7 +177,7 @@ def fitting_plans(
     *,
     zero: Sequence[int] = (1,),
     micro_batches: Sequence[int] = _MICRO_BATCHES,
-    imbalance: float = 1.0,
+    expert_imbalance: float = 1.0,
     zero_bubble: bool = False,
     advise: bool = False,
 ) -> FittingPlans:
@@ -193,10 +189,10 @@ def fitting_plans(
         ZeRO stages, 1 or 3: 1 shards optimizer states, 3 gradients and weights too.
     micro_batches
         Sequences per forward pass.
-    imbalance
+    expert_imbalance
         Tokens of the busiest expert-parallel rank over the mean.
     zero_bubble
-        Whether weight gradients fill pipeline bubbles (ZB-H1).
+        Whether weight gradients fill pipeline bubbles (ZB-H1), which takes one chunk per stage.
     advise
         Whether the error of a model that does not fit names what would.
 
@@ -205,7 +201,7 @@ def fitting_plans(
     ReproError
         A name is unknown, the GPUs cannot be split, or no plan fits.
     """
-    _check(training, device, imbalance)
+    _check(training, device, expert_imbalance)
     shape, gpus, batch = training.model.shape, training.gpus, training.global_batch
     # Models whose layers do not divide may count their two ends as layers.
     stages = np.union1d(divisors(shape.layers), divisors(shape.layers + 2))
@@ -233,13 +229,13 @@ def fitting_plans(
         **plans.drop(columns="zero"),
         micro_batches=batch / (plans.micro_batch * plans.dp),
         sharded=plans.zero == 3,
-        imbalance=imbalance,
+        imbalance=expert_imbalance,
         zero_bubble=zero_bubble,
     )
     taken = fullest_bytes(run)
-    advice = partial(_would_fit, training, device, zero) if advise else ""
+    advice = partial(_would_fit, training, device, zero) if advise else str
     job = f"gpus {gpus}: {training.model.label}"
-    fitting = fits_memory(taken, device, job, advice=advice)
+    fitting = fits_memory(taken, device, job, advice)
     return FittingPlans(run.rows(fitting), taken[fitting])
 
 

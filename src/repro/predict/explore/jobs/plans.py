@@ -181,7 +181,7 @@ def best_plans(job: Job, count: int) -> pd.DataFrame:
     table["gpu_s_per_sequence"] = table.iteration_time_s * job.gpus / job.global_batch_size
     taken, asked = table.memory_bytes.to_numpy(), f"gpus {job.gpus}: {job.model.label}"
     advice = "take more GPUs or a cluster whose GPUs have more"
-    fitting = table[fits_memory(taken, device, asked, advice=advice, decimals=1)]
+    fitting = table[fits_memory(taken, device, asked, lambda: advice)]
     order = ["iteration_time_s", "memory_bytes"]
     best = fitting.sort_values(order, kind="stable").head(count)
     width = half_width(job.workload(best.index), job.cluster, job.calibration, job.protocol)

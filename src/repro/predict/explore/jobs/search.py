@@ -81,30 +81,21 @@ def enumerate_plans(
 
 
 def fits_memory(
-    memory_bytes: Array,
-    device: Gpu,
-    job: str,
-    *,
-    advice: str | Callable[[], str] = "",
-    decimals: int = 0,
+    memory_bytes: Array, device: Gpu, job: str, advice: Callable[[], str] = str
 ) -> Array:
     """Mark the plans whose peak-memory GPU has enough memory.
 
     Raises
     ------
     DoesNotFit
-        No plan of the `job` fits; the message ends with the advice and has gigabytes with so many
-        `decimals`.
+        No plan of the `job` fits; the message ends with the advice.
     """
     fitting: Array = memory_bytes <= device.memory_bytes
     if not fitting.any():
-        needed, there = (
-            f"{size / 1e9:.{decimals}f} GB" for size in (memory_bytes.min(), device.memory_bytes)
-        )
-        then = advice if isinstance(advice, str) else advice()
+        then = advice()
         raise DoesNotFit(
-            f"{job} takes {needed} or more of each, and {device.label} has {there}"
-            f"{then and '; '}{then}"
+            f"{job} takes {memory_bytes.min() / 1e9:.0f} GB or more of each, and {device.label} "
+            f"has {device.memory_bytes / 1e9:.0f} GB{then and '; '}{then}"
         )
     return fitting
 
