@@ -1,6 +1,6 @@
 """Training speed by GPU: existing GPUs, mixtures of two, and designs that do not exist."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, combinations
 from math import factorial
@@ -12,10 +12,8 @@ import xarray as xr
 from repro.catalog.systems.gpus import MEMORY_GB_BYTES, Gpu, gpu, read_gpus
 from repro.catalog.systems.technology import Technology
 from repro.errors import ReproError
-from repro.predict.blocks import in_blocks
-from repro.predict.explore.jobs.fused_plans import Training, fitting_plans
+from repro.predict.explore.jobs.fused_plans import Training, fitting_plans, phases_s
 from repro.predict.explore.jobs.search import DoesNotFit, interval, pareto
-from repro.predict.fused.iteration import predict_phases
 from repro.predict.fused.memory import fullest_bytes
 from repro.predict.fused.parameters import half_width, read_fused
 from repro.predict.fused.run import Run
@@ -310,41 +308,32 @@ def _fastest_designs(
             raise ReproError(f"{name} {given}: take more than 0")
     sizes = MEMORY_GB_BYTES * axes["memory_gb"]
     rates = xr.broadcast(*(axes[name] for name in _RATES.values()))
-    peak, speed, network = (rate.values.ravel() for rate in rates)
-    flat = {
-        "peak_flops": 1e12 * peak,
-        "memory_bytes_per_s": 1e9 * speed,
-        "nic_bytes_per_s": 1e9 / 8 * network,
-    }
+    dims, coords = ("bound", *rates[0].dims), {"bound": list(BOUNDS), **rates[0].coords}
     plans = _candidate_plans(training, technology, np.unique(sizes))
     best = xr.DataArray(np.full(len(BOUNDS), np.inf), {"bound": list(BOUNDS)})
-    dims, coords = ("bound", *rates[0].dims), {**best.coords, **rates[0].coords}
-    for plan_bytes, parts in _parts_by_plan(plans, flat):
+    for row, plan_bytes in enumerate(fullest_bytes(plans)):
+        parts = _parts_s(plans.rows(np.array([row])), *(rate.values.ravel() for rate in rates))
         parts_s = xr.DataArray(parts.reshape(-1, *rates[0].shape), coords, dims)
         better = (plan_bytes <= sizes) & (parts_s.sum("bound") < best.sum("bound"))
         best = parts_s.where(better, best)
     return best.where(np.isfinite(best)).transpose("bound", *sizes.dims, ...)
 
 
-def _parts_by_plan(plans: Run, rates: Mapping[str, Array]) -> Iterator[tuple[float, Array]]:
-    """Yield each plan's memory in bytes and the parts of its iteration in seconds (bound, design).
+def _parts_s(plan: Run, tflops: Array, gbytes_per_s: Array, gbps: Array) -> Array:
+    """Return the parts of one plan's iteration in seconds (bound, design).
 
-    `rates` are fields of `Run` with one value per design. Multiprocessors grow with the peak.
+    Multiprocessors grow with the peak.
     """
-    parameters = read_fused().parameters
-
-    def parts_s(rows: Run) -> dict[str, Array]:
-        phases = predict_phases(rows, parameters)
-        return {
-            name: np.sum([getattr(phases, phase) for phase in parts], axis=0)
-            for name, parts in BOUNDS.items()
-        }
-
-    for row, plan_bytes in enumerate(fullest_bytes(plans)):
-        run = plans.rows(np.full(len(rates["peak_flops"]), row))
-        units = run.multiprocessors / run.peak_flops * rates["peak_flops"]
-        run = replace(run, half_flops=rates["peak_flops"], multiprocessors=units, **rates)
-        yield float(plan_bytes), np.stack(list(in_blocks(run, parts_s).values()))
+    run = replace(
+        plan.rows(np.zeros(len(tflops), dtype=int)),
+        peak_flops=1e12 * tflops,
+        half_flops=1e12 * tflops,
+        multiprocessors=plan.multiprocessors / plan.peak_flops * 1e12 * tflops,
+        memory_bytes_per_s=1e9 * gbytes_per_s,
+        nic_bytes_per_s=1e9 / 8 * gbps,
+    )
+    phases = phases_s(run)
+    return np.stack([np.sum([phases[one] for one in parts], axis=0) for parts in BOUNDS.values()])
 
 
 def _candidate_plans(training: Training, technology: Technology, sizes_bytes: Array) -> Run:

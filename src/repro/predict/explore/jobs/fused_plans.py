@@ -1,7 +1,7 @@
 """Parallel plans of an open model's training with today's software, ranked by iteration time."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -17,7 +17,7 @@ from repro.predict.explore.jobs.search import (
     fits_memory,
     interval,
 )
-from repro.predict.fused.iteration import Phases, iteration_times_s, predict_phases
+from repro.predict.fused.iteration import iteration_times_s, predict_phases
 from repro.predict.fused.memory import fullest_bytes
 from repro.predict.fused.parameters import half_width, read_fused
 from repro.predict.fused.run import PRECISIONS, Run, decoder_runs, training_flops
@@ -26,7 +26,6 @@ from repro.predict.workload import RECOMPUTE, Array, divisors
 
 # Columns in which the plans of a job differ.
 SPLIT = ("dtype", "tp", "pp", "cp", "ep", "dp", "vpp", "micro_batch", "recompute")
-_PHASES = tuple(one.name for one in fields(Phases))
 # Limits of the search: tensor parallel size, chunks per stage, sequences per micro batch, and
 # tokens of a sequence on one context-parallel rank.
 _WIDEST, _MOST_CHUNKS, _MICRO_BATCHES, _SHORTEST_SLICE = 16, 12, (1, 2, 4, 8), 4096
@@ -59,15 +58,9 @@ class FittingPlans:
     memory_bytes: Array
 
     @cached_property
-    def phases_s(self) -> dict[str, Array]:
-        """Predicted phases of an iteration, in seconds."""
-        parameters = read_fused().parameters
-        return in_blocks(self.run, lambda rows: vars(predict_phases(rows, parameters)))
-
-    @cached_property
     def iteration_time_s(self) -> Array:
         """Predicted iteration times, in seconds."""
-        time_s: Array = np.sum(list(self.phases_s.values()), axis=0)
+        time_s: Array = np.sum(list(phases_s(self.run).values()), axis=0)
         return time_s
 
     def fastest(self, count: int | None = None) -> "FittingPlans":
@@ -89,6 +82,12 @@ class FittingPlans:
                 "iteration_time_s": self.iteration_time_s,
             }
         )
+
+
+def phases_s(run: Run) -> dict[str, Array]:
+    """Predict the phases of iterations, in seconds."""
+    parameters = read_fused().parameters
+    return in_blocks(run, lambda rows: vars(predict_phases(rows, parameters)))
 
 
 def best_plans(
@@ -142,20 +141,21 @@ def best_plans(
         advise=True,
     )
     best, calibrated = found.fastest(count), read_fused()
-    time_s, width = best.iteration_time_s, half_width(best.run, calibrated)
+    phases, time_s = phases_s(best.run), best.iteration_time_s
+    width = half_width(best.run, calibrated)
     if expert_imbalance is None:
         uneven = replace(best.run, imbalance=np.full_like(time_s, UNEVEN))
         longer = iteration_times_s(uneven, calibrated.parameters) / time_s
         width = np.hypot(width, np.log(longer) / 2)
-    others = [name for name in _PHASES if name != "products"]
-    longest = np.argmax([best.phases_s[name] for name in others], axis=0)
+    others = [name for name in phases if name != "products"]
+    longest = np.argmax([phases[name] for name in others], axis=0)
     plans = best.table().drop(columns="zero")
     return plans.assign(
         **interval(time_s, width),
         tokens_per_s_per_gpu=global_batch * entry.shape.seq / time_s / gpus,
         mfu=training_flops(best.run) / (time_s * gpus * best.run.peak_flops),
         limit=np.array(others, dtype=object)[longest],
-        **{f"{name}_s": best.phases_s[name] for name in _PHASES},
+        **{f"{name}_s": seconds for name, seconds in phases.items()},
     )
 
 
