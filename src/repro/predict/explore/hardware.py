@@ -35,15 +35,14 @@ BOUNDS: Mapping[str, tuple[str, ...]] = {
     "network": ("tensor_parallel", "context_parallel", "expert_parallel", "replicas", "messages"),
     "schedule": ("bubble", "host", "stragglers"),
 }
-# Axes of `design_cube` with their units. The memory size decides only which plans fit.
-_AXES = {
-    "memory_gb": "1e9 B",
-    "peak_tflops": "1e12 FLOP/s",
-    "memory_gbytes_per_s": "1e9 B/s",
-    "network_gbps": "Gbit/s",
-}
 # Possible bounds of a design, each with the rate that relieves it.
-_RATES = dict(zip(("compute", "memory", "network"), [*_AXES][1:], strict=True))
+_RATES = {
+    "compute": "peak_tflops",
+    "memory": "memory_gbytes_per_s",
+    "network": "network_gbps",
+}
+# Axes of `design_cube`. The memory size decides only which plans fit.
+_AXES = ("memory_gb", *_RATES.values())
 # Link rate and domain size of all designs: NVL72's.
 _LINKS = {"link_gbytes_per_s": 900.0, "domain_gpus": 72}
 # Plans that every design tries, per memory size and speed of silicon.
@@ -244,10 +243,7 @@ def design_cube(
     ReproError
         A value is not positive, or no plan fits any design.
     """
-    arrays = {
-        name: xr.DataArray(list(axes[name]), {name: list(axes[name])}, attrs={"units": units})
-        for name, units in _AXES.items()
-    }
+    arrays = {name: xr.DataArray(list(axes[name]), {name: list(axes[name])}) for name in _AXES}
     time_s = _fastest_designs(training, technology, arrays).sum("bound", skipna=False)
     falls = xr.concat([_falls(time_s, rate) for rate in _RATES.values()], "rate")
     bound = falls.fillna(0).argmax("rate").where(time_s.notnull(), -1).astype(np.int8)

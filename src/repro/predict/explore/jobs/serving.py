@@ -55,10 +55,8 @@ def service(
     ReproError
         A name is unknown, or a number is less than 1.
     """
-    numbers = {"gpus": gpus, "input_tokens": input_tokens, "output_tokens": output_tokens}
-    for name, value in numbers.items():
-        if value < 1:
-            raise ReproError(f"{name} is {value}; wanted is 1 or more")
+    if gpus < 1:
+        raise ReproError(f"gpus {gpus}: take 1 or more")
     if on_cluster is None:
         where = gpu(device)
     else:
