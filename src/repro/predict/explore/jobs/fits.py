@@ -95,11 +95,8 @@ def fits_table(found: pd.DataFrame) -> str:
         tokens_per_s_per_gpu=found.tokens_per_s_per_gpu.map("{:.0f}".format),
         memory_gb=(found.memory_bytes / 1e9).map("{:.0f}".format),
     )
-    return (
-        shown.drop(columns=["iteration_time_s", "memory_bytes"])
-        .reset_index()
-        .to_string(index=False)
-    )
+    shown = shown.drop(columns=["iteration_time_s", "memory_bytes"])
+    return shown.reset_index().to_string(index=False)
 
 
 def largest_model(device: str, gpus: int, global_batch: int, precision: str) -> str:

@@ -63,8 +63,8 @@ class FittingPlans:
         time_s: Array = np.sum(list(phases_s(self.run).values()), axis=0)
         return time_s
 
-    def fastest(self, count: int | None = None) -> "FittingPlans":
-        """Sort the plans by iteration time, fastest first, and keep the first `count` of them."""
+    def fastest(self, count: int) -> "FittingPlans":
+        """Select the `count` plans with the shortest iterations, fastest first."""
         order = np.argsort(self.iteration_time_s, kind="stable")[:count]
         return FittingPlans(self.run.rows(order), self.memory_bytes[order])
 

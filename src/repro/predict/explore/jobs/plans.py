@@ -26,12 +26,8 @@ from repro.results.store import write_dataset
 FABRIC = "fabric"
 # Fields of `Plan` in which the plans of a job differ.
 SPLIT = (
-    "tensor_parallel",
-    "data_parallel",
-    "pipeline_parallel",
-    "virtual_stages",
-    "micro_batch_size",
-    "recompute",
+    *("tensor_parallel", "data_parallel", "pipeline_parallel", "virtual_stages"),
+    *("micro_batch_size", "recompute"),
 )
 # Units by the end of a quantity's name.
 _UNITS = {"_bytes": "B", "_gbps": "Gbit/s", "_per_gpu": "1/s", "_per_sequence": "s", "_s": "s"}
