@@ -52,13 +52,6 @@ def test_the_page_is_whole_and_accessible(drawn: Page) -> None:
     assert faults(drawn) == []
 
 
-def test_so_is_the_page_of_designs(address: str, page: Page) -> None:
-    page.goto(f"{address}designs?power_w=300")
-    expect(page.locator(".bk-Figure")).to_have_count(2)
-    expect(page.get_by_label("power, W: 300")).to_have_count(1)
-    assert faults(page) == []
-
-
 def test_a_slider_moves_the_figures_and_the_address_keeps_it(drawn: Page) -> None:
     before = drawn.evaluate(_DRAWN)
     assert "40.5" in drawn.url

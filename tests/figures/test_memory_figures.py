@@ -11,8 +11,12 @@ from repro.catalog.models.open_models import open_model
 from repro.catalog.systems.technology import read_technology
 from repro.figures.predicted.hardware import bound_regions, fronts, generations_compared
 from repro.figures.studies.memory import parts, published_and_predicted
-from repro.predict.explore.hardware.design_cube import design_cube, pareto_front, with_budget
-from repro.predict.explore.hardware.generations import generations
+from repro.predict.explore.hardware import (
+    design_cube,
+    generations,
+    pareto_front,
+    with_budget,
+)
 from repro.predict.explore.jobs.fused_plans import Training
 from repro.predict.explore.studies.memory import (
     memory_by_policy,
@@ -56,14 +60,16 @@ def test_designs_are_drawn() -> None:
     cube = design_cube(
         _TRAINING,
         technology,
-        peak_tflops=np.geomspace(100, 20_000, 4),
-        memory_gbytes_per_s=[2000.0],
-        network_gbps=[10.0, 100.0, 1000.0],
-        memory_gb=[80.0],
+        {
+            "peak_tflops": np.geomspace(100, 20_000, 4).tolist(),
+            "memory_gbytes_per_s": [2000.0],
+            "network_gbps": [10.0, 100.0, 1000.0],
+            "memory_gb": [80.0],
+        },
     )
     mesh = _drawn(bound_regions(cube.isel(memory_gbytes_per_s=0, memory_gb=0), "network_gbps"))
     assert sorted(mesh.dimension_values("bound")) == sorted(cube.bound.values.ravel())
-    by_node = {"5 nm": pareto_front(with_budget(cube, technology, 5.0))}
+    by_node = {"5 nm": pareto_front(with_budget(cube, technology, 5.0), 800)}
     (curve,) = _drawn(fronts(by_node)).traverse(lambda x: x, [hv.Curve])
     assert len(curve) == len(by_node["5 nm"])
 

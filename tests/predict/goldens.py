@@ -25,6 +25,7 @@ from repro.catalog.models.papers import read_models
 from repro.catalog.models.volumes import parameters, training_flops
 from repro.catalog.parallel.layouts import read_plan
 from repro.catalog.studies.experiments import EXPERIMENTS
+from repro.catalog.studies.larger_models import gpt_shape, read_larger_models
 from repro.catalog.studies.selection import select
 from repro.catalog.systems.clusters import cluster
 from repro.claims.published import documented_claims
@@ -36,9 +37,9 @@ from repro.predict.calibration import validation
 from repro.predict.explore.experiments.predicted import predict_experiment
 from repro.predict.explore.jobs import fused_plans, plans
 from repro.predict.explore.jobs.fits import what_fits
-from repro.predict.explore.jobs.larger import predict_larger, read_larger_models
+from repro.predict.explore.jobs.larger import predict_larger
 from repro.predict.explore.jobs.serving import operators, service, serving_plans
-from repro.predict.explore.jobs.traffic import gpt_shape, traffic
+from repro.predict.explore.jobs.traffic import traffic
 from repro.predict.explore.studies.communication import predict_study
 from repro.predict.explore.studies.compressed_training import predict_compressed
 from repro.predict.explore.studies.memory import (

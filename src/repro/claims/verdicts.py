@@ -22,7 +22,7 @@ from repro.claims.published import Claim, read_claims
 from repro.claims.studies.communication import COMMUNICATION, LOGGED
 from repro.claims.studies.compression import COMPRESSION
 from repro.claims.studies.every import brought_by, study_findings
-from repro.claims.studies.hardware import HARDWARE, OfHardware
+from repro.claims.studies.hardware import HARDWARE, ClaimEstimate
 from repro.claims.studies.inference import INFERENCE
 from repro.claims.studies.partitions import PARTITIONS
 from repro.claims.studies.predictions import PREDICTIONS, Predicted
@@ -35,7 +35,7 @@ from repro.results.store import why_not_run
 # A number counts as reproduced within this much of the published one, or if its interval holds it.
 TOLERANCE = 0.10
 # What answers claims that no experiment does.
-_PREDICTIONS: Mapping[str, Predicted | OfHardware] = {
+_PREDICTIONS: Mapping[str, Predicted | ClaimEstimate] = {
     **PREDICTIONS,
     **HARDWARE,
     **INFERENCE,
@@ -188,7 +188,7 @@ def judge_point(claim: Claim, test: Quantity | Statement, results: xr.Dataset) -
 
 
 def evaluate_prediction(
-    claim: Claim, predicted: Predicted | OfHardware, value: float, draws: Array
+    claim: Claim, predicted: Predicted | ClaimEstimate, value: float, draws: Array
 ) -> Finding:
     """Judge a claim on a prediction and its draws, as `Predicted.evaluate` gives them."""
     if claim.value is None:

@@ -138,9 +138,10 @@ def traffic(
     Parameters, gradients and activations are in half precision.
     """
     from repro.catalog.parallel.layouts import read_plan
+    from repro.catalog.studies.larger_models import gpt_shape
     from repro.catalog.systems.clusters import cluster as read_cluster
-    from repro.predict.explore.jobs.traffic import gpt_shape, traffic_table
     from repro.predict.explore.jobs.traffic import traffic as volumes
+    from repro.predict.explore.jobs.traffic import traffic_table
 
     layout, topology = read_plan(plan), read_cluster(cluster).topology
     typer.echo(traffic_table(volumes(gpt_shape(model), layout, topology)))

@@ -1,1 +1,1 @@
-"""Pages with sliders: measured and predicted iterations, parallel plans, and hypothetical GPUs."""
+"""Page with sliders: measured and predicted iterations, and parallel plans."""

@@ -30,7 +30,7 @@ _COLOURS = {
 _ABOUT = """
 Bars are milliseconds of one iteration at full scale. *Predicted, as measured* uses the experiment's
 batch and the protocol's rate and latency; *predicted, as set* uses the sliders. All plans are
-predicted. The URL stores the settings. [Hypothetical GPUs](designs)"""
+predicted. The URL stores the settings."""
 
 
 class Page:

@@ -1,4 +1,4 @@
-"""Functions for all pages: settings in the URL, accessibility, and error messages."""
+"""State of the page: settings in the URL, accessibility, and error messages."""
 
 # Panel's constructors have no types.
 # mypy: disable-error-code="no-untyped-call"

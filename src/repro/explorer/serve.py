@@ -1,4 +1,4 @@
-"""Local web server of both pages."""
+"""Local web server of the page."""
 
 # Panel's functions have no types.
 # mypy: disable-error-code="no-untyped-call"
@@ -10,11 +10,11 @@ import panel as pn
 from bokeh.server.tornado import DEFAULT_SESSION_TOKEN_EXPIRATION
 
 from repro.errors import ReproError
-from repro.explorer import designs, page
+from repro.explorer.page import page
 
 
 def serve(port: int, show: bool) -> None:
-    """Serve the page of iterations at `/` and of hypothetical GPUs at `/designs` until interrupted.
+    """Serve the page until interrupted.
 
     Raises
     ------
@@ -25,10 +25,9 @@ def serve(port: int, show: bool) -> None:
     assert isinstance(sys.stdout, TextIOWrapper)
     sys.stdout.reconfigure(line_buffering=True)
     pn.extension()
-    pages = {"/": page.page, "designs": designs.page}
     try:
         pn.serve(
-            pages,
+            page,
             port=port,
             show=show,
             title="repro explore",

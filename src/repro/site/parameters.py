@@ -18,6 +18,7 @@ from repro.catalog.studies.compressed_training import CompressedTraining
 from repro.catalog.studies.compression import CompressionStudy
 from repro.catalog.studies.decoding import Decoding
 from repro.catalog.studies.experiments import EXPERIMENTS, Experiment
+from repro.catalog.studies.larger_models import LargerModels
 from repro.catalog.studies.operators import OperatorStudy
 from repro.catalog.studies.partitions import PartitionStudy
 from repro.catalog.studies.published_memory import PublishedMemory
@@ -29,7 +30,6 @@ from repro.catalog.systems.serving import ServingStack
 from repro.catalog.systems.software_stacks import Stack
 from repro.catalog.systems.technology import Technology
 from repro.corpus.config import CorpusConfig
-from repro.predict.explore.jobs.larger import LargerModels
 from repro.predict.fused.parameters import FusedCalibration
 from repro.predict.network.links import LinkCalibration
 from repro.predict.operators.measured import MeasuredOperator

@@ -3,9 +3,10 @@
 import pytest
 
 from repro.catalog.studies.communication import read_communication_study
+from repro.catalog.studies.larger_models import gpt_shape
 from repro.catalog.systems.clusters import cluster
 from repro.errors import ReproError
-from repro.predict.explore.jobs.traffic import gpt_shape, traffic
+from repro.predict.explore.jobs.traffic import traffic
 from repro.predict.explore.studies.communication import predict_study, study_layout, volumes
 
 

@@ -6,8 +6,9 @@ import xarray as xr
 
 from repro.catalog.models.papers import model
 from repro.catalog.models.volumes import parameters
+from repro.catalog.studies.larger_models import LargerModels, read_larger_models
 from repro.catalog.systems.clusters import cluster
-from repro.predict.explore.jobs.larger import LargerModels, predict_larger, read_larger_models
+from repro.predict.explore.jobs.larger import predict_larger
 from repro.predict.network.machine import machine
 from repro.predict.parameters import calibration
 from repro.predict.step.memory import FRAMEWORK_BYTES

@@ -9,7 +9,7 @@ import pytest
 from repro.catalog.models.open_models import open_model
 from repro.catalog.systems.gpus import gpu
 from repro.predict.explore.jobs.fused_plans import Training, fitting_plans
-from repro.predict.explore.jobs.search import enumerate_plans, order_by
+from repro.predict.explore.jobs.search import enumerate_plans
 from repro.predict.tables.training import read_runs
 
 
@@ -38,14 +38,10 @@ def test_plans_are_all_that_divide_the_job() -> None:
     assert list(zip(*columns, strict=True)) == expected
 
 
-def test_equal_costs_keep_their_order() -> None:
-    assert order_by(np.array([2, 1, 1, 2]), np.array([0, 3, 3, -1])).tolist() == [1, 2, 3, 0]
-
-
 @pytest.mark.parametrize("name", ["llama3.1-8b", "qwen3-30b-a3b", "gpt-oss-120b"])
 def test_runs_of_plans_are_those_of_a_table(name: str) -> None:
     entry, device = open_model(name), gpu("gb200")
-    found = fitting_plans(Training(entry, 64, 256), device, zero=(1, 3), imbalance=1.25)
+    found = fitting_plans(Training(entry, 64, 256), device, zero=(1, 3), expert_imbalance=1.25)
     shape = entry.shape
     table = found.table().assign(
         **shape.model_dump(exclude={"gated_mlp"}),

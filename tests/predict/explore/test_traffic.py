@@ -5,9 +5,10 @@ import pytest
 from repro.catalog.models.volumes import parameters, ring_all_reduce_bytes
 from repro.catalog.parallel.communication_volumes import step_communication
 from repro.catalog.parallel.layouts import Layout, read_plan
+from repro.catalog.studies.larger_models import gpt_shape
 from repro.catalog.systems.clusters import cluster
 from repro.errors import ReproError
-from repro.predict.explore.jobs.traffic import gpt_shape, traffic, traffic_table
+from repro.predict.explore.jobs.traffic import traffic, traffic_table
 
 _HALF = 2
 _A = cluster("pinnacles").topology

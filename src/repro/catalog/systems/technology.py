@@ -1,4 +1,4 @@
-"""Generations of silicon, memory and networks (`params/technology.yaml`)."""
+"""Generations of silicon and memory, and the energy of moved bits (`params/technology.yaml`)."""
 
 from typing import Literal
 
@@ -62,7 +62,6 @@ class Technology(Entry):
     known: dict[str, Die]
     memories: tuple[MemoryKind, ...]
     host_memories: tuple[MemoryKind, ...]
-    networks_gbps: tuple[PositiveFloat, ...]
     moving: dict[Literal["memory", "link", "network"], TransferEnergy]
 
     def density(self, nm: float) -> float:

@@ -9,13 +9,13 @@ import xarray as xr
 from repro.catalog.models.papers import Shape
 from repro.catalog.parallel.communication_volumes import Calls, step_communication
 from repro.catalog.studies.communication import read_communication_study
+from repro.catalog.studies.larger_models import gpt_shape
 from repro.catalog.systems.clusters import cluster
 from repro.claims.findings import Finding
 from repro.claims.published import Claim
 from repro.claims.studies.counted import beside_forms
 from repro.claims.studies.predictions import Predicted
 from repro.experiments.communication import asked_layouts
-from repro.predict.explore.jobs.traffic import gpt_shape
 from repro.predict.explore.studies.communication import study_layout, throughput, volumes
 from repro.predict.network.collectives import message_s
 from repro.predict.network.machine import Hops, machine

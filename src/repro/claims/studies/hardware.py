@@ -9,7 +9,7 @@ from repro.catalog.models.open_models import open_model
 from repro.catalog.systems.gpus import gpu
 from repro.catalog.systems.technology import read_technology
 from repro.predict.calibration.interval import DEVIATIONS
-from repro.predict.explore.hardware.generations import more_gpus
+from repro.predict.explore.hardware import more_gpus
 from repro.predict.explore.jobs.fused_plans import Training
 from repro.predict.workload import Array
 
@@ -28,8 +28,8 @@ _SUMMARY = (
 
 
 @dataclass(frozen=True)
-class OfHardware:
-    """A claim's quantity or statement: its value, and half of the 90 % interval of its logarithm.
+class ClaimEstimate:
+    """Estimate of a claim's quantity: its value, and half of the 90 % interval of its logarithm.
 
     `neutral` and `assumption` are as in `repro.claims.studies.predictions.Predicted`.
     """
@@ -39,7 +39,7 @@ class OfHardware:
     assumption: str = ""
 
     def evaluate(self) -> tuple[float, Array]:
-        """The value, and draws of it."""
+        """Return the value, and draws of it."""
         value, half_width = self.compute()
         normal = np.random.default_rng(0).standard_normal(_DRAWS)
         return value, value * np.exp(half_width / DEVIATIONS * normal)
@@ -52,22 +52,14 @@ def _speed_up() -> tuple[float, float]:
     return float(found.times_as_fast), float(np.log(found.high / found.times_as_fast))
 
 
-def _smallest_node() -> tuple[float, float]:
-    return min(node.nm for node in read_technology().nodes), 0.0
+def _nodes_nm() -> list[float]:
+    return [node.nm for node in read_technology().nodes]
 
 
-def _largest_node() -> tuple[float, float]:
-    return max(node.nm for node in read_technology().nodes), 0.0
-
-
-def _does_not_hold() -> tuple[float, float]:
-    return 0.0, 0.0
-
-
-HARDWARE: dict[str, OfHardware] = {
-    "C155": OfHardware(_speed_up, neutral=1.0, assumption=_ASSUMED),
-    "C156": OfHardware(_smallest_node, assumption=_RANGE),
-    "C157": OfHardware(_largest_node, assumption=_RANGE),
-    "C158": OfHardware(_does_not_hold, assumption=_SUMMARY),
-    "C159": OfHardware(_does_not_hold, assumption=_SUMMARY),
+HARDWARE: dict[str, ClaimEstimate] = {
+    "C155": ClaimEstimate(_speed_up, neutral=1.0, assumption=_ASSUMED),
+    "C156": ClaimEstimate(lambda: (min(_nodes_nm()), 0.0), assumption=_RANGE),
+    "C157": ClaimEstimate(lambda: (max(_nodes_nm()), 0.0), assumption=_RANGE),
+    # Statements that do not hold.
+    **dict.fromkeys(("C158", "C159"), ClaimEstimate(lambda: (0.0, 0.0), assumption=_SUMMARY)),
 }

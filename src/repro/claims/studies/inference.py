@@ -5,7 +5,7 @@ import pandas as pd
 
 from repro.catalog.models.open_models import open_model
 from repro.catalog.systems.technology import read_technology
-from repro.claims.studies.hardware import OfHardware
+from repro.claims.studies.hardware import ClaimEstimate
 from repro.predict.serving.host import Host, output_token_s
 
 # A fifth-generation Xeon's socket: all channels of its memory, of whose rate reading gets four
@@ -54,7 +54,7 @@ def _reading_ms() -> tuple[float, float]:
     return 60e3 / (_WORDS_PER_MINUTE * _TOKENS_PER_WORD), 0.2
 
 
-INFERENCE: dict[str, OfHardware] = {
-    "C160": OfHardware(_xeon_ms, assumption=_UNSTATED),
-    "C161": OfHardware(_reading_ms, assumption=_READERS),
+INFERENCE: dict[str, ClaimEstimate] = {
+    "C160": ClaimEstimate(_xeon_ms, assumption=_UNSTATED),
+    "C161": ClaimEstimate(_reading_ms, assumption=_READERS),
 }

@@ -60,7 +60,7 @@ def parts_of_speed_up(parts: pd.DataFrame, title: str, base_s: float | None = No
 
 def waits_by_node(waited_s: xr.DataArray) -> hv.Bars:
     """Draw the parts of an iteration that are no computing, in percent, a bar per silicon process,
-    which has its seconds; of `explore_designs` at one memory and network (bound, nm)."""
+    which has its seconds; of `designs_by_node` at one memory (bound, nm)."""
     whole_s = waited_s.sum("bound", skipna=False).to_series()
     shares = 100 * waited_s / waited_s.sum("bound", skipna=False)
     table = shares.to_series().unstack("bound")[list(_BOUND_COLOURS)]
@@ -81,8 +81,8 @@ def waits_by_node(waited_s: xr.DataArray) -> hv.Bars:
 
 
 def speed_by_memory(waited_s: xr.DataArray) -> hv.NdOverlay:
-    """Draw iterations per minute by silicon process, points of one colour per memory, at one
-    network; between two processes there is none, so no line joins them."""
+    """Draw iterations per minute by silicon process, points of one colour per memory; between two
+    processes there is none, so no line joins them."""
     per_minute = (60 / waited_s.sum("bound", skipna=False)).to_series().unstack("memory")
     per_minute = per_minute[list(waited_s.memory.values)].sort_index(ascending=False)
     per_minute.index = pd.Index([f"{nm:g} nm" for nm in per_minute.index], name="silicon process")
@@ -106,7 +106,7 @@ def generations_compared(by_model: dict[str, pd.DataFrame], first: str) -> hv.La
     Parameters
     ----------
     by_model
-        By the model's label: of `repro.predict.explore.hardware.generations.generations`.
+        By the model's label: of `repro.predict.explore.hardware.generations`.
     first
         The label of a GPU that all of them have.
     """
@@ -154,7 +154,7 @@ def fronts(by_node: dict[str, pd.DataFrame]) -> hv.Overlay:
     Parameters
     ----------
     by_node
-        By the node's label: of `pareto_front` (`repro.predict.explore.hardware.design_cube`).
+        By the node's label: of `repro.predict.explore.hardware.pareto_front`.
     """
     drawn = [
         hv.Curve(

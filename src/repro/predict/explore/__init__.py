@@ -1,1 +1,1 @@
-"""What is asked of the model: sweeps, plans, larger jobs, whole experiments."""
+"""Questions to the performance model: jobs, hardware, experiments and studies."""

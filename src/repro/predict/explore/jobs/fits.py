@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import pandas as pd
 
-from repro.catalog.models.open_models import open_model, read_open_models
+from repro.catalog.models.open_models import open_model
 from repro.catalog.systems.gpus import Gpu, gpu
-from repro.catalog.systems.software_stacks import read_stacks
-from repro.errors import ReproError
-from repro.predict.explore.jobs.fused_plans import SPLIT, Training, fitting_plans
+from repro.predict.explore.jobs.fused_plans import (
+    SPLIT,
+    Training,
+    fitting_plans,
+    largest_fitting,
+)
 from repro.predict.explore.jobs.search import DoesNotFit
 
 POLICY = ["recompute", "zero"]
@@ -18,13 +21,7 @@ _MOST_SEQUENCES, _MOST_TOKENS = 256, 2**22
 
 
 def what_fits(
-    model: str,
-    device: str,
-    gpus: int,
-    global_batch: int,
-    *,
-    precision: str = "bf16",
-    stack: str = "megatron-core",
+    model: str, device: str, gpus: int, global_batch: int, precision: str = "bf16"
 ) -> pd.DataFrame:
     """Return the largest micro batch and the longest context of each policy.
 
@@ -34,8 +31,8 @@ def what_fits(
 
     Parameters
     ----------
-    model, device, stack
-        Names in `params/open_models.yaml`, `params/gpus.yaml` and `params/stacks.yaml`.
+    model, device
+        Names in `params/open_models.yaml` and `params/gpus.yaml`.
     gpus, global_batch
         GPUs of the job; sequences per iteration.
     precision
@@ -53,9 +50,9 @@ def what_fits(
     ReproError
         A name is unknown, the GPUs cannot be split, or nothing fits; the message names what would.
     """
-    training = Training(open_model(model), gpus, global_batch, (precision,), stack)
+    training, where = Training(open_model(model), gpus, global_batch, (precision,)), gpu(device)
     sizes = [2**step for step in range(min(_MOST_SEQUENCES, global_batch).bit_length())]
-    table = _timed_plans(training, gpu(device), sizes, advise=True)
+    table = fitting_plans(training, where, zero=_ZERO, micro_batches=sizes, advise=True).table()
     by_policy = table.groupby(POLICY)
     best = table.loc[by_policy.iteration_time_s.idxmin()].set_index(POLICY)
     tokens = global_batch * training.model.shape.seq
@@ -63,7 +60,7 @@ def what_fits(
     return pd.DataFrame(
         {
             "micro_batch": by_policy.micro_batch.max(),
-            "context": _longest(training, gpu(device)),
+            "context": _longest(training, where),
             "iteration_time_s": best.iteration_time_s,
             "tokens_per_s_per_gpu": tokens / best.iteration_time_s / gpus,
             "memory_bytes": best.memory_bytes,
@@ -79,17 +76,15 @@ def _longest(training: Training, device: Gpu) -> pd.Series:
     Policies are left out if not even the model's own sequences fit with a micro batch of one.
     """
     found: dict[tuple[str, int], int] = {}
-    entry = training.model
-    length = entry.shape.seq
-    while length <= _MOST_TOKENS:
-        longer = entry.model_copy(update={"shape": entry.shape.model_copy(update={"seq": length})})
-        job = replace(training, model=longer)
+    shape = training.model.shape
+    while shape.seq <= _MOST_TOKENS:
+        job = replace(training, model=training.model.model_copy(update={"shape": shape}))
         try:
             table = fitting_plans(job, device, zero=_ZERO, micro_batches=(1,)).table()
         except DoesNotFit:
             break
-        found |= dict.fromkeys(zip(table.recompute, table.zero, strict=True), length)
-        length *= 2
+        found |= dict.fromkeys(zip(table.recompute, table.zero, strict=True), shape.seq)
+        shape = shape.model_copy(update={"seq": 2 * shape.seq})
     return pd.Series(found, dtype="Int64").rename_axis(POLICY)
 
 
@@ -100,11 +95,8 @@ def fits_table(found: pd.DataFrame) -> str:
         tokens_per_s_per_gpu=found.tokens_per_s_per_gpu.map("{:.0f}".format),
         memory_gb=(found.memory_bytes / 1e9).map("{:.0f}".format),
     )
-    return (
-        shown.drop(columns=["iteration_time_s", "memory_bytes"])
-        .reset_index()
-        .to_string(index=False)
-    )
+    shown = shown.drop(columns=["iteration_time_s", "memory_bytes"])
+    return shown.reset_index().to_string(index=False)
 
 
 def largest_model(device: str, gpus: int, global_batch: int, precision: str) -> str:
@@ -115,23 +107,9 @@ def largest_model(device: str, gpus: int, global_batch: int, precision: str) -> 
     ReproError
         The GPU is unknown.
     """
-    where, stack = gpu(device), next(iter(read_stacks()))
-    for entry in sorted(read_open_models().values(), key=lambda one: -one.parameters):
-        try:
-            training = Training(entry, gpus, global_batch, (precision,), stack)
-            table = _timed_plans(training, where, [1])
-        except ReproError:
-            continue
-        best = table.iloc[table.iteration_time_s.argmin()]
-        return f"{entry.label}, recompute {best.recompute}, ZeRO-{best.zero}"
-    return "none of params/open_models.yaml"
-
-
-def _timed_plans(
-    training: Training, device: Gpu, micro_batches: list[int], advise: bool = False
-) -> pd.DataFrame:
-    """Return all fitting plans of all policies, with iteration_time_s and memory_bytes."""
-    found = fitting_plans(training, device, zero=_ZERO, micro_batches=micro_batches, advise=advise)
-    return found.table().assign(
-        iteration_time_s=found.iteration_time_s, memory_bytes=found.memory_bytes
-    )
+    found = largest_fitting(gpu(device), gpus, global_batch, precision, _ZERO)
+    if found is None:
+        return "none of params/open_models.yaml"
+    model, plans = found
+    best = plans.fastest(1).table().iloc[0]
+    return f"{model.label}, recompute {best.recompute}, ZeRO-{best.zero}"

@@ -1,8 +1,8 @@
 """Parallel plans of an open model's training with today's software, ranked by iteration time."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 import pandas as pd
@@ -10,17 +10,14 @@ import pandas as pd
 from repro.catalog.models.open_models import OpenModel, open_model, read_open_models
 from repro.catalog.reading import choose
 from repro.catalog.systems.gpus import Gpu, gpu
-from repro.catalog.systems.software_stacks import read_stacks
 from repro.errors import ReproError
 from repro.predict.blocks import in_blocks
 from repro.predict.explore.jobs.search import (
-    DoesNotFit,
-    Plans,
     enumerate_plans,
     fits_memory,
-    order_by,
+    interval,
 )
-from repro.predict.fused.iteration import Phases, iteration_times_s, predict_phases
+from repro.predict.fused.iteration import iteration_times_s, predict_phases
 from repro.predict.fused.memory import fullest_bytes
 from repro.predict.fused.parameters import half_width, read_fused
 from repro.predict.fused.run import PRECISIONS, Run, decoder_runs, training_flops
@@ -29,11 +26,11 @@ from repro.predict.workload import RECOMPUTE, Array, divisors
 
 # Columns in which the plans of a job differ.
 SPLIT = ("dtype", "tp", "pp", "cp", "ep", "dp", "vpp", "micro_batch", "recompute")
-_PHASES = tuple(one.name for one in fields(Phases))
 # Limits of the search: tensor parallel size, chunks per stage, sequences per micro batch, and
 # tokens of a sequence on one context-parallel rank.
 _WIDEST, _MOST_CHUNKS, _MICRO_BATCHES, _SHORTEST_SLICE = 16, 12, (1, 2, 4, 8), 4096
 _RECOMPUTE = [RECOMPUTE.index(mode) for mode in ("none", "full")]
+_STACK = "megatron-core"
 _USUAL = ("bf16", "fp8")
 # `would_fit` tries up to this many times the GPUs.
 _MOST_TIMES = 4096
@@ -41,56 +38,56 @@ _MOST_TIMES = 4096
 
 @dataclass(frozen=True)
 class Training:
-    """Training job of an open model.
+    """Training job of an open model with Megatron-Core.
 
-    `global_batch` is in sequences per iteration, `precisions` are those that linear layers may
-    have, and `stack` is a name in `params/stacks.yaml`.
+    `global_batch` is in sequences per iteration, and `precisions` are those that linear layers may
+    have.
     """
 
     model: OpenModel
     gpus: int
     global_batch: int
     precisions: tuple[str, ...] = ("bf16", "fp8", "nvfp4")
-    stack: str = "megatron-core"
 
 
 @dataclass(frozen=True)
 class FittingPlans:
-    """Plans that fit in memory, the model's input and the peak-memory GPU's bytes of each."""
+    """Plans that fit in memory, and the peak-memory GPU's bytes of each."""
 
-    plans: Plans
     run: Run
     memory_bytes: Array
-
-    def rows(self, chosen: Array) -> "FittingPlans":
-        """Select some of the plans."""
-        plans, run = self.plans.rows(chosen), self.run.rows(chosen)
-        return FittingPlans(plans, run, self.memory_bytes[chosen])
-
-    @cached_property
-    def phases_s(self) -> dict[str, Array]:
-        """Predicted phases of an iteration, in seconds."""
-        parameters = read_fused().parameters
-        return in_blocks(self.run, lambda rows: vars(predict_phases(rows, parameters)))
 
     @cached_property
     def iteration_time_s(self) -> Array:
         """Predicted iteration times, in seconds."""
-        time_s: Array = np.sum(list(self.phases_s.values()), axis=0)
+        time_s: Array = np.sum(list(phases_s(self.run).values()), axis=0)
         return time_s
 
-    def fastest(self, count: int | None = None) -> "FittingPlans":
-        """Sort the plans by iteration time, fastest first, and keep the first `count` of them."""
-        return self.rows(order_by(self.iteration_time_s)[:count])
+    def fastest(self, count: int) -> "FittingPlans":
+        """Select the `count` plans with the shortest iterations, fastest first."""
+        order = np.argsort(self.iteration_time_s, kind="stable")[:count]
+        return FittingPlans(self.run.rows(order), self.memory_bytes[order])
 
     def table(self) -> pd.DataFrame:
-        """Return one row per plan with the columns `SPLIT` and zero."""
-        plans = self.plans
-        names = {
-            "dtype": np.array(PRECISIONS)[plans.precision],
-            "recompute": np.array(RECOMPUTE)[plans.recompute],
-        }
-        return pd.DataFrame(vars(plans) | names)[[*SPLIT, "zero"]]
+        """Return one row per plan: `SPLIT`, zero, memory_bytes and iteration_time_s."""
+        run = self.run
+        split = {name: getattr(run, name).astype(int) for name in SPLIT[1:]}
+        split["recompute"] = np.array(RECOMPUTE)[split["recompute"]]
+        return pd.DataFrame(
+            {
+                "dtype": np.array(PRECISIONS)[run.precision.astype(int)],
+                **split,
+                "zero": np.where(run.sharded > 0, 3, 1),
+                "memory_bytes": self.memory_bytes,
+                "iteration_time_s": self.iteration_time_s,
+            }
+        )
+
+
+def phases_s(run: Run) -> dict[str, Array]:
+    """Predict the phases of iterations, in seconds."""
+    parameters = read_fused().parameters
+    return in_blocks(run, lambda rows: vars(predict_phases(rows, parameters)))
 
 
 def best_plans(
@@ -100,30 +97,26 @@ def best_plans(
     global_batch: int,
     *,
     precisions: Sequence[str] | None = None,
-    stack: str = "megatron-core",
     expert_imbalance: float | None = None,
     zero_bubble: bool = False,
     count: int = 10,
 ) -> pd.DataFrame:
-    """Return the plans that fit in memory and have the shortest predicted iterations.
+    """Return the `count` plans that fit in memory and have the shortest predicted iterations.
 
     Tensor-parallel groups stay within a domain of links.
 
     Parameters
     ----------
-    model, device, stack
-        Names in `params/open_models.yaml`, `params/gpus.yaml` and `params/stacks.yaml`.
+    model, device
+        Names in `params/open_models.yaml` and `params/gpus.yaml`.
     gpus, global_batch
         GPUs of the job; sequences per iteration.
     precisions
         Precisions of linear layers, any of `PRECISIONS`. Default: bf16 and fp8, if the GPU has it.
     expert_imbalance
-        Tokens of the busiest expert-parallel rank over the mean. Default: even, with wider
-        intervals.
+        As in `fitting_plans`. Default: even, with wider intervals.
     zero_bubble
-        Whether weight gradients fill pipeline bubbles (ZB-H1), which takes one chunk per stage.
-    count
-        Largest number of plans.
+        As in `fitting_plans`.
 
     Returns
     -------
@@ -140,34 +133,29 @@ def best_plans(
     entry, where = open_model(model), gpu(device)
     if precisions is None:
         precisions = [name for name in _USUAL if name in where.precisions]
-    training = Training(entry, gpus, global_batch, tuple(precisions), stack)
-    imbalance = 1.0 if expert_imbalance is None else expert_imbalance
     found = fitting_plans(
-        training, where, imbalance=imbalance, zero_bubble=zero_bubble, advise=True
+        Training(entry, gpus, global_batch, tuple(precisions)),
+        where,
+        expert_imbalance=1.0 if expert_imbalance is None else expert_imbalance,
+        zero_bubble=zero_bubble,
+        advise=True,
     )
-    best = found.fastest(count)
-    calibrated = read_fused()
-    time_s, width = best.iteration_time_s, half_width(best.run, calibrated)
+    best, calibrated = found.fastest(count), read_fused()
+    phases, time_s = phases_s(best.run), best.iteration_time_s
+    width = half_width(best.run, calibrated)
     if expert_imbalance is None:
         uneven = replace(best.run, imbalance=np.full_like(time_s, UNEVEN))
         longer = iteration_times_s(uneven, calibrated.parameters) / time_s
         width = np.hypot(width, np.log(longer) / 2)
-    width = np.exp(width)
-    others = [name for name in _PHASES if name != "products"]
-    longest = np.argmax([best.phases_s[name] for name in others], axis=0)
-    return (
-        best.table()
-        .drop(columns="zero")
-        .assign(
-            iteration_time_s=time_s,
-            low_s=time_s / width,
-            high_s=time_s * width,
-            tokens_per_s_per_gpu=global_batch * entry.shape.seq / time_s / gpus,
-            mfu=training_flops(best.run) / (time_s * gpus * best.run.peak_flops),
-            memory_bytes=best.memory_bytes,
-            limit=np.array(others, dtype=object)[longest],
-            **{f"{name}_s": best.phases_s[name] for name in _PHASES},
-        )
+    others = [name for name in phases if name != "products"]
+    longest = np.argmax([phases[name] for name in others], axis=0)
+    plans = best.table().drop(columns="zero")
+    return plans.assign(
+        **interval(time_s, width),
+        tokens_per_s_per_gpu=global_batch * entry.shape.seq / time_s / gpus,
+        mfu=training_flops(best.run) / (time_s * gpus * best.run.peak_flops),
+        limit=np.array(others, dtype=object)[longest],
+        **{f"{name}_s": seconds for name, seconds in phases.items()},
     )
 
 
@@ -176,10 +164,7 @@ def by_imbalance(
 ) -> pd.DataFrame:
     """Return the best plan at each ratio of the busiest expert-parallel rank to the mean.
 
-    Returns
-    -------
-    DataFrame
-        One row per ratio, as `best_plans` returns them, with the ratio as `expert_imbalance`.
+    Rows are those of `best_plans`, with the ratio as `expert_imbalance`.
     """
     job = (model, device, gpus, global_batch)
     plans = [best_plans(*job, expert_imbalance=ratio, count=1) for ratio in ratios]
@@ -192,7 +177,7 @@ def fitting_plans(
     *,
     zero: Sequence[int] = (1,),
     micro_batches: Sequence[int] = _MICRO_BATCHES,
-    imbalance: float = 1.0,
+    expert_imbalance: float = 1.0,
     zero_bubble: bool = False,
     advise: bool = False,
 ) -> FittingPlans:
@@ -201,13 +186,13 @@ def fitting_plans(
     Parameters
     ----------
     zero
-        ZeRO stages: 1 shards optimizer states, 3 gradients and weights too.
+        ZeRO stages, 1 or 3: 1 shards optimizer states, 3 gradients and weights too.
     micro_batches
         Sequences per forward pass.
-    imbalance
+    expert_imbalance
         Tokens of the busiest expert-parallel rank over the mean.
     zero_bubble
-        Whether weight gradients fill pipeline bubbles (ZB-H1).
+        Whether weight gradients fill pipeline bubbles (ZB-H1), which takes one chunk per stage.
     advise
         Whether the error of a model that does not fit names what would.
 
@@ -216,7 +201,7 @@ def fitting_plans(
     ReproError
         A name is unknown, the GPUs cannot be split, or no plan fits.
     """
-    _check(training, device, imbalance)
+    _check(training, device, expert_imbalance)
     shape, gpus, batch = training.model.shape, training.gpus, training.global_batch
     # Models whose layers do not divide may count their two ends as layers.
     stages = np.union1d(divisors(shape.layers), divisors(shape.layers + 2))
@@ -237,25 +222,21 @@ def fitting_plans(
         recompute=_RECOMPUTE,
         zero=zero,
     )
-    sizes = {name: value for name, value in vars(plans).items() if name != "zero"}
     run = decoder_runs(
         shape,
         device,
-        training.stack,
-        **sizes,
+        _STACK,
+        **plans.drop(columns="zero"),
         micro_batches=batch / (plans.micro_batch * plans.dp),
         sharded=plans.zero == 3,
-        imbalance=imbalance,
+        imbalance=expert_imbalance,
         zero_bubble=zero_bubble,
     )
-    found = FittingPlans(plans, run, fullest_bytes(run))
-    try:
-        fitting = fits_memory(found.memory_bytes, device, gpus, training.model.label)
-    except DoesNotFit as error:
-        if not advise:
-            raise
-        raise DoesNotFit(f"{error}; {_would_fit(training, device, zero)}") from None
-    return found.rows(fitting)
+    taken = fullest_bytes(run)
+    advice = partial(_would_fit, training, device, zero) if advise else str
+    job = f"gpus {gpus}: {training.model.label}"
+    fitting = fits_memory(taken, device, job, advice)
+    return FittingPlans(run.rows(fitting), taken[fitting])
 
 
 def _check(training: Training, device: Gpu, imbalance: float) -> None:
@@ -275,22 +256,36 @@ def _check(training: Training, device: Gpu, imbalance: float) -> None:
 
 def _would_fit(training: Training, device: Gpu, zero: Sequence[int]) -> str:
     """Name what would fit: more GPUs of the same kind, or the largest model on these."""
+    gpus, batch, half = training.gpus, training.global_batch, ("bf16",)
+    times = [2**step for step in range(1, _MOST_TIMES.bit_length())]
+    jobs = (Training(training.model, more * gpus, more * batch, half) for more in times)
+    more = next((job.gpus for job in jobs if _smallest_plans(job, device, zero)), None)
+    enough = f"{more} GPUs hold it" if more else "no number of them holds it"
+    largest = largest_fitting(device, gpus, batch, "bf16", zero)
+    held = largest[0].label if largest else "no model of params/open_models.yaml"
+    return f"{enough}, and {gpus} hold {held}"
 
-    def fits(model: OpenModel, times: int) -> bool:
-        gpus, batch = training.gpus * times, training.global_batch * times
-        job = Training(model, gpus, batch, ("bf16",), next(iter(read_stacks())))
-        try:
-            fitting_plans(job, device, zero=zero, micro_batches=(1,))
-        except ReproError:
-            return False
-        return True
 
-    doubled = (2**step for step in range(1, _MOST_TIMES.bit_length()))
-    times = next((times for times in doubled if fits(training.model, times)), None)
-    more = f"{training.gpus * times} GPUs hold it" if times else "no number of them holds it"
-    others = sorted(read_open_models().values(), key=lambda one: -one.parameters)
-    largest = next((one.label for one in others if fits(one, 1)), None)
-    return f"{more}, and {training.gpus} hold {largest or 'no model of params/open_models.yaml'}"
+def largest_fitting(
+    device: Gpu, gpus: int, global_batch: int, precision: str, zero: Sequence[int]
+) -> tuple[OpenModel, FittingPlans] | None:
+    """Find the open model with most parameters that fits, and its plans; None if none fits.
+
+    Micro batches have one sequence.
+    """
+    for model in sorted(read_open_models().values(), key=lambda one: -one.parameters):
+        job = Training(model, gpus, global_batch, (precision,))
+        if found := _smallest_plans(job, device, zero):
+            return model, found
+    return None
+
+
+def _smallest_plans(job: Training, device: Gpu, zero: Sequence[int]) -> FittingPlans | None:
+    """Return the plans with micro batches of one sequence, or None if none fits."""
+    try:
+        return fitting_plans(job, device, zero=zero, micro_batches=(1,))
+    except ReproError:
+        return None
 
 
 def plan_table(best: pd.DataFrame) -> str:

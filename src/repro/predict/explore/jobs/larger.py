@@ -1,19 +1,18 @@
 """Weak scaling beyond the papers: more nodes of cluster B, and larger models, predicted."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
+import pandas as pd
 import xarray as xr
-from pydantic import PositiveInt
 
 from repro.catalog.models.papers import Shape, model
 from repro.catalog.phases import PHASES
-from repro.catalog.reading import Entry, read_params
 from repro.catalog.studies.experiments import experiment
+from repro.catalog.studies.larger_models import LargerModels, read_larger_models
 from repro.catalog.systems.clusters import Cluster, cluster
-from repro.errors import ReproError
 from repro.predict.calibration.interval import LEVEL, draw_parameters, without_columns
-from repro.predict.explore.jobs.search import enumerate_plans
 from repro.predict.network.machine import machine
 from repro.predict.parameters import Parameters, calibration
 from repro.predict.step.pipeline_iteration import fullest_gpu_bytes, predict_pipeline
@@ -31,6 +30,14 @@ _COMMUNICATION = (
     "gradient sync",
     "parameter all-gather",
 )
+_ASSUMPTIONS = (
+    "one NIC of 100 Gbit/s per node, which the paper does not state; more than its four nodes "
+    "are assumed on the same fabric; slowdowns of large rings and of stragglers are calibrated "
+    "up to 64 nodes of 8 GPUs and extrapolated; "
+    "distributed optimizer, selective recomputation, no overlap, gradients of 2 bytes; "
+    "GPT-2-Large with one micro batch of {micro_batch} per GPU, others "
+    "with {micro_batches} micro batches per replica"
+)
 _VARIABLES = {
     "iteration_time_s": ("s", "iteration time"),
     "iteration_time_low_s": ("s", f"iteration time, lower end of the {LEVEL:.0%} interval"),
@@ -45,47 +52,10 @@ _VARIABLES = {
 }
 
 
-class LargerModel(Entry):
-    """A GPT model that the papers did not train."""
-
-    label: str
-    shape: Shape
-    source: str
-
-
-class LargerModels(Entry):
-    """Larger models, numbers of GPUs and choices of a plan (`params/larger_models.yaml`).
-
-    Attributes
-    ----------
-    pipeline_parallel, micro_batch_size
-        Choices of a plan, in order of preference. A model gets the first number of stages that
-        fits in memory, with the first micro batch that does.
-    micro_batches
-        Micro batches per replica and iteration, on any number of GPUs.
-    """
-
-    cluster: str
-    gpus: tuple[PositiveInt, ...]
-    pipeline_parallel: tuple[PositiveInt, ...]
-    micro_batch_size: tuple[PositiveInt, ...]
-    micro_batches: PositiveInt
-    models: dict[str, LargerModel]
-
-
-def read_larger_models() -> LargerModels:
-    """Read the larger models and how they are trained."""
-    models: LargerModels = read_params("larger_models.yaml", LargerModels)
-    return models
-
-
 def predict_larger(study: LargerModels | None = None) -> xr.Dataset:
     """Predict weak scaling of GPT-2-Large, as the paper trains it, and of larger models.
 
-    Parameters
-    ----------
-    study : LargerModels, optional
-        Models and plans. Default: the result of `read_larger_models`.
+    `study` are models and plans, by default the result of `read_larger_models`.
 
     Returns
     -------
@@ -94,70 +64,60 @@ def predict_larger(study: LargerModels | None = None) -> xr.Dataset:
         if none fits. The attribute `assumptions` lists what the paper does not state.
     """
     study = study or read_larger_models()
-    entry = cluster(study.cluster)
-    shapes = {_PAPERS: model(_PAPERS).full}
-    shapes |= {name: larger.shape for name, larger in study.models.items()}
-    labels = [model(_PAPERS).label, *(larger.label for larger in study.models.values())]
-    where = (len(shapes), len(study.gpus))
-    arrays = {name: np.full(where, np.nan) for name in _VARIABLES}
-    for row, (name, shape) in enumerate(shapes.items()):
-        trained = _papers_training(study) if name == _PAPERS else study
-        for column, found in _scaling(shape, trained, entry):
-            for variable, value in found.items():
-                arrays[variable][row, column] = value
-        times = arrays["iteration_time_s"][row]
-        if known := times[~np.isnan(times)].tolist():
-            arrays["weak_scaling_efficiency"][row] = known[0] / times
-    return xr.Dataset(
-        {
-            name: (("model", "gpus"), arrays[name], {"long_name": long_name, "units": units})
-            for name, (units, long_name) in _VARIABLES.items()
-        },
-        coords={"model": list(shapes), "gpus": list(study.gpus), "label": ("model", labels)},
-        attrs={"title": f"Weak scaling on {entry.label}", "assumptions": _assumptions(study)},
+    entry, papers = cluster(study.cluster), model(_PAPERS)
+    micro_batch = experiment("cluster_b").micro_batch_size
+    assert micro_batch is not None
+    # Figure 7's training: data parallelism, one micro batch.
+    changed = {"pipeline_parallel": (1,), "micro_batch_size": (micro_batch,), "micro_batches": 1}
+    rows = _scaling(_PAPERS, papers.full, study.model_copy(update=changed), entry)
+    for name, larger in study.models.items():
+        rows |= _scaling(name, larger.shape, study, entry)
+    labels = {_PAPERS: papers.label} | {name: one.label for name, one in study.models.items()}
+    every = pd.MultiIndex.from_product([labels, study.gpus], names=["model", "gpus"])
+    found = pd.DataFrame(rows, index=[*_VARIABLES]).T.reindex(every).to_xarray()
+    found = found.reindex(model=list(labels)).assign_coords(label=("model", list(labels.values())))
+    for name, (units, long_name) in _VARIABLES.items():
+        found[name].attrs = {"long_name": long_name, "units": units}
+    return found.assign_attrs(
+        title=f"Weak scaling on {entry.label}",
+        assumptions=_ASSUMPTIONS.format(micro_batch=micro_batch, micro_batches=study.micro_batches),
     )
 
 
-def _papers_training(study: LargerModels) -> LargerModels:
-    """Return figure 7's training: data parallelism, one micro batch."""
-    size = experiment("cluster_b").micro_batch_size
-    changed = {"pipeline_parallel": (1,), "micro_batch_size": (size,), "micro_batches": 1}
-    return study.model_copy(update=changed)
-
-
 def _scaling(
-    shape: Shape, study: LargerModels, entry: Cluster
-) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield the index of each number of GPUs that a model can run on, and its quantities there."""
+    name: str, shape: Shape, study: LargerModels, entry: Cluster
+) -> dict[tuple[str, int], dict[str, float]]:
+    """Return the quantities of a model by its name and each number of GPUs that it can run on."""
     calibrated = calibration(entry.calibration)
     drawn = without_columns(draw_parameters(calibrated, entry))
-    stages, sizes = study.pipeline_parallel, study.micro_batch_size
-    for column, gpus in enumerate(study.gpus):
-        for w in _workloads(shape, gpus, stages, sizes, study.micro_batches):
-            if fullest_gpu_bytes(w) <= entry.device.memory_bytes:
-                # Once a plan fits, the model keeps it: more GPUs only shard the optimizer further.
-                stages, sizes = (int(w.pipeline_parallel),), (int(w.micro_batch_size),)
-                yield column, _quantities(w, entry, calibrated.parameters, drawn)
-                break
+    choices = list(product(study.pipeline_parallel, study.micro_batch_size))
+    found: dict[tuple[str, int], dict[str, float]] = {}
+    for gpus in study.gpus:
+        plans = _workloads(shape, gpus, choices, study.micro_batches)
+        w = next((w for w in plans if fullest_gpu_bytes(w) <= entry.device.memory_bytes), None)
+        if w is None:
+            continue
+        # Once a plan fits, the model keeps it: more GPUs only shard the optimizer further.
+        choices = [(int(w.pipeline_parallel), int(w.micro_batch_size))]
+        found[name, gpus] = one = _quantities(w, entry, calibrated.parameters, drawn)
+        fewest_s = next(iter(found.values()))["iteration_time_s"]
+        one["weak_scaling_efficiency"] = fewest_s / one["iteration_time_s"]
+    return found
 
 
 def _workloads(
-    shape: Shape, gpus: int, stages: Sequence[int], sizes: Sequence[int], micro_batches: int
+    shape: Shape, gpus: int, choices: list[tuple[int, int]], micro_batches: int
 ) -> Iterator[Workload]:
-    """Yield plans that divide the GPUs into whole stages, in order of preference."""
-    widths, layers = (shape.attention_heads,), (shape.layers,)
-    try:
-        plans = enumerate_plans(
-            gpus, "GPT", widths=widths, layers=layers, tp=(1,), pp=stages, micro_batch=sizes
-        )
-    except ReproError:
-        return
-    for dp, pp, micro_batch in zip(plans.dp, plans.pp, plans.micro_batch, strict=True):
+    """Yield plans by stages and micro batch that divide the GPUs and layers, in this order."""
+    for stages, micro_batch in choices:
+        if gpus % stages or shape.layers % stages:
+            continue
+        replicas = gpus // stages
         plan = Plan(
-            global_batch_size=micro_batch * micro_batches * dp,
+            global_batch_size=micro_batch * micro_batches * replicas,
             micro_batch_size=micro_batch,
-            data_parallel=dp,
-            pipeline_parallel=pp,
+            data_parallel=replicas,
+            pipeline_parallel=stages,
             recompute="selective",
             distributed_optimizer=True,
         )
@@ -183,15 +143,3 @@ def _quantities(
         "global_batch_size": float(w.global_batch_size),
         "memory_bytes": one.memory_bytes,
     }
-
-
-def _assumptions(study: LargerModels) -> str:
-    size = _papers_training(study).micro_batch_size[0]
-    return (
-        "one NIC of 100 Gbit/s per node, which the paper does not state; more than its four nodes "
-        "are assumed on the same fabric; slowdowns of large rings and of stragglers are calibrated "
-        "up to 64 nodes of 8 GPUs and extrapolated; "
-        "distributed optimizer, selective recomputation, no overlap, gradients of 2 bytes; "
-        f"GPT-2-Large with one micro batch of {size} per GPU, others "
-        f"with {study.micro_batches} micro batches per replica"
-    )

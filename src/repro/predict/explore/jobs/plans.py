@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import xarray as xr
 
@@ -15,50 +13,32 @@ from repro.catalog.systems.protocols import Protocol, read_protocols
 from repro.errors import ReproError
 from repro.observe.environment import provenance
 from repro.paths import HOME
-from repro.predict.calibration.interval import LEVEL, half_width
-from repro.predict.explore.jobs.search import DoesNotFit, enumerate_plans, fits_memory, order_by
-from repro.predict.explore.jobs.sweep import predict
+from repro.predict.calibration.interval import half_width
+from repro.predict.explore.jobs.search import enumerate_plans, fits_memory, interval
 from repro.predict.network.machine import Machine, machine
 from repro.predict.parameters import Calibration, calibration
 from repro.predict.step.memory import FRAMEWORK_BYTES
-from repro.predict.step.quantities import MEMORY, quantities
-from repro.predict.workload import (
-    RECOMPUTE,
-    Plan,
-    Recompute,
-    Workload,
-    divisors,
-    workload,
-)
+from repro.predict.step.quantities import MEMORY, PHASES, quantities
+from repro.predict.workload import RECOMPUTE, Plan, Workload, divisors, workload
 from repro.results.store import write_dataset
 
 # The only `protocol` of a cluster without protocols of its own.
 FABRIC = "fabric"
 # Fields of `Plan` in which the plans of a job differ.
 SPLIT = (
-    "tensor_parallel",
-    "data_parallel",
-    "pipeline_parallel",
-    "virtual_stages",
-    "micro_batch_size",
-    "recompute",
+    *("tensor_parallel", "data_parallel", "pipeline_parallel", "virtual_stages"),
+    *("micro_batch_size", "recompute"),
 )
+# Units by the end of a quantity's name.
+_UNITS = {"_bytes": "B", "_gbps": "Gbit/s", "_per_gpu": "1/s", "_per_sequence": "s", "_s": "s"}
 
 
 @dataclass(frozen=True)
 class Job:
     """Training job on a cluster, checked by `choose_job`.
 
-    Attributes
-    ----------
-    name : str
-        Arguments of `choose_job`, joined, for file names.
-    protocol : Protocol or None
-        None for the rate of the fabric.
-    gpus, global_batch_size : int
-        GPUs of the job; sequences per iteration.
-    recompute : tuple of str
-        Recomputation modes that its plans may have.
+    `name` joins the arguments of `choose_job`, for file names. Without a `protocol`, links have the
+    rate of the fabric.
     """
 
     name: str
@@ -67,7 +47,6 @@ class Job:
     protocol: Protocol | None
     gpus: int
     global_batch_size: int
-    recompute: tuple[Recompute, ...]
 
     @property
     def title(self) -> str:
@@ -100,26 +79,8 @@ def transports(cluster: str) -> list[str]:
     return list(read_clusters()[cluster].protocols) or [FABRIC]
 
 
-def choose_job(
-    model: str,
-    cluster: str,
-    protocol: str,
-    gpus: int,
-    global_batch_size: int,
-    recompute: str = "any",
-) -> Job:
-    """Check a job.
-
-    Parameters
-    ----------
-    model, cluster : str
-        Names in `params/models.yaml` and `params/clusters.yaml`.
-    protocol : str
-        One of `transports(cluster)`.
-    gpus, global_batch_size : int
-        GPUs of the job; sequences per iteration.
-    recompute : str
-        Recomputation mode: `none`, `selective`, `full`, or `any` of them.
+def choose_job(model: str, cluster: str, protocol: str, gpus: int, global_batch_size: int) -> Job:
+    """Check a job: names in `params/`, a protocol of `transports`, and sequences per iteration.
 
     Raises
     ------
@@ -145,28 +106,15 @@ def choose_job(
         raise ReproError(
             f"global_batch_size {global_batch_size!r}: take a whole number of sequences, 1 or more"
         )
-    modes: dict[str, tuple[Recompute, ...]] = {mode: (mode,) for mode in RECOMPUTE}
-    return Job(
-        name=f"{model}-{cluster}-{protocol}-{gpus}-{global_batch_size}-{recompute}",
-        model=trained,
-        cluster=where,
-        protocol=transport,
-        gpus=gpus,
-        global_batch_size=global_batch_size,
-        recompute=choose("recompute", recompute, modes | {"any": RECOMPUTE}),
-    )
+    name = f"{model}-{cluster}-{protocol}-{gpus}-{global_batch_size}"
+    return Job(name, trained, where, transport, gpus, global_batch_size)
 
 
 def job_plans(job: Job) -> pd.MultiIndex:
     """Enumerate every plan of a job that can run, whether or not it fits in memory.
 
     Tensor-parallel groups divide a node's GPUs, because every layer waits for their collectives.
-    Fields of `Plan` that are not in `SPLIT` have their defaults.
-
-    Returns
-    -------
-    MultiIndex
-        One entry per plan, with the levels `SPLIT`.
+    Fields of `Plan` that are not in `SPLIT`, the levels of the index, have their defaults.
 
     Raises
     ------
@@ -186,22 +134,16 @@ def job_plans(job: Job) -> pd.MultiIndex:
         pp=divisors(layers),
         vpp=divisors(layers),
         micro_batch=divisors(job.global_batch_size),
-        recompute=[RECOMPUTE.index(mode) for mode in job.recompute],
+        recompute=RECOMPUTE,
     )
-    modes = np.array(RECOMPUTE)[plans.recompute]
-    split = (plans.tp, plans.dp, plans.pp, plans.vpp, plans.micro_batch, modes)
-    return pd.MultiIndex.from_arrays(split, names=SPLIT)
+    columns = ["tp", "dp", "pp", "vpp", "micro_batch", "recompute"]
+    return pd.MultiIndex.from_frame(plans[columns], names=SPLIT)
 
 
 def best_plans(job: Job, count: int) -> pd.DataFrame:
-    """Return the plans of a job that fit in memory and have the shortest predicted iterations.
+    """Return up to `count` plans that fit in memory and have the shortest predicted iterations.
 
     All plans use the same GPUs, so the fastest is also the cheapest.
-
-    Parameters
-    ----------
-    count : int
-        Largest number of plans.
 
     Returns
     -------
@@ -233,71 +175,61 @@ def best_plans(job: Job, count: int) -> pd.DataFrame:
     )
     table["memory_bytes"] = table[[*MEMORY, "framework"]].sum(axis=1)
     table["gpu_s_per_sequence"] = table.iteration_time_s * job.gpus / job.global_batch_size
-    taken = table.memory_bytes.to_numpy()
-    try:
-        fitting = table[fits_memory(taken, device, job.gpus, job.model.label, decimals=1)]
-    except DoesNotFit as error:
-        raise DoesNotFit(
-            f"{error}; take more GPUs{'' if job.recompute == RECOMPUTE else ', recompute any'} or "
-            "a cluster whose GPUs have more"
-        ) from None
-    order = order_by(fitting.iteration_time_s.to_numpy(), fitting.memory_bytes.to_numpy())
-    best = fitting.iloc[order[:count]]
-    rows = job.workload(best.index)
-    width = np.exp(half_width(rows, job.cluster, job.calibration, job.protocol))
-    return best.assign(low_s=best.iteration_time_s / width, high_s=best.iteration_time_s * width)
+    taken, asked = table.memory_bytes.to_numpy(), f"gpus {job.gpus}: {job.model.label}"
+    advice = "take more GPUs or a cluster whose GPUs have more"
+    fitting = table[fits_memory(taken, device, asked, lambda: advice)]
+    order = ["iteration_time_s", "memory_bytes"]
+    best = fitting.sort_values(order, kind="stable").head(count)
+    width = half_width(job.workload(best.index), job.cluster, job.calibration, job.protocol)
+    return best.assign(**interval(best.iteration_time_s, width))
 
 
-def save_plans(job: Job, best: pd.DataFrame, output: str = "") -> Path:
-    """Write a job's best plans as a dataset like that of `explore.jobs.sweep.predict`.
+def save_plans(job: Job, best: pd.DataFrame, output: str = "") -> None:
+    """Write a job's best plans as a dataset with the dimensions plan, phase and part of memory.
 
     Parameters
     ----------
-    best : DataFrame
+    best
         Result of `best_plans`.
-    output : str
+    output
         netCDF file, relative to the project's root. Default: a file in `results/adhoc/` with the
         job's name.
-
-    Returns
-    -------
-    Path
-        The file.
 
     Raises
     ------
     ReproError
         The folder cannot be written or the disk is full.
     """
-    split = {
-        name: xr.DataArray(best.index.get_level_values(name).to_numpy(), dims="plan")
-        for name in SPLIT
-    }
-    plan = Plan(global_batch_size=job.global_batch_size, **split)
-    parameters = job.calibration.parameters
-    predicted = predict(job.model.family, job.model.full, plan, job.machine, parameters)
-    seconds = {"units": "s", "long_name": f"end of the {LEVEL:.0%} interval of iteration_time_s"}
-    dataset = (
-        predicted.assign({name: ("plan", best[name], seconds) for name in ("low_s", "high_s")})
-        .assign_coords({"plan": describe(best.index), **split})
-        .expand_dims(source=["predicted"])
-        .assign_attrs(
-            title=f"{job.title}: the best plans, predicted",
-            provenance=provenance(
-                {
-                    "model": job.model.model_dump(),
-                    "cluster": job.cluster.model_dump(),
-                    "protocol": job.protocol.model_dump() if job.protocol else FABRIC,
-                    "gpus": job.gpus,
-                    "global_batch_size": job.global_batch_size,
-                    "calibration": job.calibration.model_dump(exclude={"covariance"}),
-                }
-            ),
-        )
+    phases, parts = best[list(PHASES)], best[[*MEMORY, "framework"]]
+    others = best.drop(columns=[*phases, *parts, "memory_bytes"])
+    dataset = xr.Dataset(
+        {
+            "phase_time_s": (("plan", "phase"), phases),
+            "memory_bytes": (("plan", "part"), parts),
+            **{name: ("plan", others[name]) for name in others},
+        },
+        {
+            "plan": describe(best.index),
+            "phase": phases.columns.str.replace("_", " "),
+            "part": parts.columns.str.replace("_", " "),
+            **{name: ("plan", best.index.get_level_values(name)) for name in SPLIT},
+        },
     )
-    path = HOME / (output or f"results/adhoc/what_if-{job.name}.nc")
-    write_dataset(dataset, path)
-    return path
+    for name, variable in dataset.data_vars.items():
+        units = (unit for ending, unit in _UNITS.items() if str(name).endswith(ending))
+        variable.attrs["units"] = next(units, "1")
+    known = {
+        "model": job.model.model_dump(),
+        "cluster": job.cluster.model_dump(),
+        "protocol": job.protocol.model_dump() if job.protocol else FABRIC,
+        "gpus": job.gpus,
+        "global_batch_size": job.global_batch_size,
+        "calibration": job.calibration.model_dump(exclude={"covariance"}),
+    }
+    dataset = dataset.expand_dims(source=["predicted"]).assign_attrs(
+        title=f"{job.title}: the best plans, predicted", provenance=provenance(known)
+    )
+    write_dataset(dataset, HOME / (output or f"results/adhoc/what_if-{job.name}.nc"))
 
 
 def describe(plans: pd.Index) -> list[str]:

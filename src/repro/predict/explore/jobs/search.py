@@ -1,43 +1,20 @@
 """Search over parallel plans: enumeration, fit in memory, and ranking."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+import pandas as pd
 
 from repro.catalog.systems.gpus import Gpu
 from repro.errors import ReproError
 from repro.predict.workload import Array
 
+_COLUMNS = ("precision", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "recompute", "zero")
+
 
 class DoesNotFit(ReproError):
     """No plan fits in the memory of a GPU."""
-
-
-@dataclass(frozen=True)
-class Plans:
-    """Parallel plans as integer arrays of one length.
-
-    `tp`, `pp`, `cp`, `ep` and `dp` are parallel sizes, `vpp` model chunks per pipeline stage,
-    `micro_batch` sequences per forward pass, `recompute` an index in `RECOMPUTE`, `precision` an
-    index in the precisions of the caller's model, and `zero` the ZeRO stage.
-    """
-
-    precision: Array
-    tp: Array
-    pp: Array
-    cp: Array
-    ep: Array
-    vpp: Array
-    micro_batch: Array
-    recompute: Array
-    zero: Array
-    dp: Array
-
-    def rows(self, chosen: Array) -> "Plans":
-        """Select some of the plans."""
-        return Plans(*(getattr(self, one.name)[chosen] for one in fields(self)))
 
 
 def enumerate_plans(
@@ -47,16 +24,8 @@ def enumerate_plans(
     widths: Sequence[int],
     layers: Sequence[int] = (),
     global_batch: int | None = None,
-    precision: ArrayLike = (0,),
-    tp: ArrayLike,
-    pp: ArrayLike,
-    cp: ArrayLike = (1,),
-    ep: ArrayLike = (1,),
-    vpp: ArrayLike = (1,),
-    micro_batch: ArrayLike,
-    recompute: ArrayLike = (0,),
-    zero: ArrayLike = (1,),
-) -> Plans:
+    **choices: Iterable[Any],
+) -> pd.DataFrame:
     """Enumerate the plans that divide a model, its batch and the GPUs without remainder.
 
     Parameters
@@ -70,72 +39,77 @@ def enumerate_plans(
     global_batch
         Sequences per iteration, which replicas process in equal numbers of micro batches; None
         for no such limit.
-    precision, tp, pp, cp, ep, vpp, micro_batch, recompute, zero
-        Choices for each field of `Plans`; the last one varies fastest.
+    choices
+        Choices of each column; a column has 1 without any.
+
+    Returns
+    -------
+    DataFrame
+        One row per plan: precision and recompute; parallel sizes tp, pp, cp, ep and dp; vpp, model
+        chunks per pipeline stage; micro_batch, sequences per forward pass; zero, the ZeRO stage.
 
     Raises
     ------
     ReproError
         No plan divides the job.
     """
-    axes = (precision, tp, pp, cp, ep, vpp, micro_batch, recompute, zero)
-    grid = [axis.ravel() for axis in np.meshgrid(*map(np.asarray, axes), indexing="ij")]
-    grid.append(gpus // np.prod(grid[1:4], axis=0))
-    every = Plans(*grid)
+    axes = dict.fromkeys(_COLUMNS, (1,)) | choices
+    grid = pd.MultiIndex.from_product(list(axes.values()), names=list(axes))
+    plans = grid.to_frame(index=False)
+    plans["dp"] = gpus // (plans.tp * plans.pp * plans.cp)
     # Experts are spread over the ranks of one stage.
-    stage = every.dp * every.cp * every.tp
-    divides = (stage * every.pp == gpus) & (stage % every.ep == 0)
+    stage = plans.dp * plans.cp * plans.tp
+    divides = (stage * plans.pp == gpus) & (stage % plans.ep == 0)
     for width in widths:
-        divides &= width % every.tp == 0
-    chunks = every.pp * every.vpp
+        divides &= width % plans.tp == 0
+    chunks = plans.pp * plans.vpp
     if layers:
         divides &= np.any([count % chunks == 0 for count in layers], axis=0)
-    divides &= (every.vpp == 1) | (every.pp > 1)
+    divides &= (plans.vpp == 1) | (plans.pp > 1)
     if global_batch is not None:
-        each = np.maximum(every.micro_batch * every.dp, 1)
+        each = (plans.micro_batch * plans.dp).clip(1)
         divides &= global_batch % each == 0
-        divides &= (every.vpp == 1) | (global_batch // each % every.pp == 0)
+        divides &= (plans.vpp == 1) | (global_batch // each % plans.pp == 0)
     # ZeRO-3 is used without pipeline stages.
-    divides &= (every.zero < 3) | (every.pp == 1)
+    divides &= (plans.zero < 3) | (plans.pp == 1)
     if not divides.any():
         raise ReproError(
             f"gpus {gpus}: no split suits the {next(iter(layers), 'any')} layers and {widths[0]} "
             f"heads of {label} and a batch of {global_batch}; make the latter a multiple of {gpus}"
         )
-    return every.rows(divides)
+    return plans.loc[divides].reset_index(drop=True)
 
 
 def fits_memory(
-    memory_bytes: Array, device: Gpu, gpus: int, label: str, decimals: int = 0
+    memory_bytes: Array, device: Gpu, job: str, advice: Callable[[], str] = str
 ) -> Array:
     """Mark the plans whose peak-memory GPU has enough memory.
 
     Raises
     ------
     DoesNotFit
-        No plan fits; the message has gigabytes with so many `decimals`.
+        No plan of the `job` fits; the message ends with the advice.
     """
     fitting: Array = memory_bytes <= device.memory_bytes
     if not fitting.any():
-        needed, there = (
-            f"{size / 1e9:.{decimals}f} GB" for size in (memory_bytes.min(), device.memory_bytes)
-        )
+        then = advice()
         raise DoesNotFit(
-            f"gpus {gpus}: {label} takes {needed} or more of each, and {device.label} has {there}"
+            f"{job} takes {memory_bytes.min() / 1e9:.0f} GB or more of each, and {device.label} "
+            f"has {device.memory_bytes / 1e9:.0f} GB{then and '; '}{then}"
         )
     return fitting
 
 
-def order_by(*costs: Array) -> Array:
-    """Return indices of plans in the order of their costs, of which the first decides most."""
-    order: Array = np.lexsort(costs[::-1])
-    return order
+def interval(time_s: Any, half_width: Any) -> dict[str, Any]:
+    """Return the ends of a time's interval, given half of the interval of its logarithm."""
+    width = np.exp(half_width)
+    return {"low_s": time_s / width, "high_s": time_s * width}
 
 
 def pareto(costs: Array) -> Array:
     """Mark the Pareto-optimal rows of costs (choice, cost): no other row is as good and better."""
     optimal = np.zeros(len(costs), dtype=bool)
-    left = order_by(*costs.T)
+    left = np.lexsort(costs.T[::-1])
     if costs.shape[1] == 2:
         # Drops most rows at once, which matters for a million designs.
         second = costs[left, 1]

@@ -2,17 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from repro.catalog.models.open_models import OpenModel, open_model
-from repro.catalog.systems.clusters import Cluster, cluster
+from repro.catalog.systems.clusters import cluster
 from repro.catalog.systems.gpus import Gpu, gpu
 from repro.catalog.systems.technology import MemoryKind
 from repro.errors import ReproError
-from repro.predict.explore.jobs.search import Plans, enumerate_plans, pareto
-from repro.predict.serving.forward import Part, bound
+from repro.predict.explore.jobs.search import enumerate_plans, interval, pareto
+from repro.predict.serving.forward import bound
 from repro.predict.serving.latency import latency, part_s, passes
 from repro.predict.serving.memory import check_fits, largest_batch
 from repro.predict.serving.parameters import engine
@@ -28,10 +29,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True)
 class Service:
-    """Deployment of a model: GPUs, tokens per prompt and per output, and software.
-
-    `device` need not be in the catalogue.
-    """
+    """Deployment of a model: GPUs, tokens per prompt and per output, and software."""
 
     model: OpenModel
     device: Gpu
@@ -57,26 +55,16 @@ def service(
     ReproError
         A name is unknown, or a number is less than 1.
     """
-    for name, value in {
-        "gpus": gpus,
-        "input_tokens": input_tokens,
-        "output_tokens": output_tokens,
-    }.items():
-        if value < 1:
-            raise ReproError(f"{name} is {value}; wanted is 1 or more")
-    where = gpu(device) if on_cluster is None else _gpu_of(cluster(on_cluster))
+    if gpus < 1:
+        raise ReproError(f"gpus {gpus}: take 1 or more")
+    if on_cluster is None:
+        where = gpu(device)
+    else:
+        entry = cluster(on_cluster)
+        (node, fabric), count = entry.topology.levels[-2:], entry.topology.gpus_per_node
+        links = {"link_gbytes_per_s": node.link_gbps / 8, "nic_gbps": fabric.link_gbps / count}
+        where = entry.device.model_copy(update={"domain_gpus": count, **links})
     return Service(open_model(model), where, gpus, input_tokens, output_tokens, stack)
-
-
-def _gpu_of(entry: Cluster) -> Gpu:
-    node, fabric = entry.topology.levels[-2:]
-    count = entry.topology.gpus_per_node
-    changed = {
-        "domain_gpus": count,
-        "link_gbytes_per_s": node.link_gbps / 8,
-        "nic_gbps": fabric.link_gbps / count,
-    }
-    return entry.device.model_copy(update=changed)
 
 
 def serving_plans(
@@ -98,14 +86,6 @@ def serving_plans(
     ReproError
         A precision is unknown or not supported by the GPU, or nothing fits.
     """
-    candidates = _candidates(of, batch)
-    found = pd.concat([_priced(of, candidates, name) for name in precisions], ignore_index=True)
-    costs = np.stack([found.output_token_s, -found.tokens_per_s_per_gpu], axis=1)
-    return found.assign(best=pareto(costs))
-
-
-def _candidates(of: Service, batch: int | None) -> Plans:
-    """Enumerate the plans whose copies divide the GPUs; `micro_batch` is one copy's batch."""
     shape, sizes = of.model.shape, divisors(of.gpus)
     plans = enumerate_plans(
         of.gpus,
@@ -119,25 +99,19 @@ def _candidates(of: Service, batch: int | None) -> Plans:
     # Experts are split like matrices, or sharded across as many GPUs as one stage can have.
     most = np.minimum(of.gpus // plans.pp, of.device.domain_gpus)
     spread = (plans.ep == most) & ((plans.ep % plans.tp == 0) | (plans.ep <= plans.tp))
-    return plans.rows((plans.ep == 1) | (plans.ep == plans.tp) | spread)
+    plans = plans[(plans.ep == 1) | (plans.ep == plans.tp) | spread]
+    rows = _served(of, tp=plans.tp, pp=plans.pp, ep=plans.ep, batch=plans.micro_batch)
+    found = pd.concat([_fitting(of, rows, name) for name in precisions], ignore_index=True)
+    costs = np.stack([found.output_token_s, -found.tokens_per_s_per_gpu], axis=1)
+    return found.assign(best=pareto(costs))
 
 
-def _priced(of: Service, plans: Plans, precision: str) -> pd.DataFrame:
+def _fitting(of: Service, rows: Served, precision: str) -> pd.DataFrame:
     """Predict the plans that fit in memory in one precision."""
     on = engine(of.device, precision, stack=of.stack)
-    rows = served(
-        of.model.shape,
-        tp=plans.tp,
-        pp=plans.pp,
-        ep=plans.ep,
-        batch=plans.micro_batch,
-        input_tokens=of.input_tokens,
-        output_tokens=of.output_tokens,
-    )
     check_fits(rows, on)
     rows = rows.rows((rows.batch <= largest_batch(rows, on)) & (rows.batch >= rows.groups))
     time = latency(passes(rows, on), on)
-    width = np.exp(on.half_width)
     return pd.DataFrame(
         {
             "precision": precision,
@@ -145,11 +119,22 @@ def _priced(of: Service, plans: Plans, precision: str) -> pd.DataFrame:
             "copies": (of.gpus / rows.gpus).astype(int),
             "first_token_s": time.first_token_s,
             "output_token_s": time.output_token_s,
-            "low_s": time.output_token_s / width,
-            "high_s": time.output_token_s * width,
+            **interval(time.output_token_s, on.half_width),
             "tokens_per_s_per_gpu": time.tokens_per_s_per_gpu,
         }
     )
+
+
+def _served(of: Service, **sizes: Any) -> Served:
+    return served(
+        of.model.shape, input_tokens=of.input_tokens, output_tokens=of.output_tokens, **sizes
+    )
+
+
+def _served_by(of: Service, plan: pd.Series, device: Gpu) -> tuple[Served, Engine]:
+    """Return the row of one plan, and its engine on a GPU."""
+    on = engine(device, str(plan.precision), stack=of.stack)
+    return _served(of, **{name: float(plan[name]) for name in SPLIT[1:]}), on
 
 
 def best_plan(
@@ -187,42 +172,28 @@ def operators(of: Service, plan: pd.Series) -> pd.DataFrame:
         its phase, intensity (FLOPs per byte of memory; NaN for collectives), rate (FLOP/s)
         and bound (compute, memory, network, launch).
     """
-    on = engine(of.device, str(plan.precision), stack=of.stack)
-    rows = _row(of, plan)
+    rows, on = _served_by(of, plan, of.device)
     known = passes(rows, on)
-    tables = [
-        _operator_table(phase, parts, count, on)
-        for phase, parts, count in (
-            ("prefill", known.prompts, known.prompt_passes),
-            ("decode", known.tokens, known.token_passes),
-        )
-    ]
-    return pd.concat(tables, ignore_index=True)
-
-
-def _row(of: Service, plan: pd.Series) -> Served:
-    sizes = {name: float(plan[name]) for name in SPLIT[1:]}
-    return served(
-        of.model.shape, input_tokens=of.input_tokens, output_tokens=of.output_tokens, **sizes
-    )
-
-
-def _operator_table(phase: str, parts: list[Part], count: np.ndarray, on: Engine) -> pd.DataFrame:
-    there = [part for part in parts if part.count[0] > 0]
-    seconds = np.array([(part_s(part, on.costs) * count)[0] for part in there])
-    flops = np.array([part.flops[0] for part in there])
-    moved = np.array([part.memory_bytes[0] or np.nan for part in there])
-    calls = np.array([part.count[0] for part in there]) * count[0]
-    return pd.DataFrame(
+    phases = {
+        "prefill": (known.prompts, known.prompt_passes[0]),
+        "decode": (known.tokens, known.token_passes[0]),
+    }
+    table = pd.DataFrame(
         {
             "phase": phase,
-            "operator": [part.name for part in there],
-            "time_s": seconds,
-            "share_pct": 100 * seconds / seconds.sum(),
-            "intensity": flops / moved,
-            "rate": flops * calls / seconds,
-            "bound": [str(bound(part, on)[0]) for part in there],
+            "operator": part.name,
+            "time_s": part_s(part, on.costs)[0] * count,
+            "intensity": part.flops[0] / (part.memory_bytes[0] or np.nan),
+            "flops": part.flops[0] * part.count[0] * count,
+            "bound": str(bound(part, on)[0]),
         }
+        for phase, (parts, count) in phases.items()
+        for part in parts
+        if part.count[0] > 0
+    )
+    whole_s = table.groupby("phase").time_s.transform("sum")
+    return table.assign(
+        share_pct=100 * table.time_s / whole_s, rate=table.pop("flops") / table.time_s
     )
 
 
@@ -239,7 +210,7 @@ def by_memory(of: Service, plan: pd.Series, kinds: Sequence[MemoryKind]) -> pd.D
         # All places of a package, or of a socket, have the memory.
         rate, size = kind.gbytes_per_s * kind.places, kind.gb * kind.places
         device = of.device.model_copy(update={"memory_gbytes_per_s": rate, "memory_gb": size})
-        on, row = engine(device, str(plan.precision), stack=of.stack), _row(of, plan)
+        row, on = _served_by(of, plan, device)
         time = latency(passes(row, on), on)
         rows.append(
             {
@@ -256,7 +227,6 @@ def by_memory(of: Service, plan: pd.Series, kinds: Sequence[MemoryKind]) -> pd.D
 
 def estimate_text(of: Service, plans: pd.DataFrame, plan: pd.Series) -> str:
     """Format a plan, the bounds of its operators, and the Pareto-optimal plans as text."""
-    found = operators(of, plan)
     split = " ".join(f"{name}={plan[name]}" for name in SPLIT)
     front = plans[plans.best].sort_values("output_token_s")
     shown = front.iloc[np.unique(np.linspace(0, len(front) - 1, _SHOWN).astype(int))]
@@ -267,7 +237,7 @@ def estimate_text(of: Service, plans: pd.DataFrame, plan: pd.Series) -> str:
         f"{1e3 * plan.output_token_s:.3g} ms per token [{1e3 * plan.low_s:.3g}, "
         f"{1e3 * plan.high_s:.3g}], {plan.tokens_per_s_per_gpu:.0f} tokens/s/GPU",
         "",
-        _operators_text(found),
+        _operators_text(operators(of, plan)),
         "",
         "Pareto-optimal plans by time per token and throughput:",
         _front_text(shown),
@@ -276,13 +246,13 @@ def estimate_text(of: Service, plans: pd.DataFrame, plan: pd.Series) -> str:
 
 
 def _operators_text(found: pd.DataFrame) -> str:
-    shown = found.assign(
+    shown = found[["phase", "operator"]].assign(
         time_ms=(1e3 * found.time_s).map("{:.3g}".format),
         share_pct=found.share_pct.map("{:.0f}".format),
         intensity=found.intensity.map("{:.3g}".format),
+        bound=found.bound,
     )
-    columns = ["phase", "operator", "time_ms", "share_pct", "intensity", "bound"]
-    return shown[columns].to_string(index=False)
+    return shown.to_string(index=False)
 
 
 def _front_text(plans: pd.DataFrame) -> str:

@@ -5,45 +5,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from repro.catalog.models.papers import Shape, read_models
+from repro.catalog.models.papers import Shape
 from repro.catalog.parallel.communication_volumes import Calls, step_communication
 from repro.catalog.parallel.layouts import Layout
-from repro.catalog.reading import choose
-from repro.catalog.studies.communication import read_communication_study
 from repro.catalog.systems.topology import Topology
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
-from repro.predict.explore.jobs.larger import read_larger_models
 
 _BY = ["group", "ranks", "level", "phase", "operation"]
 
 
-def gpt_shape(name: str) -> Shape:
-    """Return the full-size shape of a GPT in params/: models, larger_models or communication.
+def traffic(shape: Shape, layout: Layout, topology: Topology) -> pd.DataFrame:
+    """Count the bytes of one iteration in half precision by group, level, phase and operation.
 
-    Raises
-    ------
-    ReproError
-        The model is unknown; the message lists the choices.
-    """
-    known = {name: entry.full for name, entry in read_models().items() if entry.family == "gpt"}
-    known |= {name: entry.shape for name, entry in read_larger_models().models.items()}
-    known |= {name: entry.shape for name, entry in read_communication_study().models.items()}
-    return choose("GPT model", name, known)
-
-
-def traffic(
-    shape: Shape, layout: Layout, topology: Topology, element_bytes: int = 2
-) -> pd.DataFrame:
-    """Count the bytes of one iteration by group, level, phase and operation.
-
-    Parameters
-    ----------
-    topology
-        Tree of levels whose nodes ranks fill in Megatron-Core's order: tensor-parallel ranks are
-        neighbours, then come context-parallel ranks, replicas and stages.
-    element_bytes
-        Bytes per element of activations, parameters and gradients.
+    Ranks fill the nodes of the topology in Megatron-Core's order: tensor-parallel ranks are
+    neighbours, then come context-parallel ranks, replicas and stages.
 
     Returns
     -------
@@ -64,43 +40,37 @@ def traffic(
             f"the plan takes {layout.ranks} GPUs (tp x cp x dp x pp), the cluster has "
             f"{topology.gpus}; choose another plan or cluster"
         )
-    numbers = np.arange(layout.ranks).reshape(
-        layout.pipeline_parallel,
-        layout.data_parallel,
-        layout.context_parallel,
-        layout.tensor_parallel,
-    )
-    rows = []
-    for stage in range(layout.pipeline_parallel):
-        calls = step_communication(shape, layout, stage, element_bytes, element_bytes)
-        sending = [one for one in calls if one.operation != "recv"]
-        for place in np.ndindex(numbers.shape[1:]):
-            own = numbers[(stage, *place)]
-            for one in sending:
-                members = _members(one.role, numbers, (stage, *place), layout)
-                level = topology.lowest_common_level(members)
-                rows.append((int(own), level, *_volume(one)))
-    frame = pd.DataFrame(rows, columns=["rank", "level", *_BY_CALL])
-    by_rank = frame.groupby([*_BY, "rank"], sort=False).agg(
+    sizes = ("pipeline_parallel", "data_parallel", "context_parallel", "tensor_parallel")
+    numbers = np.arange(layout.ranks).reshape([getattr(layout, name) for name in sizes])
+    calls = [step_communication(shape, layout, stage, 2, 2) for stage in range(len(numbers))]
+    rows = [
+        {
+            "rank": numbers[place],
+            "group": one.role,
+            "level": topology.lowest_common_level(_members(one.role, numbers, place, layout)),
+            **vars(one),
+            "sent_bytes": sent_bytes(one),
+        }
+        for place in np.ndindex(numbers.shape)
+        for one in calls[place[0]]
+        if one.operation != "recv"
+    ]
+    columns = ["rank", *_BY, "size_bytes", "calls", "sent_bytes"]
+    by_rank = pd.DataFrame(rows, columns=columns).groupby([*_BY, "rank"], sort=False)
+    of_rank = by_rank.agg(
         calls=("calls", "sum"),
         smallest_bytes=("size_bytes", "min"),
         largest_bytes=("size_bytes", "max"),
         sent_bytes=("sent_bytes", "sum"),
     )
-    return (
-        by_rank.groupby(_BY, sort=False)
-        .agg(
-            calls=("calls", "max"),
-            smallest_bytes=("smallest_bytes", "min"),
-            largest_bytes=("largest_bytes", "max"),
-            sent_bytes=("sent_bytes", "max"),
-            total_bytes=("sent_bytes", "sum"),
-        )
-        .reset_index()
+    found = of_rank.groupby(_BY, sort=False).agg(
+        calls=("calls", "max"),
+        smallest_bytes=("smallest_bytes", "min"),
+        largest_bytes=("largest_bytes", "max"),
+        sent_bytes=("sent_bytes", "max"),
+        total_bytes=("sent_bytes", "sum"),
     )
-
-
-_BY_CALL = ["group", "ranks", "phase", "operation", "size_bytes", "calls", "sent_bytes"]
+    return found.reset_index()
 
 
 def sent_bytes(one: Calls) -> float:
@@ -111,32 +81,25 @@ def sent_bytes(one: Calls) -> float:
     return float(bus_factor(name, one.ranks)) * one.size_bytes * one.calls
 
 
-def _volume(one: Calls) -> tuple[str, int, str, str, int, int, float]:
-    """Return the columns `_BY_CALL` of calls."""
-    size, sent = one.size_bytes, sent_bytes(one)
-    return (one.role, one.ranks, one.phase, one.operation, size, one.calls, sent)
-
-
 def _members(
     role: str, numbers: np.ndarray[Any, Any], place: tuple[int, ...], layout: Layout
 ) -> list[int]:
     """Return the ranks of a rank's group; of a pipeline, the rank and its neighbours."""
     stage, replica, context, part = place
-    last = layout.pipeline_parallel - 1
-    everything = slice(None)
-    if role == "pipeline":
-        beside = {stage - 1, stage, stage + 1}
-        # With several chunks the last stage sends to the first.
-        stages = {s % (last + 1) for s in beside if layout.virtual_stages > 1 or 0 <= s <= last}
-        return [int(numbers[(s, *place[1:])]) for s in stages]
+    stages, every = len(numbers), slice(None)
+    # With several chunks the last stage sends to the first.
+    beside = {
+        other % stages
+        for other in (stage - 1, stage, stage + 1)
+        if layout.virtual_stages > 1 or 0 <= other < stages
+    }
     chosen: dict[str, tuple[Any, ...]] = {
-        "tensor": (stage, replica, context, everything),
-        "context": (stage, replica, everything, part),
-        "data": (stage, everything, everything, part),
-        "embedding": ([0, last], replica, context, part),
-        "optimizer": (
-            (everything,) * 4 if layout.zero else (everything, replica, context, everything)
-        ),
+        "pipeline": (list(beside), replica, context, part),
+        "tensor": (stage, replica, context, every),
+        "context": (stage, replica, every, part),
+        "data": (stage, every, every, part),
+        "embedding": ([0, stages - 1], replica, context, part),
+        "optimizer": (every,) * 4 if layout.zero else (every, replica, context, every),
     }
     return [int(number) for number in np.ravel(numbers[chosen[role]])]
 

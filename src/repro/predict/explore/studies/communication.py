@@ -10,9 +10,10 @@ from repro.catalog.models.volumes import FULL_ELEMENT_BYTES
 from repro.catalog.parallel.communication_volumes import step_communication
 from repro.catalog.parallel.layouts import Layout, read_plan
 from repro.catalog.studies.communication import read_communication_study
+from repro.catalog.studies.larger_models import gpt_shape
 from repro.catalog.systems.clusters import cluster
 from repro.errors import ReproError
-from repro.predict.explore.jobs.traffic import gpt_shape, sent_bytes
+from repro.predict.explore.jobs.traffic import sent_bytes
 from repro.predict.network.machine import machine
 from repro.predict.parameters import Parameters, calibration
 from repro.predict.step.quantities import quantities

@@ -1,1 +1,0 @@
-"""What makes one GPU faster than another, and GPUs that do not exist."""
