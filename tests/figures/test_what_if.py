@@ -23,7 +23,7 @@ from repro.figures.predicted.what_if import (
     scenarios,
     verdict,
 )
-from repro.predict.explore.jobs.plans import Job, best_plans, choose_job, describe
+from repro.predict.explore.jobs.plans import PaperJob, best_plans, choose_job, describe
 
 pytestmark = pytest.mark.slow
 
@@ -35,12 +35,12 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def job() -> Job:
+def job() -> PaperJob:
     return choose_job("gpt2-large", "pinnacles", "rdma", 8, 32)
 
 
 @pytest.fixture(scope="module")
-def plans(job: Job) -> pd.DataFrame:
+def plans(job: PaperJob) -> pd.DataFrame:
     return best_plans(job, 5)
 
 
@@ -115,7 +115,7 @@ def test_only_the_cheapest_plan_of_a_job_is_marked(
     assert "Predicted" in plans_table(compared).to_html()
 
 
-def test_the_verdict_says_that_it_is_predicted(job: Job, plans: pd.DataFrame) -> None:
+def test_the_verdict_says_that_it_is_predicted(job: PaperJob, plans: pd.DataFrame) -> None:
     said = verdict(job, plans)
     assert said.startswith("Predicted for GPT-2-Large, global batch 32, on 8 GPUs over RDMA")
     assert f"{1e3 * plans.iteration_time_s.iloc[0]:.0f} ms an iteration" in said

@@ -58,7 +58,7 @@ class Job(Entry):
     recompute
         Activations that the backward pass computes again.
     zero
-        What replicas share: 0 nothing, 1 the optimizer's states, 2 gradients too, 3 weights too.
+        Shared by replicas: 0 nothing, 1 the optimizer's states, 2 gradients too, 3 weights too.
     gradient_bytes
         Size of a gradient in memory and on the wire.
     lora_rank

@@ -1,8 +1,9 @@
 """What is trained and how it is split over GPUs, as arrays: the input of the performance model."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from math import isqrt
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, Self, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -286,3 +287,24 @@ def divisors(number: int) -> Array:
     small = np.arange(1, isqrt(number) + 1)
     small = small[number % small == 0]
     return np.unique(np.concatenate([small, number // small]))
+
+
+# Some fifty arrays of this size stay in a second-level cache.
+_BLOCK_BYTES = 65536
+
+
+class _Rows(Protocol):
+    @property
+    def layers(self) -> Array: ...
+
+    def rows(self, chosen: slice, /) -> Self: ...
+
+
+_Many = TypeVar("_Many", bound=_Rows)
+
+
+def in_blocks(many: _Many, evaluate: Callable[[_Many], Mapping[str, Array]]) -> dict[str, Array]:
+    """Evaluate flat rows block by block and join the results by name."""
+    count, length = max(len(many.layers), 1), _BLOCK_BYTES // many.layers.itemsize
+    blocks = [evaluate(many.rows(slice(at, at + length))) for at in range(0, count, length)]
+    return {name: np.concatenate([block[name] for block in blocks], axis=-1) for name in blocks[0]}

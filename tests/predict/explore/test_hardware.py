@@ -26,7 +26,7 @@ from repro.predict.explore.hardware import (
     with_budget,
 )
 from repro.predict.explore.jobs.fused_plans import Training
-from repro.predict.fused.iteration import Phases
+from repro.predict.fused.iteration import FusedPhases
 
 _OLD, _NEW = gpu("a100-sxm-80gb"), gpu("gb200")
 _TRAINING = Training(open_model("llama3.1-8b"), 64, 512)
@@ -126,7 +126,7 @@ def test_designs_are_slower_with_less_of_anything() -> None:
 
 def test_every_phase_is_waited_for_once() -> None:
     phases = [phase for parts in BOUNDS.values() for phase in parts]
-    assert sorted(phases) == sorted(Phases.__dataclass_fields__)
+    assert sorted(phases) == sorted(FusedPhases.__dataclass_fields__)
 
 
 @pytest.fixture(scope="module")

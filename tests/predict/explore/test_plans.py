@@ -11,7 +11,7 @@ from repro.predict.calibration.interval import half_width
 from repro.predict.explore.jobs.plans import (
     FRAMEWORK_BYTES,
     SPLIT,
-    Job,
+    PaperJob,
     best_plans,
     choose_job,
     describe,
@@ -34,11 +34,11 @@ _JOBS = {
 
 
 @pytest.fixture(params=_JOBS.values(), ids=list(_JOBS))
-def job(request: pytest.FixtureRequest) -> Job:
+def job(request: pytest.FixtureRequest) -> PaperJob:
     return choose_job(*request.param)
 
 
-def _by_hand(job: Job) -> dict[tuple[int | str, ...], float]:
+def _by_hand(job: PaperJob) -> dict[tuple[int | str, ...], float]:
     """Iteration times of all plans that fit, each evaluated by itself."""
     found = {}
     sizes = [size for size in range(1, job.gpus + 1) if job.gpus % size == 0]
@@ -60,14 +60,14 @@ def _by_hand(job: Job) -> dict[tuple[int | str, ...], float]:
     return found
 
 
-def test_the_same_as_by_hand(job: Job) -> None:
+def test_the_same_as_by_hand(job: PaperJob) -> None:
     expected = _by_hand(job)
     best = best_plans(job, _ALL)
     assert best["iteration_time_s"].to_dict() == pytest.approx(expected)
     assert best.index.names == list(SPLIT)
 
 
-def test_listed_plans_can_run_and_fit(job: Job) -> None:
+def test_listed_plans_can_run_and_fit(job: PaperJob) -> None:
     best = best_plans(job, _ALL)
     assert valid(job.workload(best.index)).all()
     assert (job.workload(best.index).gpus == job.gpus).all()
@@ -82,13 +82,13 @@ def test_what_does_not_fit_is_left_out() -> None:
     assert 0 < len(best_plans(job, _ALL)) < len(job_plans(job))
 
 
-def test_fastest_first_and_the_count_cuts_the_rest(job: Job) -> None:
+def test_fastest_first_and_the_count_cuts_the_rest(job: PaperJob) -> None:
     best = best_plans(job, 5)
     assert best.iteration_time_s.is_monotonic_increasing
     assert best.equals(best_plans(job, _ALL).head(5))
 
 
-def test_the_interval_is_the_models(job: Job) -> None:
+def test_the_interval_is_the_models(job: PaperJob) -> None:
     best = best_plans(job, 3)
     width = half_width(job.workload(best.index), job.cluster, job.calibration, job.protocol)
     assert (best.low_s < best.iteration_time_s).all()

@@ -11,13 +11,13 @@ from repro.catalog.models.layers import decoder_layer
 from repro.catalog.systems.gpus import find_gpu_name, gpu
 from repro.paths import PUBLISHED
 from repro.predict.fused.iteration import (
-    Phases,
+    FusedPhases,
     in_blocks_s,
     iteration_times_s,
     layer_parameters,
     predict_phases,
 )
-from repro.predict.fused.layer import Passes, layer_passes
+from repro.predict.fused.layer import FusedPasses, layer_passes
 from repro.predict.fused.memory import (
     FRAGMENTATION,
     FRAMEWORK_BYTES,
@@ -53,10 +53,10 @@ def _parameters(**changed: float) -> FusedParameters:
 
 def _phases(run: Run, **changed: float) -> dict[str, float]:
     found = predict_phases(run, _parameters(**changed))
-    return {one.name: float(getattr(found, one.name)[0]) for one in fields(Phases)}
+    return {one.name: float(getattr(found, one.name)[0]) for one in fields(FusedPhases)}
 
 
-def _passes(run: Run, **changed: float) -> Passes:
+def _passes(run: Run, **changed: float) -> FusedPasses:
     return layer_passes(run, decoder_layer(run), _parameters(**changed))
 
 

@@ -8,7 +8,7 @@ from repro.catalog.models.open_models import open_model
 from repro.catalog.systems.gpus import gpu
 from repro.errors import ReproError
 from repro.predict.operators.measured import operator_costs
-from repro.predict.serving.forward import Part, Pass, bound, forward, prompt_pass, token_pass
+from repro.predict.serving.forward import ForwardPass, Part, bound, forward, prompt_pass, token_pass
 from repro.predict.serving.latency import latency, part_s, passes
 from repro.predict.serving.parameters import engine
 from repro.predict.serving.served import Served
@@ -182,7 +182,7 @@ def test_a_head_that_one_multiprocessor_reads_waits_for_it() -> None:
     device, context = gpu("h200-sxm-141gb"), 8192
     engine_ = engine(device, "bf16", stack="pytorch")
     for batch in (1, 64):
-        one = Pass(np.full(1, batch), np.full(1, batch), np.full(1, context), prompt=False)
+        one = ForwardPass(np.full(1, batch), np.full(1, batch), np.full(1, context), prompt=False)
         (part,) = [
             part for part in forward(rows_of(batch=batch), engine_, one) if part.kind == "decoding"
         ]
@@ -199,7 +199,7 @@ def test_a_head_that_one_multiprocessor_reads_waits_for_it() -> None:
 def test_short_caches_that_queries_share_keep_multiprocessors_for_a_heads_least_time() -> None:
     """1,024 sequences of 8 heads and 64 tokens: 63 rounds on the 132 multiprocessors of an H100."""
     device = gpu("h100-sxm-80gb")
-    one = Pass(np.full(1, 1024.0), np.full(1, 1024.0), np.full(1, 64.0), prompt=False)
+    one = ForwardPass(np.full(1, 1024.0), np.full(1, 1024.0), np.full(1, 64.0), prompt=False)
     engine_ = engine(device, "bf16", stack="pytorch")
     found = []
     for model in ("llama3.1-8b", "llama2-7b"):

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from repro.catalog.models.papers import Shape
 from repro.catalog.models.volumes import embedding_parameters, stack_parameters
-from repro.predict.blocks import in_blocks
 from repro.predict.network.machine import Machine
 from repro.predict.step.memory import memory
 from repro.predict.step.quantities import MEMORY, PHASES, iteration_times_s, quantities
-from repro.predict.workload import Array, Plan, Workload, valid
+from repro.predict.workload import Array, Plan, Workload, in_blocks, valid
 
 _DGX = machine_of("dgx-a100")
 _L, _H, _S, _V = 24, 1024, 1024, 51200

@@ -11,7 +11,7 @@ from repro.figures.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY_BLUE, V
 from repro.paths import PUBLISHED
 from repro.predict.calibration.validation import predict_runs
 from repro.predict.explore.jobs.fused_plans import SPLIT
-from repro.predict.fused.iteration import Phases
+from repro.predict.fused.iteration import FusedPhases
 from repro.predict.tables.reading import read_rows
 
 _COLOURS = {
@@ -31,7 +31,7 @@ _COLOURS = {
     "stragglers": "#444444",
 }
 _GPU_COLOURS = [BLUE, VERMILION, GREEN, PURPLE, ORANGE]
-_PHASES = tuple(one.name for one in fields(Phases))
+_PHASES = tuple(one.name for one in fields(FusedPhases))
 
 
 def plan_phases(best: pd.DataFrame) -> hv.Overlay:

@@ -16,7 +16,7 @@ from repro.figures.experiments.every import Figure, figure
 from repro.figures.experiments.scaling import PHASE_COLOURS
 from repro.figures.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY_BLUE, VERMILION, YELLOW
 from repro.figures.panels import limit_marks
-from repro.predict.explore.jobs.plans import Job, best_plans, choose_job, describe
+from repro.predict.explore.jobs.plans import PaperJob, best_plans, choose_job, describe
 from repro.predict.step.quantities import MEMORY, PHASES
 
 _COLOURS = {
@@ -53,7 +53,7 @@ _COMPUTING = ("forward_compute", "backward_compute", "recompute", "optimizer")
 _SHOWN = 6
 
 
-def reference_jobs() -> dict[str, Job]:
+def reference_jobs() -> dict[str, PaperJob]:
     """The named scenarios: GPT-2-Large with a global batch of 64 on each of several clusters."""
     return {
         name: choose_job(_MODEL, cluster, protocol, gpus, _BATCH)
@@ -61,7 +61,7 @@ def reference_jobs() -> dict[str, Job]:
     }
 
 
-def compare(jobs: Mapping[str, Job]) -> pd.DataFrame:
+def compare(jobs: Mapping[str, PaperJob]) -> pd.DataFrame:
     """The best plan of each job, indexed by the job's name as well.
 
     Raises
@@ -145,7 +145,7 @@ def plans_table(plans: pd.DataFrame) -> Styler:
     )
 
 
-def verdict(job: Job, plans: pd.DataFrame) -> str:
+def verdict(job: PaperJob, plans: pd.DataFrame) -> str:
     """What is predicted of a job's best plan, in words, and how sure it is the best."""
     best = plans.iloc[0]
     computing = sum(best[name] for name in _COMPUTING) / best.iteration_time_s

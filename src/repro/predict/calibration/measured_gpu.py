@@ -11,7 +11,7 @@ from repro.catalog.models.open_models import open_model
 from repro.catalog.systems.gpus import gpu
 from repro.predict.fused.parameters import read_fused, sustained_name
 from repro.predict.operators.measured import KINDS, on_device_s, product_alone_s
-from repro.predict.serving.forward import Part, Pass, forward
+from repro.predict.serving.forward import ForwardPass, Part, forward
 from repro.predict.serving.latency import part_s, pass_s
 from repro.predict.serving.parameters import engine
 from repro.predict.serving.served import Engine, served
@@ -199,4 +199,4 @@ def _passes(measured: xr.Dataset, along: str) -> Iterator[tuple[pd.DataFrame, En
             count, each = (table[size].to_numpy(dtype=float) for size in ("batch", "tokens"))
             rows = served(shape, **_ALONE, batch=count, input_tokens=each)
             new = count * each if phase == "prompt" else count
-            yield table, on, forward(rows, on, Pass(count, new, each, phase == "prompt"))
+            yield table, on, forward(rows, on, ForwardPass(count, new, each, phase == "prompt"))

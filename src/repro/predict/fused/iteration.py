@@ -6,12 +6,11 @@ from functools import reduce
 import numpy as np
 
 from repro.catalog.models.layers import count_parameters, layer_kinds
-from repro.predict.blocks import in_blocks
-from repro.predict.fused.layer import Passes, layer_passes
+from repro.predict.fused.layer import FusedPasses, layer_passes
 from repro.predict.fused.parameters import FusedParameters, of_stack, product_costs
 from repro.predict.fused.run import Run
 from repro.predict.operators.kernels import Rates, multiplier, product_s
-from repro.predict.workload import RECOMPUTE, Array
+from repro.predict.workload import RECOMPUTE, Array, in_blocks
 
 _HALF_BYTES = 2
 # Bytes per logit that the loss moves, forward and backward, in fp32; per element of the embedding.
@@ -24,7 +23,7 @@ _MESSAGE_S = 1e-5
 
 
 @dataclass(frozen=True)
-class Phases:
+class FusedPhases:
     """An iteration in seconds; phases add up to `iteration_time_s`.
 
     `products`, `attention` and `elements` are computing, `logits` both ends of the model,
@@ -54,7 +53,7 @@ class Phases:
         return reduce(np.add, (getattr(self, one.name) for one in fields(self)))
 
 
-def predict_phases(run: Run, parameters: FusedParameters) -> Phases:
+def predict_phases(run: Run, parameters: FusedParameters) -> FusedPhases:
     """Every phase of an iteration, as arrays of the runs' length."""
     one = _mean_passes(run, parameters)
     layers = stage_layers(run)
@@ -100,7 +99,9 @@ def predict_phases(run: Run, parameters: FusedParameters) -> Phases:
         "optimizer": _optimizer_s(run, parameters, held),
     }
     busy = reduce(np.add, phases.values())
-    return Phases(**phases, stragglers=parameters.straggler_fraction * np.log2(run.gpus) * busy)
+    return FusedPhases(
+        **phases, stragglers=parameters.straggler_fraction * np.log2(run.gpus) * busy
+    )
 
 
 def iteration_times_s(run: Run, parameters: FusedParameters) -> Array:
@@ -114,13 +115,13 @@ def in_blocks_s(run: Run, parameters: FusedParameters) -> Array:
     return found["time"].astype(np.float64)
 
 
-def _mean_passes(run: Run, parameters: FusedParameters) -> Passes:
+def _mean_passes(run: Run, parameters: FusedParameters) -> FusedPasses:
     """Price the mean of a model's layers."""
     kinds = layer_kinds(run)
     priced = [
         layer_passes(run, layer, parameters).times(count / run.layers) for count, layer in kinds
     ]
-    return reduce(Passes.__add__, priced)
+    return reduce(FusedPasses.__add__, priced)
 
 
 def layer_parameters(run: Run) -> tuple[Array, Array]:
@@ -182,7 +183,7 @@ def stage_layers(run: Run) -> Array:
     return np.where(run.pp > 1, most, layers)
 
 
-def _recomputed(run: Run, one: Passes) -> Array:
+def _recomputed(run: Run, one: FusedPasses) -> Array:
     """Seconds of what a layer's backward pass computes again."""
     nothing = np.zeros_like(one.time_s[0])
     choices = {"none": nothing, "selective": one.attention[0], "full": one.time_s[0]}

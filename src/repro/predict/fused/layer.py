@@ -33,7 +33,7 @@ _COLLECTIVE_S = 8e-6
 
 
 @dataclass(frozen=True)
-class Passes:
+class FusedPasses:
     """One layer's forward and backward pass over one micro batch, in seconds.
 
     Attributes
@@ -54,12 +54,14 @@ class Passes:
     experts: Array
     host: Array
 
-    def times(self, count: Array) -> "Passes":
+    def times(self, count: Array) -> "FusedPasses":
         """Multiply all times."""
-        return Passes(*(count * getattr(self, one.name) for one in fields(self)))
+        return FusedPasses(*(count * getattr(self, one.name) for one in fields(self)))
 
-    def __add__(self, other: "Passes") -> "Passes":
-        return Passes(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
+    def __add__(self, other: "FusedPasses") -> "FusedPasses":
+        return FusedPasses(
+            *(getattr(self, one.name) + getattr(other, one.name) for one in fields(self))
+        )
 
     @property
     def gpu(self) -> Array:
@@ -74,7 +76,7 @@ class Passes:
         return longest
 
 
-def layer_passes(run: Run, layer: list[Operation], parameters: FusedParameters) -> Passes:
+def layer_passes(run: Run, layer: list[Operation], parameters: FusedParameters) -> FusedPasses:
     """Price the passes of one layer, given as its operations."""
     multiplied, operands, results = _products(run, layer, parameters)
     attention = _attention(run, layer, parameters)
@@ -82,7 +84,7 @@ def layer_passes(run: Run, layer: list[Operation], parameters: FusedParameters) 
     moved = moved + run.quantised * _CAST_BYTES * np.stack([operands, results])
     memory = run.memory_bytes_per_s * parameters.memory_efficiency
     element_s = by_software(run, parameters.traffic) * moved / memory
-    return Passes(
+    return FusedPasses(
         products=multiplied,
         attention=attention,
         traffic=element_s,

@@ -93,7 +93,7 @@ def read_fused() -> FusedCalibration:
     return value
 
 
-class Costs(NamedTuple):
+class ProductCostRows(NamedTuple):
     """Costs of kernels as arrays, a value for each run (`repro.predict.operators.kernels`)."""
 
     efficiency: Array
@@ -106,8 +106,8 @@ class Costs(NamedTuple):
     cast_s: Array
 
 
-class AttentionCosts(NamedTuple):
-    """As `Costs`, of fused attention."""
+class AttentionCostRows(NamedTuple):
+    """As `ProductCostRows`, of fused attention."""
 
     efficiency: Array
     short_tokens: Array
@@ -116,7 +116,7 @@ class AttentionCosts(NamedTuple):
     launch_s: Array
 
 
-def product_costs(run: Run, parameters: FusedParameters, half: bool = False) -> Costs:
+def product_costs(run: Run, parameters: FusedParameters, half: bool = False) -> ProductCostRows:
     """Of products in the linear layers' precision, or in half precision."""
     sustained = np.array(
         [
@@ -129,7 +129,7 @@ def product_costs(run: Run, parameters: FusedParameters, half: bool = False) -> 
     # One index into flat tables: two of them take three times as long.
     at = (run.generation * len(PRECISIONS)).astype(int)
     at = at if half else at + run.precision.astype(int)
-    found = Costs(*_taken(run, _product_table(), at))
+    found = ProductCostRows(*_taken(run, _product_table(), at))
     return found._replace(efficiency=found.efficiency * _taken(run, sustained.ravel(), at))
 
 
@@ -138,10 +138,10 @@ def sustained_name(generation: str, precision: str) -> str:
     return f"{generation} {_SUSTAINED_AS.get(precision, precision)}"
 
 
-def attention_costs(run: Run, parameters: FusedParameters) -> AttentionCosts:
+def attention_costs(run: Run, parameters: FusedParameters) -> AttentionCostRows:
     """Of the software's fused attention, forward."""
     stacks = list(read_stacks().values())
-    found = AttentionCosts(*_taken(run, _attention_table(), run.generation.astype(int)))
+    found = AttentionCostRows(*_taken(run, _attention_table(), run.generation.astype(int)))
     factors = np.array(
         [
             [parameters.attention.get(f"{one.attention} {name}", 1.0) for name in GENERATIONS]
@@ -209,7 +209,9 @@ def _product_table() -> Array:
         ]
         for generation in GENERATIONS
     ]
-    return np.array([[one[name] for row in found for one in row] for name in Costs._fields])
+    return np.array(
+        [[one[name] for row in found for one in row] for name in ProductCostRows._fields]
+    )
 
 
 @lru_cache
@@ -218,4 +220,4 @@ def _attention_table() -> Array:
     found = [
         operator_costs("attention_prefill", _any_gpu(name), "bf16").costs for name in GENERATIONS
     ]
-    return np.array([[one[name] for one in found] for name in AttentionCosts._fields])
+    return np.array([[one[name] for one in found] for name in AttentionCostRows._fields])

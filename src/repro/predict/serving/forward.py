@@ -77,7 +77,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Pass:
+class ForwardPass:
     """What a forward pass takes in, for each row.
 
     `sequences` and `tokens` are those of one group of GPUs, `context` what each sequence looks
@@ -90,20 +90,20 @@ class Pass:
     prompt: bool
 
 
-def prompt_pass(rows: Served, passes: Array) -> Pass:
+def prompt_pass(rows: Served, passes: Array) -> ForwardPass:
     """All prompts, in so many passes."""
     sequences = rows.batch / rows.groups / passes
-    return Pass(sequences, sequences * rows.input_tokens, rows.input_tokens, prompt=True)
+    return ForwardPass(sequences, sequences * rows.input_tokens, rows.input_tokens, prompt=True)
 
 
-def token_pass(rows: Served, passes: Array, written: Array | float = 0.5) -> Pass:
+def token_pass(rows: Served, passes: Array, written: Array | float = 0.5) -> ForwardPass:
     """One new token of each sequence, in so many passes, when a part of the output is written."""
     sequences = rows.batch / rows.groups / passes
     context = np.maximum(rows.input_tokens + written * rows.output_tokens, _SHORTEST_CONTEXT)
-    return Pass(sequences, sequences, context, prompt=False)
+    return ForwardPass(sequences, sequences, context, prompt=False)
 
 
-def forward(rows: Served, engine: Engine, one: Pass) -> list[Part]:
+def forward(rows: Served, engine: Engine, one: ForwardPass) -> list[Part]:
     """The operators of a pass."""
     layer = decoder_layer(rows)
     return [
@@ -124,7 +124,7 @@ def _part(name: str, kind: Kind, count: Array, time_s: Array, **others: Array | 
     return Part(name, kind, count, time_s + zero, **given)
 
 
-def _products(rows: Served, engine: Engine, one: Pass) -> Iterator[Part]:
+def _products(rows: Served, engine: Engine, one: ForwardPass) -> Iterator[Part]:
     """Linear layers, experts in groups of one shape, and the logits of sequences' last tokens."""
     for linear in products(decoder_layer(rows.as_held())):
         if linear.experts is not None:
@@ -188,7 +188,7 @@ def _experts(linear: Linear, rows: Served, engine: Engine, tokens: Array, count:
     return _part(linear.name, "product", count, slowed, flops=flops, memory_bytes=moved)
 
 
-def _attention(of: Attention, rows: Served, engine: Engine, one: Pass) -> Part:
+def _attention(of: Attention, rows: Served, engine: Engine, one: ForwardPass) -> Part:
     """Attention of whole prompts, or of a token of each sequence to its cache."""
     heads, kv_heads = of.heads / rows.tp, np.maximum(of.kv_heads / rows.tp, 1.0)
     d, sequences = of.mean_dim, np.maximum(one.sequences, 1.0)
@@ -262,7 +262,7 @@ def _memory_rate(engine: Engine) -> float:
     return engine.device.memory_gbytes_per_s * 1e9 * read_fused().parameters.memory_efficiency
 
 
-def _elements(layer: list[Operation], rows: Served, engine: Engine, one: Pass) -> Part:
+def _elements(layer: list[Operation], rows: Served, engine: Engine, one: ForwardPass) -> Part:
     """Norms, residual sums, rotary embeddings and activations; each kernel has a start and an end,
     as a product has. Products of experts gather and scatter their tokens themselves."""
     per_token = sum(
@@ -285,7 +285,9 @@ def _elements(layer: list[Operation], rows: Served, engine: Engine, one: Pass) -
     )
 
 
-def _casts(layer: list[Operation], rows: Served, engine: Engine, one: Pass) -> Iterator[Part]:
+def _casts(
+    layer: list[Operation], rows: Served, engine: Engine, one: ForwardPass
+) -> Iterator[Part]:
     """Casts of what products take in, where a software casts it by itself."""
     if BYTES[engine.weights] == _HALF_BYTES or not engine.stack.casts:
         return
@@ -306,7 +308,9 @@ def _casts(layer: list[Operation], rows: Served, engine: Engine, one: Pass) -> I
     )
 
 
-def _collectives(layer: list[Operation], rows: Served, engine: Engine, one: Pass) -> Iterator[Part]:
+def _collectives(
+    layer: list[Operation], rows: Served, engine: Engine, one: ForwardPass
+) -> Iterator[Part]:
     hidden = _HALF_BYTES * one.tokens * rows.hidden
     if (rows.tp > 1).any():
         split = rows.tp > 1

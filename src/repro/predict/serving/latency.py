@@ -11,7 +11,7 @@ from repro.predict.workload import Array
 
 
 @dataclass(frozen=True)
-class Passes:
+class RequestPasses:
     """The operators of prompts and of one new token, and how often each goes through.
 
     Kept apart from their times, because a software's costs change those only.
@@ -48,10 +48,10 @@ class Latency:
     tokens_per_s_per_gpu: Array
 
 
-def passes(rows: Served, engine: Engine) -> Passes:
+def passes(rows: Served, engine: Engine) -> RequestPasses:
     """The operators of rows."""
     for_prompts, for_tokens = _prompt_passes(rows, engine), _token_passes(rows, engine)
-    return Passes(
+    return RequestPasses(
         rows,
         forward(rows, engine, prompt_pass(rows, for_prompts)),
         for_prompts,
@@ -60,7 +60,7 @@ def passes(rows: Served, engine: Engine) -> Passes:
     )
 
 
-def latency(of: Passes, engine: Engine) -> Latency:
+def latency(of: RequestPasses, engine: Engine) -> Latency:
     """Times of requests, from their operators and the software's costs."""
     rows, costs, p = of.rows, engine.costs, of.rows.pp
     # A stage is a p-th of a pass, and stages work at the same time.

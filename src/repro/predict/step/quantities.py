@@ -5,13 +5,12 @@ from dataclasses import fields
 import numpy as np
 
 from repro.catalog.models.volumes import BACKWARD_PER_FORWARD, ring_all_reduce_bytes, training_flops
-from repro.predict.blocks import in_blocks
 from repro.predict.memory import Memory
 from repro.predict.network.machine import Machine
 from repro.predict.parameters import Parameters
 from repro.predict.step.iteration import Phases, gradient_wire_s, predict_phases
 from repro.predict.step.memory import fullest, stage_parameters
-from repro.predict.workload import Array, Workload, valid
+from repro.predict.workload import Array, Workload, in_blocks, valid
 
 PHASES = tuple(field.name for field in fields(Phases))
 MEMORY = tuple(field.name for field in fields(Memory))

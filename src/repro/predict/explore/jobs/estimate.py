@@ -12,7 +12,7 @@ from repro.catalog.jobs import ResolvedJob, check
 from repro.catalog.models.layers import layer_kinds, products
 from repro.catalog.systems.protocols import read_protocols
 from repro.errors import ReproError
-from repro.predict.fused.iteration import Phases, predict_phases, sent_through_nics_bytes
+from repro.predict.fused.iteration import FusedPhases, predict_phases, sent_through_nics_bytes
 from repro.predict.fused.memory import FRAGMENTATION, FRAMEWORK_BYTES, memory
 from repro.predict.fused.parameters import half_width, read_fused
 from repro.predict.fused.run import PRECISIONS, Run, decoder_runs, peak_flops, training_flops
@@ -20,9 +20,9 @@ from repro.predict.memory import MIXED, Memory, Widths
 from repro.predict.parameters import TRANSFER
 from repro.predict.workload import RECOMPUTE
 
-PHASES = tuple(one.name for one in fields(Phases))
+PHASES = tuple(one.name for one in fields(FusedPhases))
 PARTS = tuple(one.name for one in fields(Memory))
-# Phases of `Phases` by what a reader asks for.
+# Phases of `FusedPhases` by what a reader asks for.
 COMPUTING = ("products", "attention", "elements", "logits", "recompute")
 COMMUNICATION = {
     "data": "replicas",
@@ -84,7 +84,7 @@ def _trained_share(job: ResolvedJob) -> float:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class JobEstimate:
     """Predicted iteration and memory of one job.
 
     Attributes
@@ -148,7 +148,7 @@ class Estimate:
         return TIGHT if self.stages.low.max() <= there else DOES_NOT_FIT
 
 
-def estimate(jobs: Sequence[ResolvedJob]) -> list[Estimate]:
+def estimate(jobs: Sequence[ResolvedJob]) -> list[JobEstimate]:
     """Predict iterations and memory of jobs.
 
     Examples
@@ -166,7 +166,7 @@ def estimate(jobs: Sequence[ResolvedJob]) -> list[Estimate]:
     flops, sent = training_flops(run), sent_through_nics_bytes(run)
     stages = _stages(jobs, run)
     return [
-        Estimate(
+        JobEstimate(
             job,
             {name: float(getattr(phases, name)[at]) for name in PHASES},
             float(np.hypot(widths[at], 0.0 if job.known else TRANSFER)),
@@ -209,10 +209,10 @@ class Change:
     """One change of a job, with the estimate that it gives."""
 
     words: str
-    estimate: Estimate
+    estimate: JobEstimate
 
 
-def cheapest_fixes(one: Estimate, count: int = 3) -> list[Change]:
+def cheapest_fixes(one: JobEstimate, count: int = 3) -> list[Change]:
     """Return the changes that make a job fit and cost least GPU time per token, best first.
 
     Single changes, and pairs where none of them is enough.
@@ -277,7 +277,7 @@ _FIXES: Mapping[str, Callable[[ResolvedJob], ResolvedJob | None]] = {
 
 
 def _estimated(tried: Sequence[tuple[str, ResolvedJob | None]]) -> list[Change]:
-    """Estimate those of the changed jobs that can run."""
+    """JobEstimate those of the changed jobs that can run."""
     found: list[tuple[str, ResolvedJob]] = []
     for words, job in tried:
         try:
@@ -290,7 +290,7 @@ def _estimated(tried: Sequence[tuple[str, ResolvedJob | None]]) -> list[Change]:
     return [Change(words, one) for (words, _), one in zip(found, estimates, strict=True)]
 
 
-def other_networks(one: Estimate) -> list[Change]:
+def other_networks(one: JobEstimate) -> list[Change]:
     """Return the same job over other protocols and NICs, fastest first.
 
     IPoIB delivers the fraction of RDMA's rate that the papers measured; TCP/IP has one port of 10
@@ -315,7 +315,7 @@ def with_nics(job: ResolvedJob, node_gbps: float) -> ResolvedJob:
     return replace(job, device=device, nic_gbps=node_gbps)
 
 
-def by_phase(one: Estimate) -> dict[str, float]:
+def by_phase(one: JobEstimate) -> dict[str, float]:
     """Sum the phases of an iteration by what they are spent on, in seconds."""
     phases = one.phases_s
     return {

@@ -11,7 +11,6 @@ from repro.catalog.models.open_models import OpenModel, open_model, read_open_mo
 from repro.catalog.reading import choose
 from repro.catalog.systems.gpus import Gpu, gpu
 from repro.errors import ReproError
-from repro.predict.blocks import in_blocks
 from repro.predict.explore.jobs.search import (
     enumerate_plans,
     fits_memory,
@@ -22,7 +21,7 @@ from repro.predict.fused.memory import fullest_bytes
 from repro.predict.fused.parameters import half_width, read_fused
 from repro.predict.fused.run import PRECISIONS, Run, decoder_runs, training_flops
 from repro.predict.tables.training import UNEVEN
-from repro.predict.workload import RECOMPUTE, Array, divisors
+from repro.predict.workload import RECOMPUTE, Array, divisors, in_blocks
 
 # Columns in which the plans of a job differ.
 SPLIT = ("dtype", "tp", "pp", "cp", "ep", "dp", "vpp", "micro_batch", "recompute")

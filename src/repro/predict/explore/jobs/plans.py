@@ -34,7 +34,7 @@ _UNITS = {"_bytes": "B", "_gbps": "Gbit/s", "_per_gpu": "1/s", "_per_sequence": 
 
 
 @dataclass(frozen=True)
-class Job:
+class PaperJob:
     """Training job on a cluster, checked by `choose_job`.
 
     `name` joins the arguments of `choose_job`, for file names. Without a `protocol`, links have the
@@ -79,7 +79,9 @@ def transports(cluster: str) -> list[str]:
     return list(read_clusters()[cluster].protocols) or [FABRIC]
 
 
-def choose_job(model: str, cluster: str, protocol: str, gpus: int, global_batch_size: int) -> Job:
+def choose_job(
+    model: str, cluster: str, protocol: str, gpus: int, global_batch_size: int
+) -> PaperJob:
     """Check a job: names in `params/`, a protocol of `transports`, and sequences per iteration.
 
     Raises
@@ -107,10 +109,10 @@ def choose_job(model: str, cluster: str, protocol: str, gpus: int, global_batch_
             f"global_batch_size {global_batch_size!r}: take a whole number of sequences, 1 or more"
         )
     name = f"{model}-{cluster}-{protocol}-{gpus}-{global_batch_size}"
-    return Job(name, trained, where, transport, gpus, global_batch_size)
+    return PaperJob(name, trained, where, transport, gpus, global_batch_size)
 
 
-def job_plans(job: Job) -> pd.MultiIndex:
+def job_plans(job: PaperJob) -> pd.MultiIndex:
     """Enumerate every plan of a job that can run, whether or not it fits in memory.
 
     Tensor-parallel groups divide a node's GPUs, because every layer waits for their collectives.
@@ -140,7 +142,7 @@ def job_plans(job: Job) -> pd.MultiIndex:
     return pd.MultiIndex.from_frame(plans[columns], names=SPLIT)
 
 
-def best_plans(job: Job, count: int) -> pd.DataFrame:
+def best_plans(job: PaperJob, count: int) -> pd.DataFrame:
     """Return up to `count` plans that fit in memory and have the shortest predicted iterations.
 
     All plans use the same GPUs, so the fastest is also the cheapest.
@@ -184,7 +186,7 @@ def best_plans(job: Job, count: int) -> pd.DataFrame:
     return best.assign(**interval(best.iteration_time_s, width))
 
 
-def save_plans(job: Job, best: pd.DataFrame, output: str = "") -> None:
+def save_plans(job: PaperJob, best: pd.DataFrame, output: str = "") -> None:
     """Write a job's best plans as a dataset with the dimensions plan, phase and part of memory.
 
     Parameters
