@@ -4,6 +4,7 @@ A job is plain data: a YAML file, options of a command, or a row of a table. `re
 not given and says by which rule; nothing is taken for something else.
 """
 
+import csv
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -189,6 +190,29 @@ def read_job(path: Path) -> Job:
     """
     job: Job = read_yaml(path, Job)
     return job
+
+
+def read_jobs(path: Path, options: Mapping[str, Any]) -> list[Job]:
+    """Read a job per row of a CSV, whose columns are fields of `Job`; `options` fill the others.
+
+    Raises
+    ------
+    ReproError
+        The file is missing, or a cell is not allowed; the message names the row.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ReproError(f"{path}: cannot be read as CSV ({error})") from None
+    jobs = []
+    for number, row in enumerate(rows, start=2):
+        cells = {str(name): value for name, value in row.items() if value not in (None, "")}
+        try:
+            jobs.append(job_of({**options, **cells}))
+        except ReproError as error:
+            raise ReproError(f"{path}, line {number}: {error}") from None
+    return jobs
 
 
 def resolve(job: Job) -> ResolvedJob:

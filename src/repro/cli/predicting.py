@@ -18,6 +18,7 @@ _ModelArgument = Annotated[
 ]
 _GpuOption = Annotated[str, typer.Option(help="GPU in params/gpus.yaml.")]
 _GpusOption = Annotated[int, typer.Option(help="Number of GPUs.")]
+_JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _BatchOption = Annotated[int, typer.Option(help="Sequences per iteration.")]
 
 
@@ -42,6 +43,154 @@ def parse_size(text: str) -> float:
     base = 1000.0 if (found[3] or "").upper() == "B" else 1024.0
     power = " KMG".index((found[2] or " ").upper())
     return float(found[1]) * float(base**power)
+
+
+@_command(epilog="Example: repro estimate config.json --gpu h100-sxm-80gb --gpus 64 --tp 8")
+def estimate(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            help="Model in params/open_models.yaml, path of a config.json or of Megatron's "
+            "arguments, or the arguments themselves."
+        ),
+    ] = None,
+    job: Annotated[
+        Path | None, typer.Option(help="YAML file of a job; options replace its fields.")
+    ] = None,
+    jobs: Annotated[
+        Path | None, typer.Option(help="CSV with a job per row; prints a table, or with --json.")
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="GPU in params/gpus.yaml, or a data sheet (repro gpu-spec).")
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(help="Number of GPUs. Default: one node.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="Cluster in params/clusters.yaml, instead of --gpu.")
+    ] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs of a node.")] = None,
+    nic: Annotated[
+        str | None, typer.Option(help="NICs of a node in Gbit/s, e.g. 8x400 or 200.")
+    ] = None,
+    tp: Annotated[
+        int | None, typer.Option("--tp", "--tensor-model-parallel-size", help="Tensor parallel.")
+    ] = None,
+    pp: Annotated[
+        int | None,
+        typer.Option("--pp", "--pipeline-model-parallel-size", help="Pipeline stages."),
+    ] = None,
+    cp: Annotated[
+        int | None, typer.Option("--cp", "--context-parallel-size", help="Context parallel.")
+    ] = None,
+    ep: Annotated[
+        int | None, typer.Option("--ep", "--expert-model-parallel-size", help="Expert parallel.")
+    ] = None,
+    etp: Annotated[
+        int | None,
+        typer.Option("--etp", "--expert-tensor-parallel-size", help="Ranks that divide an expert."),
+    ] = None,
+    vpp: Annotated[int | None, typer.Option(help="Model chunks per pipeline stage.")] = None,
+    micro_batch: Annotated[
+        int | None,
+        typer.Option("--micro-batch", "--micro-batch-size", help="Sequences per forward pass."),
+    ] = None,
+    global_batch: Annotated[
+        int | None,
+        typer.Option("--global-batch", "--global-batch-size", help="Sequences per iteration."),
+    ] = None,
+    seq: Annotated[
+        int | None, typer.Option("--seq", "--seq-length", help="Tokens of a sequence.")
+    ] = None,
+    vocabulary: Annotated[
+        int | None, typer.Option("--vocabulary", "--vocab-size", help="Tokens of the tokenizer.")
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="Linear layers: bf16, fp8, mxfp8 or nvfp4.")
+    ] = None,
+    stack: Annotated[str | None, typer.Option(help="Software in params/stacks.yaml.")] = None,
+    recompute: Annotated[
+        str | None,
+        typer.Option("--recompute", "--recompute-granularity", help="none, selective or full."),
+    ] = None,
+    zero: Annotated[
+        int | None,
+        typer.Option(help="Shared by replicas: 0 nothing, 1 optimizer, 2 gradients, 3 weights."),
+    ] = None,
+    gradient_bytes: Annotated[int | None, typer.Option(help="Bytes of a gradient: 2 or 4.")] = None,
+    lora_rank: Annotated[int | None, typer.Option(help="Rank of adapters (LoRA).")] = None,
+    expert_imbalance: Annotated[
+        float | None, typer.Option(help="Tokens of the busiest expert rank / mean.")
+    ] = None,
+    overlap: Annotated[
+        str | None, typer.Option(help="Communication behind computing: all or none.")
+    ] = None,
+    measured: Annotated[
+        str | None,
+        typer.Option(help="Measured: 4.2s, '9500 tokens/s/GPU', '410 TFLOP/s' or '38 %' (MFU)."),
+    ] = None,
+    peak_tflops: Annotated[
+        float | None, typer.Option(help="Peak that a measured MFU refers to.")
+    ] = None,
+    flops: Annotated[
+        str | None, typer.Option(help="FLOPs that were counted: causal, megatron or 6n.")
+    ] = None,
+    as_json: _JsonOption = False,
+) -> None:
+    """Print whether a training job fits, what it should reach, and why a measured one differs.
+
+    Exit status 3 if it does not fit in memory.
+    """
+    from repro.catalog.jobs import job_of, read_job, read_jobs, resolve
+    from repro.predict.explore.jobs import estimate as estimates
+    from repro.predict.explore.jobs.estimate_report import report_json, report_table, report_text
+    from repro.predict.explore.jobs.explain import explain
+
+    options = {
+        "model": model,
+        "gpu": gpu,
+        "gpus": gpus,
+        "cluster": cluster,
+        "gpus_per_node": gpus_per_node,
+        "nic": nic,
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "ep": ep,
+        "etp": etp,
+        "vpp": vpp,
+        "micro_batch": micro_batch,
+        "global_batch": global_batch,
+        "seq": seq,
+        "vocabulary": vocabulary,
+        "precision": precision,
+        "stack": stack,
+        "recompute": recompute,
+        "zero": zero,
+        "gradient_bytes": gradient_bytes,
+        "lora_rank": lora_rank,
+        "expert_imbalance": expert_imbalance,
+        "overlap": overlap,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    if jobs is not None:
+        if job is not None or measured is not None:
+            raise ReproError("--jobs beside --job or --measured; fix: give one of them")
+        found = estimates.estimate([resolve(one) for one in read_jobs(jobs, given)])
+        if as_json:
+            typer.echo(json.dumps([report_json(one) for one in found], indent=1))
+        else:
+            typer.echo(report_table(found).to_string(index=False, float_format="{:.4g}".format))
+        return
+    fields = ({} if job is None else read_job(job).model_dump(exclude_none=True)) | given
+    if "model" not in fields:
+        raise ReproError("no model; fix: repro estimate MODEL --gpu GPU, or --job FILE")
+    one = estimates.estimate([resolve(job_of(fields))])[0]
+    compared = explain(one, measured, peak_tflops=peak_tflops, formula=flops) if measured else None
+    if as_json:
+        typer.echo(json.dumps(report_json(one, compared), indent=1))
+    else:
+        typer.echo(report_text(one, compared))
+    if one.memory_verdict == estimates.DOES_NOT_FIT:
+        raise typer.Exit(3)
 
 
 @_command("what-if", epilog="Example: repro what-if llama3.1-70b --gpus 512 --global-batch 1024")
