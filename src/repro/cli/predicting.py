@@ -193,6 +193,65 @@ def estimate(
         raise typer.Exit(3)
 
 
+@_command(epilog="Example: repro log train.log --gpu h100-sxm-80gb --nic 8x400")
+def log(
+    file: Annotated[Path, typer.Argument(help="Log of a training run, of any supported tool.")],
+    job: Annotated[
+        Path | None, typer.Option(help="YAML file of a job, for what the log omits.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model, as repro estimate takes it.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="GPU, as repro estimate takes it.")] = None,
+    gpus: Annotated[int | None, typer.Option(help="Number of GPUs.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="Cluster in params/clusters.yaml.")] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs of a node.")] = None,
+    nic: Annotated[str | None, typer.Option(help="NICs of a node in Gbit/s, e.g. 8x400.")] = None,
+    seq: Annotated[int | None, typer.Option(help="Tokens of a sequence.")] = None,
+    global_batch: Annotated[int | None, typer.Option(help="Sequences per iteration.")] = None,
+    micro_batch: Annotated[int | None, typer.Option(help="Sequences per forward pass.")] = None,
+    vocabulary: Annotated[int | None, typer.Option(help="Tokens of the tokenizer.")] = None,
+    tp: Annotated[int | None, typer.Option(help="Tensor parallel size.")] = None,
+    pp: Annotated[int | None, typer.Option(help="Pipeline stages.")] = None,
+    stack: Annotated[str | None, typer.Option(help="Software in params/stacks.yaml.")] = None,
+    as_json: _JsonOption = False,
+) -> None:
+    """Print what a training log says of its iterations, what to expect, and what differs.
+
+    Exit status 3 if a run is slower than the 90 % interval.
+    """
+    from repro.catalog.jobs import read_job
+    from repro.logs.reading import read_text
+    from repro.logs.training.reading import read_training_log
+    from repro.predict.explore.jobs.logged import judge, log_json, log_text
+
+    options = {
+        "model": model,
+        "gpu": gpu,
+        "gpus": gpus,
+        "cluster": cluster,
+        "gpus_per_node": gpus_per_node,
+        "nic": nic,
+        "seq": seq,
+        "global_batch": global_batch,
+        "micro_batch": micro_batch,
+        "vocabulary": vocabulary,
+        "tp": tp,
+        "pp": pp,
+        "stack": stack,
+    }
+    given = {} if job is None else read_job(job).model_dump(exclude_none=True)
+    given |= {name: value for name, value in options.items() if value is not None}
+    try:
+        found = read_training_log(read_text(file))
+    except ReproError as error:
+        raise ReproError(f"{file}: {error}") from None
+    judged = judge(found, given)
+    typer.echo(
+        json.dumps(log_json(found, judged), indent=1) if as_json else log_text(found, judged)
+    )
+    if any(one.verdict == "slower" for one in judged):
+        raise typer.Exit(3)
+
+
 @_command("what-if", epilog="Example: repro what-if llama3.1-70b --gpus 512 --global-batch 1024")
 def what_if(
     model: _ModelArgument,

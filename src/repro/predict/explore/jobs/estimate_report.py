@@ -37,7 +37,7 @@ def report_text(one: JobEstimate, measured: Measured | None = None) -> str:
     if networks:
         parts += ["", "The same job over other networks:", _changes_text(networks, one)]
     if measured is not None:
-        parts += ["", _measured_text(measured)]
+        parts += ["", measured_text(measured)]
     return "\n".join(parts)
 
 
@@ -117,7 +117,8 @@ def _changes_text(changes: Sequence[Change], base: JobEstimate) -> str:
     )
 
 
-def _measured_text(measured: Measured) -> str:
+def measured_text(measured: Measured) -> str:
+    """Format a measured time, its verdict and explanations."""
     one = measured.estimate
     low, high = one.interval_s
     ratio = measured.time_s / one.iteration_time_s
@@ -161,7 +162,7 @@ def report_json(one: JobEstimate, measured: Measured | None = None) -> dict[str,
             "expected_bytes": float(one.stages.expected.max()),
             "high_bytes": float(one.stages.high.max()),
             "stages": _stages_json(one.stages),
-            "fixes": [] if one.memory_verdict == FITS else _changes_json(cheapest_fixes(one)),
+            "fixes": [] if one.memory_verdict == FITS else changes_json(cheapest_fixes(one)),
         },
         "iteration_time_s": {"expected": one.iteration_time_s, "low": low, "high": high},
         "phases_s": by_phase(one),
@@ -170,13 +171,13 @@ def report_json(one: JobEstimate, measured: Measured | None = None) -> dict[str,
         "mfu": one.mfu,
         "peak_tflops": one.peak_flops / 1e12,
         "nic_gbps": one.nic_gbps,
-        "networks": _changes_json(other_networks(one) if job.gpus > job.device.domain_gpus else []),
+        "networks": changes_json(other_networks(one) if job.gpus > job.device.domain_gpus else []),
     }
     if measured is not None:
         report["measured"] = {
             "iteration_time_s": measured.time_s,
             "verdict": measured.verdict.replace(" ", "_"),
-            "explanations": _changes_json(measured.explanations),
+            "explanations": changes_json(measured.explanations),
         }
     return report
 
@@ -186,7 +187,8 @@ def _stages_json(stages: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in row.items()} for row in renamed.to_dict("records")]
 
 
-def _changes_json(changes: Sequence[Change]) -> list[dict[str, Any]]:
+def changes_json(changes: Sequence[Change]) -> list[dict[str, Any]]:
+    """Return changes as plain data."""
     return [
         {
             "change": change.words,
