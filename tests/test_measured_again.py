@@ -21,16 +21,7 @@ from repro.results.store import write_dataset
 
 pytestmark = pytest.mark.slow
 
-_MEASURING = (
-    "compute",
-    "experiment",
-    "collectives",
-    "communication",
-    "hierarchical_zero",
-    "compression",
-    "losses",
-    "sensitivity",
-)
+_MEASURING = ("compute", "experiment", "losses")
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +41,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 if not path.exists():
                     path.write_text(f"{path.name}\n")
+        _repro(folder, "method")
         repo.commit(force=True)
     return folder
 
@@ -60,16 +52,18 @@ def _invalid(project: Path) -> set[str]:
         return {name for name in Repo().status() if name.startswith(_MEASURING)}
 
 
-def _measured_again(project: Path, *touched: str) -> set[str]:
-    """The measuring stages that a new comment in each of some files invalidates."""
+def _measured_again(project: Path, *touched: str, more: str) -> set[str]:
+    """The measuring stages that more text in each of some files invalidates."""
     before = {project / name: (project / name).read_text(encoding="utf-8") for name in touched}
     for path, text in before.items():
-        path.write_text(text + "# A comment.\n", encoding="utf-8")
+        path.write_text(text + more, encoding="utf-8")
     try:
+        _repro(project, "method")
         return _invalid(project)
     finally:
         for path, text in before.items():
             path.write_text(text, encoding="utf-8")
+        _repro(project, "method")
 
 
 def test_nothing_is_measured_again_without_a_change(project: Path) -> None:
@@ -90,15 +84,21 @@ def test_what_decides_no_measurement_invalidates_none(project: Path) -> None:
         "src/repro/experiments/on_testbed.py",
         "params/protocols.yaml",
     )
-    assert _measured_again(project, *touched) == set()
+    assert _measured_again(project, *touched, more="# More.\nMORE = 1\n") == set()
+
+
+def test_a_comment_in_what_ranks_do_is_not_measured_again(project: Path) -> None:
+    touched = ("src/repro/train/run.py", "src/repro/testbed/links.py")
+    assert _measured_again(project, *touched, more="# A comment.\n") == set()
 
 
 def test_what_ranks_do_is_measured_again(project: Path) -> None:
-    trained = _measured_again(project, "src/repro/train/run.py")
-    assert {name.partition("@")[0] for name in trained} == set(_MEASURING) - {"collectives"}
-    assert len(trained) == 1 + 8 + 1 + 1 + 1 + 1 + 1
-    links = _measured_again(project, "src/repro/testbed/links.py")
-    assert links == trained - {"losses"} | {"collectives@pinnacles", "collectives@big-red-200"}
+    more = "MORE = 1\n"
+    trained = _measured_again(project, "src/repro/train/run.py", more=more)
+    sweeps = {f"experiment@collectives-{name}" for name in ("pinnacles", "big-red-200")}
+    assert {name.partition("@")[0] for name in trained} == set(_MEASURING)
+    assert len(trained) == 1 + 12 + 1
+    assert _measured_again(project, "src/repro/testbed/links.py", more=more) == trained | sweeps
 
 
 def test_another_rate_of_tcp_changes_only_what_runs_over_tcp(project: Path) -> None:
@@ -125,14 +125,18 @@ def test_another_rate_of_tcp_changes_only_what_runs_over_tcp(project: Path) -> N
 
 def _resolved(project: Path) -> dict[str, str]:
     """What `repro resolve` writes, by stage."""
+    _repro(project, "resolve", "--profile", "ci")
+    return {path.stem: path.read_text() for path in (project / "results/resolved").glob("*.json")}
+
+
+def _repro(project: Path, *arguments: str) -> None:
     subprocess.run(
-        [sys.executable, "-c", "from repro.cli import main; main()", "resolve", "--profile", "ci"],
+        [sys.executable, "-c", "from repro.cli import main; main()", *arguments],
         cwd=project,
         env={**os.environ, "PYTHONPATH": str(project / "src")},
         check=True,
         capture_output=True,
     )
-    return {path.stem: path.read_text() for path in (project / "results/resolved").glob("*.json")}
 
 
 def _computing() -> xr.Dataset:

@@ -44,14 +44,7 @@ _PRIOR_S = 60.0
 _FIRST, _SECOND = "first_look", ("notebooks", "resolve")
 # Untimed stages, and notebooks that plot premeasured results, run in the background while ranks
 # wait for links. `compression` is last because its notebook needs `losses`.
-_TIMED = (
-    "experiment@",
-    "collectives@",
-    "sensitivity",
-    "communication",
-    "hierarchical_zero",
-    "compression",
-)
+_TIMED = "experiment@"
 _BACKGROUND = ("losses", "predictions", "validation")
 # Exit status of an interrupted process, as in shells.
 _INTERRUPTED = 130

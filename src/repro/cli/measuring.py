@@ -100,6 +100,15 @@ def resolve(profile: _Profile = "default") -> None:
         typer.echo(path)
 
 
+@app.command(rich_help_panel=PANEL)
+def method() -> None:
+    """Write digests of the code that ranks load to results/method/, which DVC compares."""
+    from repro.launch.method import write_methods
+
+    for path in write_methods(RESULTS / "method"):
+        typer.echo(path)
+
+
 @app.command("first-look", rich_help_panel=PANEL)
 def first_look(profile: _Profile = "default") -> None:
     """Measure one model over three protocols, and write a figure to results/first_look/."""

@@ -9,15 +9,15 @@ from pathlib import Path
 import xarray as xr
 
 from repro.atomic import replacing
-from repro.observe.environment import sources_digest
+from repro.launch.method import METHODS, method_digest
 from repro.results.store import read_dataset, write_dataset
 
 
 class Journal:
     """Datasets of finished configurations beside an experiment's output, named by their inputs.
 
-    A configuration is found again only if nothing that went into it has changed, this package's
-    code included.
+    A configuration is found again only if nothing that went into it has changed, the code that
+    ranks load included.
     """
 
     def __init__(self, output: Path):
@@ -48,5 +48,9 @@ class Journal:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _path(self, inputs: Mapping[str, object]) -> Path:
-        text = json.dumps({**inputs, "sources": sources_digest()}, sort_keys=True, default=str)
+        text = json.dumps(
+            {**inputs, "method": [method_digest(name) for name in METHODS]},
+            sort_keys=True,
+            default=str,
+        )
         return self._folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.nc"
