@@ -37,6 +37,7 @@ class Decoders:
     windowed: Array
     vocab: Array
     tied: Array
+    sinks: Array
     mtp_layers: Array
 
     @property

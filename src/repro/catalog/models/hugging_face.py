@@ -266,6 +266,10 @@ def _experts_of_all_layers(given: Fields, shape: dict[str, Any]) -> dict[str, An
     }
 
 
+def _sinks(given: Fields, shape: dict[str, Any]) -> dict[str, Any]:
+    return {"sinks": True}
+
+
 def _qwen_experts(given: Fields, shape: dict[str, Any]) -> dict[str, Any]:
     layers, step = shape["layers"], _integer(given, "decoder_sparse_step", 1)
     dense = given.get("mlp_only_layers") or []
@@ -405,7 +409,7 @@ _TYPES: Mapping[str, _Type] = {
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,
     "kimi_k2": _DEEPSEEK,
-    "gpt_oss": _Type(biases="all", fields=_SPARSE, rules=(_experts_of_all_layers,)),
+    "gpt_oss": _Type(biases="all", fields=_SPARSE, rules=(_experts_of_all_layers, _sinks)),
     "gemma": _Type(tied=True),
     "gemma2": _Type(tied=True),
     "gemma3": _GEMMA3,

@@ -39,6 +39,8 @@ class DecoderShape(Entry):
         Rows of a table of learned position embeddings.
     biases
         Linear layers with biases: none, those of queries, keys and values, or all.
+    sinks
+        Whether each head has a learned score that no token receives (GPT-OSS).
     mtp_layers
         Layers that predict tokens further ahead (DeepSeek-V3, 2024, section 2.2).
 
@@ -69,6 +71,7 @@ class DecoderShape(Entry):
     tied: bool = False
     positions: NonNegativeInt = 0
     biases: Literal["none", "qkv", "all"] = "none"
+    sinks: bool = False
     mtp_layers: NonNegativeInt = 0
 
     @model_validator(mode="before")

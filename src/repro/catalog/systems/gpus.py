@@ -8,9 +8,11 @@ from pydantic import PositiveFloat, PositiveInt
 from repro.catalog.reading import Entry, choose, read_params
 from repro.errors import ReproError
 
-Generation = Literal["volta", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"]
+Generation = Literal[
+    "volta", "ampere", "ada", "hopper", "blackwell", "blackwell-ultra", "cdna2", "cdna3", "cdna4"
+]
 # Generations with units for matmuls whose operands have one scale per 32 elements (MX formats).
-_SCALED = ("blackwell", "cdna4")
+_SCALED = ("blackwell", "blackwell-ultra", "cdna4")
 # Bytes that processes can use per gigabyte of a data sheet: these are binary, and the driver keeps
 # 1 % (measured: 79.18 GiB of an H100's 80, 139.80 GiB of an H200's 141).
 MEMORY_GB_BYTES = 0.99 * 2**30

@@ -28,7 +28,8 @@ class Stack(Entry):
     attention kernels: `vendor`, written for each generation (cuDNN, FlashAttention-3), or `flash2`.
     `hides_tensor` and `hides_experts` state whether it can overlap tensor- and expert-parallel
     communication with compute, if configured to. With `gradient_syncs_per_micro_batch`, sharded
-    gradients are reduced in each backward pass.
+    gradients are reduced in each backward pass. Gradients travel with `gradient_bytes`;
+    with `gathers_low_precision`, parameters of linear layers are gathered in the layers' precision.
     """
 
     label: str
@@ -38,6 +39,8 @@ class Stack(Entry):
     hides_tensor: bool
     hides_experts: bool
     gradient_syncs_per_micro_batch: bool
+    gradient_bytes: Literal[2, 4]
+    gathers_low_precision: bool
     source: str
 
 

@@ -28,20 +28,30 @@ TRAINING_PRIORS: Mapping[str, Prior] = {
     "sustained blackwell bf16": Prior(0.85, 0.1),
     "sustained blackwell fp8": Prior(0.8, 0.15),
     "sustained blackwell nvfp4": Prior(0.6, 0.3),
+    "sustained blackwell-ultra bf16": Prior(0.95, 0.1),
+    "sustained blackwell-ultra fp8": Prior(0.9, 0.15),
+    "sustained blackwell-ultra nvfp4": Prior(0.7, 0.3),
     # FlashAttention-2 reaches 35 % of an H100's peak where FlashAttention-3 reaches 60 to 75
     # (Shah et al., 2024, abstract).
     "attention flash2 ampere": Prior(1.0, 0.1),
     "attention flash2 hopper": Prior(0.55, 0.2),
     "attention vendor hopper": Prior(1.0, 0.1),
     "attention vendor blackwell": Prior(1.0, 0.15),
+    # Twice as many exponentials a cycle (NVIDIA, Blackwell Ultra, 2025).
+    "attention vendor blackwell-ultra": Prior(1.2, 0.15),
+    # No fused kernel knew sinks when these runs were published.
+    "sinks": Prior(3.0, 0.7),
     # The same paper: the backward pass reaches 0.7 to 0.8 of the forward pass's rate.
     "attention_backward": Prior(0.75, 0.1),
     "memory_efficiency": Prior(0.85, 0.07),
     "traffic megatron-core": Prior(1.0, 0.2),
+    "traffic megatron-core-graphs": Prior(1.0, 0.3),
     "traffic pytorch-fsdp": Prior(1.5, 0.3),
     "traffic maxtext": Prior(1.0, 0.3),
     "link_efficiency": Prior(0.8, 0.07),
     "fabric_efficiency": Prior(0.9, 0.07),
+    # NCCL's latency between nodes is 3 to 6 us for each step.
+    "ring_step_s": Prior(3e-6, 0.7),
     # NCCL's channels and the copies of userbuffers take 16 to 20 of 108 to 148 multiprocessors.
     "reserved": Prior(0.13, 0.3),
     "launch_s": Prior(5e-6, 0.3),

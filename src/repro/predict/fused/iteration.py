@@ -20,6 +20,9 @@ _ADAM = 40
 # What each rank does with all gradients: their norm, and clearing them.
 _ALL_GRADIENTS = 6
 _MESSAGE_S = 1e-5
+# Parameters of a bucket that replicas sync at once, at least, and per rank (Megatron-Core's
+# DistributedDataParallelConfig).
+_BUCKET, _BUCKET_PER_RANK = 40e6, 1e6
 
 
 @dataclass(frozen=True)
@@ -223,16 +226,20 @@ def _messages_s(run: Run, parameters: FusedParameters) -> Array:
     return np.where(run.pp > 1, 2 * run.vpp * each, 0.0)
 
 
-def _replica_rate(run: Run, parameters: FusedParameters, ranks: Array) -> Array:
-    """Bus bandwidth of a ring of so many ranks, tensor-parallel ranks apart, in bytes/s.
+def _replica_rate(
+    run: Run, parameters: FusedParameters, ranks: Array, apart: Array | float = 1.0
+) -> Array:
+    """Return the bus bandwidth of a ring of so many ranks, in bytes/s.
 
-    Between domains each of a group's ranks in one has a ring of its own through its own NIC (NCCL's
-    channels on rail-optimised fabrics), so their rates add up, to what links carry.
+    They are `apart` times tensor parallelism GPUs apart. Between domains each of a group's ranks in
+    one has a ring of its own through its own NIC (NCCL's channels on rail-optimised fabrics), so
+    their rates add up, to what links carry.
     """
     links = run.link_bytes_per_s * parameters.link_efficiency
-    members = np.clip(run.domain_gpus / run.tp, 1.0, ranks)
+    near = run.domain_gpus / (run.tp * np.maximum(apart, 1.0))
+    members = np.clip(near, 1.0, np.maximum(ranks, 1.0))
     nics = members * run.nic_bytes_per_s * parameters.fabric_efficiency
-    return np.where(ranks * run.tp <= run.domain_gpus, links, np.minimum(links, nics))
+    return np.where(ranks <= near, links, np.minimum(links, nics))
 
 
 def _sharded_wire_s(run: Run, parameters: FusedParameters) -> Array:
@@ -263,12 +270,19 @@ def _replicas_s(
     the layers behind them; the last bucket has nothing to hide behind.
     """
     ranks = run.dp * run.cp
-    rate = _replica_rate(run, parameters, ranks)
-    wire = held.common * (ranks - 1) / ranks + held.experts * (1 - 1 / run.expert_replicas)
-    wire = wire / rate
+    wire = held.common * (ranks - 1) / ranks / _replica_rate(run, parameters, ranks)
+    # Ranks that have the same experts are as far apart as those that have different ones.
+    apart = run.ep * run.etp / run.tp
+    expert_rate = _replica_rate(run, parameters, run.expert_replicas, apart)
+    wire = wire + held.experts * (1 - 1 / run.expert_replicas) / expert_rate
+    buckets = np.maximum(
+        run.trained * held.all / np.maximum(_BUCKET, _BUCKET_PER_RANK * ranks), 1.0
+    )
+    outside = np.where(ranks * run.tp > run.domain_gpus, ranks - 1, 0.0)
+    latency = parameters.ring_step_s * outside * buckets
     layers = stage_layers(run)
     gradients, gathered = run.gradient_bytes * wire, run.parameter_bytes * wire
-    gradients, gathered = run.trained * gradients, run.trained * gathered
+    gradients, gathered = (run.trained * sent + latency for sent in (gradients, gathered))
     last = 1 / np.maximum(layers, 2.0)
     cover = (1 - last) / run.vpp
 

@@ -28,6 +28,8 @@ _ATTENTION_BACKWARD_FLOPS = 2.5
 # Casting an operand: read in half precision, written as it is and transposed, for the two products
 # that take it.
 _CAST_BYTES = 4
+# Bytes per element of what an adapter (LoRA) takes in and adds to: dropout, and a sum.
+_ADAPTED = 6
 # Start of a collective inside a domain.
 _COLLECTIVE_S = 8e-6
 
@@ -137,6 +139,7 @@ def _attention(run: Run, layer: list[Operation], parameters: FusedParameters) ->
         heads, kv_heads = one.heads / run.tp, np.maximum(one.kv_heads / run.tp, 1.0)
         whole = attention_s(run.micro_batch, run.seq, heads, kv_heads, one.mean_dim, rates, costs)
         forward = forward + whole * visible_share(one, run.seq) / run.cp
+    forward = forward * np.where(run.sinks > 0, parameters.sinks, 1.0)
     backward = _ATTENTION_BACKWARD_FLOPS * forward / parameters.attention_backward
     return np.stack([forward, backward])
 
@@ -147,6 +150,11 @@ def _element_bytes(run: Run, layer: list[Operation]) -> Array:
     for one in elements(layer):
         forward += one.forward_bytes * one.width
         backward += one.backward_bytes * one.width
+    for core in attentions(layer):
+        # Adapters of attention's products: dropout of inputs, and sums with outputs.
+        width = run.hidden + core.query_width + core.kv_width + core.output_width
+        forward = forward + (run.trained < 1) * _ADAPTED * width
+        backward = backward + (run.trained < 1) * _ADAPTED * width
     moved: Array = np.stack([forward, backward]) * run.tokens / run.tp
     return moved
 

@@ -17,7 +17,7 @@ from repro.predict.workload import Array
 
 FUSED = "fused.yaml"
 # Kinds of runs, whose residuals are told apart.
-KINDS = ("replicas", "sharded parameters", "mixtures of experts")
+KINDS = ("replicas", "sharded parameters", "mixtures of experts", "adapters")
 # What a GPU adds to the half width whose maker has no run at all: large products in bf16 reach 620
 # of 1307 TFLOP/s on an MI300X where an H100 reaches 720 of 989 (SemiAnalysis, December 2024), a
 # fraction 1.5 times smaller.
@@ -34,6 +34,8 @@ class FusedParameters(Entry):
         kernels take the rest.
     attention
         Of the rate of single forward attentions, by whose kernels and generation.
+    sinks
+        Time of attention with sinks, of that without.
     attention_backward
         Rate of the backward pass, of the forward pass's.
     memory_efficiency
@@ -42,6 +44,8 @@ class FusedParameters(Entry):
         Element-wise traffic of a software, of what fused kernels need.
     link_efficiency, fabric_efficiency
         Bus bandwidth of links inside a domain, and of NICs.
+    ring_step_s
+        Latency of each step of a ring between domains.
     reserved
         Part of the multiprocessors that communication takes while it goes on behind computing.
     launch_s
@@ -56,11 +60,13 @@ class FusedParameters(Entry):
 
     sustained: dict[str, PositiveFloat]
     attention: dict[str, PositiveFloat]
+    sinks: PositiveFloat
     attention_backward: PositiveFloat
     memory_efficiency: PositiveFloat
     traffic: dict[str, PositiveFloat]
     link_efficiency: PositiveFloat
     fabric_efficiency: PositiveFloat
+    ring_step_s: NonNegativeFloat
     reserved: NonNegativeFloat
     launch_s: NonNegativeFloat
     exchange: dict[str, NonNegativeFloat]
@@ -160,7 +166,7 @@ def _taken(run: Run, table: Array, at: Array) -> Array:
 
 def kinds(run: Run) -> Array:
     """Index in `KINDS` of each run."""
-    kind: Array = np.where(run.experts > 0, 2, np.where(run.sharded > 0, 1, 0))
+    kind: Array = np.select([run.trained < 1, run.experts > 0, run.sharded > 0], [3, 2, 1], 0)
     return kind
 
 

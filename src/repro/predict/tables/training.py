@@ -216,6 +216,9 @@ def cluster_like(gpu: str, gpus_per_node: int, fabric_gbps: float) -> Cluster:
     return having[0].model_copy(update=changed)
 
 
+# Ending of models of which adapters are trained only (LoRA), and the share of parameters that these
+# are: of rank 16 beside the attention's products of Llama 2 70B.
+_ADAPTED, _ADAPTERS = "-lora", 0.0006
 # Properties of a model that no table states.
 _NOT_STATED = ("kv_rank", "query_rank", "rope_dim", "dense_layers", "dense_ffn", "mtp_layers")
 
@@ -233,11 +236,19 @@ def read_runs(table: pd.DataFrame) -> Run:
     rows["dp"] = rows.dp.fillna(rows.gpus / groups)
     refuse(table, "gpus", ~np.isclose(rows.gpus, groups * rows.dp), "tp x pp x cp x dp")
     refuse(table, "vpp", (rows.zero_bubble > 0) & (rows.vpp > 1), "1 where zero_bubble is yes")
-    windows = {name: entry.shape.window for name, entry in read_open_models().items()}
+    shapes = {name: entry.shape for name, entry in read_open_models().items()}
+    windows = {name: shape.window for name, shape in shapes.items()}
     rows["window"] = rows.window.fillna(rows.model.map(windows)).fillna(0)
+    sinks = {name: float(shape.sinks) for name, shape in shapes.items()}
     fill_widths(rows)
     rows["value_dim"] = rows.head_dim
-    rows = rows.assign(**dict.fromkeys(_NOT_STATED, 0.0), **DEFAULTS, windowed=0.5)
+    rows = rows.assign(
+        **dict.fromkeys(_NOT_STATED, 0.0),
+        etp=DEFAULTS["etp"],
+        windowed=0.5,
+        sinks=rows.model.map(sinks).fillna(0.0),
+        trained=np.where(rows.model.str.endswith(_ADAPTED), _ADAPTERS, 1.0),
+    )
     rows["ffn"] = rows.ffn.where(rows.experts == 0, 0.0)
 
     def of_gpu(value: Callable[[Gpu], float]) -> pd.Series:
@@ -253,6 +264,10 @@ def read_runs(table: pd.DataFrame) -> Run:
     node_gbps = rows.inter_node_gbps_per_node.fillna(nics_gbps)
     precision = rows["dtype"].to_numpy(dtype=int)
     stacks = {name: at for at, name in enumerate(read_stacks())}
+    stack = _by_value(_stacks(table), lambda name: choose("stack", name, stacks))
+    software = [list(read_stacks().values())[at] for at in stack.astype(int)]
+    operand_bytes = np.array(list(OPERAND_BYTES.values()))[precision]
+    gathered = np.where([one.gathers_low_precision for one in software], operand_bytes, 2.0)
     peaks = [of_gpu(partial(peak_flops, precision=name)).to_numpy() for name in PRECISIONS]
     found = rows.assign(
         tied=rows.tied_embeddings,
@@ -262,10 +277,12 @@ def read_runs(table: pd.DataFrame) -> Run:
         micro_batches=np.maximum(rows.global_batch / (rows.micro_batch * rows.dp), 1.0),
         precision=precision,
         generation=of_gpu(lambda one: GENERATIONS.index(one.generation)),
-        stack=_by_value(_stacks(table), lambda name: choose("stack", name, stacks)),
+        stack=stack,
+        gradient_bytes=[float(one.gradient_bytes) for one in software],
+        parameter_bytes=gathered,
         hidden_gradients=overlaps("dp", "dp-grad"),
         **{f"hidden_{name}": overlaps(name) for name in ("dp", "tp", "pp", "ep")},
-        operand_bytes=np.array(list(OPERAND_BYTES.values()))[precision],
+        operand_bytes=operand_bytes,
         peak_flops=np.choose(precision, peaks),
         half_flops=of_gpu(lambda one: one.peak_flops),
         multiprocessors=of_gpu(lambda one: one.multiprocessors),
