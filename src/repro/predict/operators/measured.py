@@ -33,7 +33,7 @@ from repro.predict.workload import Array
 OPERATORS = "operators.yaml"
 MEASURED = PUBLISHED / "operators"
 # Generation whose kernels stand for those of generations without measurements.
-_ALIKE = dict.fromkeys(("volta", "ada", "cdna2", "cdna3", "cdna4"), "ampere")
+_ALIKE = dict.fromkeys(("volta", "ada", "blackwell-rtx", "cdna2", "cdna3", "cdna4"), "ampere")
 # Measurements that a time is interpolated from, and smoothing of the interpolation.
 _NEIGHBOURS, _SMOOTHING = 60, 0.5
 # Addition to the half width for GPUs without measurements.
