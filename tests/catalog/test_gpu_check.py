@@ -12,6 +12,7 @@ from repro.catalog.systems.gpu_check import implausible, nearest_gpu, read_gpu_s
 from repro.catalog.systems.gpus import Gpu, read_gpus
 from repro.cli import app
 from repro.errors import ReproError
+from repro.paths import ROOT
 
 _SOURCE = {"source": "data sheet"}
 # NVIDIA H100 PCIe and H100 NVL data sheets, 2023, dense; neither is in params/gpus.yaml.
@@ -120,6 +121,15 @@ def test_a_usual_mistake_is_named(
     assert field in lines
     with pytest.raises(ReproError, match=rf"^{field} is .*; .*{expected}"):
         raise ReproError(lines[field])
+
+
+def test_the_example_of_the_documents_is_plausible(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "how_to" / "job.md").read_text(encoding="utf-8")
+    path = tmp_path / "my_gpu.yaml"
+    path.write_text(page.split("```yaml\n")[1].split("```")[0], encoding="utf-8")
+    assert read_gpu_sheet(path) == _H100_PCIE.model_copy(
+        update={"source": "NVIDIA H100 PCIe data sheet, 2023"}
+    )
 
 
 def _write(sheet: Gpu, folder: Path) -> Path:
