@@ -18,6 +18,7 @@ from repro.catalog.models.megatron_arguments import is_arguments, read_arguments
 from repro.catalog.models.open_models import DecoderShape, read_open_models
 from repro.catalog.reading import Entry, choose, read_yaml
 from repro.catalog.systems.clusters import cluster as read_cluster
+from repro.catalog.systems.gpu_check import read_gpu_sheet
 from repro.catalog.systems.gpus import Gpu, find_gpu_name, gpu, read_gpus
 from repro.catalog.systems.software_stacks import read_stacks
 from repro.errors import ReproError
@@ -27,6 +28,8 @@ _NICS = re.compile(r"(?:(\d+)\s*[x*]\s*)?(\d+(?:\.\d+)?)")
 # Micro batches per replica and pipeline stage where no global batch is given.
 _MICRO_BATCHES = 8
 _MOST_RANKS = 10**6
+# GPUs of a usual node.
+_NODE_GPUS = 8
 Size = PositiveInt
 
 
@@ -381,17 +384,20 @@ def _hardware(job: Job, notes: list[str]) -> tuple[Gpu, bool, int, float]:
         raise ReproError("no GPU; fix: give gpu (params/gpus.yaml or a data sheet) or cluster")
     path = Path(job.gpu)
     known = path.suffix not in (".yaml", ".yml")
-    device = gpu(_gpu_name(job.gpu)) if known else read_yaml(path, Gpu)
-    per_node = job.gpus_per_node or min(device.domain_gpus, 8)
+    device = gpu(_gpu_name(job.gpu)) if known else read_gpu_sheet(path)
+    per_node = job.gpus_per_node or min(device.domain_gpus, _NODE_GPUS)
     if job.gpus_per_node is None:
         notes.append(f"{per_node} GPUs per node, as not given")
     if job.nic is None:
         notes.append(f"a NIC of {device.nic_gbps:g} Gbit/s per GPU, of its maker's systems")
-        return device, known, per_node, device.nic_gbps * per_node
-    node_gbps = nics_gbps(job.nic)
+        node_gbps = device.nic_gbps * per_node
+    else:
+        node_gbps = nics_gbps(job.nic)
     changed = {"nic_gbps": node_gbps / per_node}
-    if device.domain_gpus <= 8:
-        changed["domain_gpus"] = per_node
+    # Links join a node, or less where a bridge joins few cards, or more in a rack.
+    if device.domain_gpus <= _NODE_GPUS:
+        few = device.domain_gpus < _NODE_GPUS
+        changed["domain_gpus"] = min(per_node, device.domain_gpus) if few else per_node
     return device.model_copy(update=changed), known, per_node, node_gbps
 
 

@@ -252,6 +252,25 @@ def log(
         raise typer.Exit(3)
 
 
+@_command("gpu-spec", epilog="Example: repro gpu-spec my_gpu.yaml")
+def gpu_spec(
+    file: Annotated[
+        Path, typer.Argument(help="Data sheet (YAML) with the keys of a GPU in params/gpus.yaml.")
+    ],
+) -> None:
+    """Check the data sheet of a GPU for usual mistakes: units, sparse peaks, sums of directions.
+
+    Prints a line per implausible value, and exit status 1.
+    """
+    from repro.catalog.systems.gpu_check import implausible, nearest_gpu, parse_gpu_sheet
+
+    sheet = parse_gpu_sheet(file)
+    if found := implausible(sheet):
+        typer.echo("\n".join(found))
+        raise typer.Exit(1)
+    typer.echo(f"{sheet.label}: plausible; nearest GPU in params/gpus.yaml: {nearest_gpu(sheet)}")
+
+
 @_command("what-if", epilog="Example: repro what-if llama3.1-70b --gpus 512 --global-batch 1024")
 def what_if(
     model: _ModelArgument,

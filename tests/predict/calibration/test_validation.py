@@ -19,6 +19,7 @@ from repro.predict.calibration.validation import (
     predict_runs,
     validate,
 )
+from repro.predict.tables.reading import read_rows
 from repro.predict.tables.training import UNFUSED, software
 
 pytestmark = pytest.mark.slow
@@ -158,6 +159,77 @@ def test_a_network_without_a_rate_is_left_out_and_named(
     rows.tail(1).to_csv(path, index=False)
     with pytest.raises(ReproError, match="no network of the file"):
         validate(path)
+
+
+@pytest.mark.parametrize(
+    ("file", "changed", "reason"),
+    [
+        ("training_modern.csv", {"gpu": "h900"}, "unknown GPU 'h900'; choose from: a100-sxm"),
+        ("training_a100_tables.csv", {"gpu": "P100"}, "unknown GPU 'P100'; choose from: a100-sxm"),
+        (
+            "operators/gemm_h100_sxm.csv",
+            {"gpu": "h900"},
+            "unknown GPU 'h900'; choose from: a100-sxm",
+        ),
+        (
+            "inference_a100_fastertransformer.csv",
+            {"gpu": "P100"},
+            "unknown GPU 'P100'; choose from: a100-sxm",
+        ),
+        (
+            "inference_a100_fastertransformer.csv",
+            {"dtype": "fp4"},
+            "unknown precision 'fp4'; choose from: bf16, fp8, ",
+        ),
+        (
+            "inference_a100_fastertransformer.csv",
+            {"dtype": "fp8"},
+            "precision 'fp8': A100-SXM-80GB has no units for it; take bf16",
+        ),
+        (
+            "inference_a100_fastertransformer.csv",
+            {"stack": "llama.cpp"},
+            "unknown serving software 'llama.cpp'; choose from: ",
+        ),
+        (
+            "inference_a100_fastertransformer.csv",
+            {"model": "abacus-9", "layers": np.nan},
+            "unknown model 'abacus-9'; choose from: tinyllama-1.1b, ",
+        ),
+    ],
+)
+def test_rows_that_are_not_understood_are_named_and_the_others_judged(
+    file: str,
+    changed: dict[str, object],
+    reason: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = pd.read_csv(PUBLISHED / file).head(8)
+    path = tmp_path / "rows.csv"
+    rows.drop(index=[1, 3, 4]).to_csv(path, index=False)
+    others = validate(path, by=["gpu"])
+    assert others.n.sum() == 5 and not capsys.readouterr().err
+    for name, value in changed.items():
+        rows[name] = (rows[name] if name in rows else pd.Series(np.nan, rows.index)).astype(object)
+        rows.loc[[1, 3, 4], name] = value
+    rows.to_csv(path, index=False)
+    pd.testing.assert_frame_equal(validate(path, by=["gpu"]), others)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"left out: {path}: lines 3, 5-6: {reason}")
+    rows.loc[[1, 3, 4]].to_csv(path, index=False)
+    with pytest.raises(ReproError) as raised:
+        validate(path)
+    assert str(raised.value).startswith(f"{path}: {reason}")
+
+
+def test_only_validation_leaves_rows_out(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    rows = pd.read_csv(PUBLISHED / "training_modern.csv").head(3)
+    rows.loc[1, "gpu"] = "h900"
+    rows.to_csv(path, index=False)
+    with pytest.raises(ReproError, match=r"rows\.csv: unknown GPU 'h900'; choose from: "):
+        read_rows(path)
 
 
 def test_what_a_table_does_not_say_widens_its_intervals() -> None:

@@ -46,6 +46,17 @@ def test_throughput_of_a_gpu_counts_all_of_them() -> None:
     assert _only(table).total_s == pytest.approx(32 * 256 / 4096.0 / 4)
 
 
+def test_each_row_may_state_another_measured_value() -> None:
+    rows = [{"latency_ms": 2000.0}, {"throughput": 4096.0}, {"tokens/s/GPU": 1024.0}]
+    table = pd.concat([_table(TP=4).drop(columns="Throughput (tok/s)")] * 3, ignore_index=True)
+    (served,) = serving_rows(table.join(pd.DataFrame(rows)))
+    outputs = 32 * 256
+    assert served.total_s.tolist() == [2.0, outputs / 4096, outputs / 1024 / 4]
+    blank = table.join(pd.DataFrame([*rows[:2], {"latency_ms": None}]))
+    with pytest.raises(ReproError, match="line 4: latency_ms is nan; must be a positive number"):
+        list(serving_rows(blank))
+
+
 def test_a_split_is_said_by_itself_or_by_the_number_of_gpus() -> None:
     assert _only(_table(gpus=4).drop(columns="TP")).rows.tp == 4
     assert _only(_table(gpus=4, tp_size=2).drop(columns="TP")).rows.tp == 2
@@ -122,7 +133,7 @@ def test_models_are_known_by_their_usual_names(written: str, label: str) -> None
         ),
         (
             {"Throughput (tok/s)": -1.0},
-            "line 2: tokens_per_s is -1.0; must be a positive number; fix: correct it$",
+            "line 2: tokens_per_s is -1.0; must be a positive number; fix: correct it or leave",
         ),
     ],
 )

@@ -8,17 +8,32 @@ from pydantic import PositiveFloat, PositiveInt
 from repro.catalog.reading import Entry, choose, read_params
 from repro.errors import ReproError
 
+# Blackwell's multiprocessors on cards and in GB10 (compute capability 12) are others than those of
+# B200 and B300 (10), with an eighth of their matmul rate.
 Generation = Literal[
-    "volta", "ampere", "ada", "hopper", "blackwell", "blackwell-ultra", "cdna2", "cdna3", "cdna4"
+    "volta",
+    "ampere",
+    "ada",
+    "hopper",
+    "blackwell",
+    "blackwell-ultra",
+    "blackwell-rtx",
+    "cdna2",
+    "cdna3",
+    "cdna4",
 ]
 # Generations with units for matmuls whose operands have one scale per 32 elements (MX formats).
-_SCALED = ("blackwell", "blackwell-ultra", "cdna4")
+_SCALED = ("blackwell", "blackwell-ultra", "blackwell-rtx", "cdna4")
 # Bytes that processes can use per gigabyte of a data sheet: these are binary, and the driver keeps
 # 1 % (measured: 79.18 GiB of an H100's 80, 139.80 GiB of an H200's 141).
 MEMORY_GB_BYTES = 0.99 * 2**30
 _CHIP = re.compile(r"[a-z]+\d+[a-z]?")
-# Labels of GPUs on PCIe cards contain this word; other GPUs are on boards with links.
-_CARD = "pcie"
+# Words in labels of cards: with a PCIe link alone, and with a bridge between few of them. Other
+# GPUs are on boards with links.
+_CARDS = {"pcie", "nvl"}
+_SIZE = re.compile(r"(\d+)gb?")
+# Largest ratio of a size in a name to that of the data sheet: 192 GB are also called 180.
+_SAME_SIZE = 1.1
 
 
 class Gpu(Entry):
@@ -73,9 +88,9 @@ def read_gpus() -> dict[str, Gpu]:
 def find_gpu_name(device: str) -> str:
     """Return the name of the GPU that a driver or a table calls `device`.
 
-    An exact match of a name, label or published name wins. Otherwise candidates have the same chip
-    and are PCIe cards or not, as `device` is. The first candidate that shares most words, such as
-    its memory size, is returned.
+    A match of a name, label or published name wins, without case and marks. Otherwise candidates
+    have the same chip and are PCIe cards, NVL cards or neither, as `device` is, and have the memory
+    size that it states. The first candidate that shares most words is returned.
 
     Raises
     ------
@@ -84,7 +99,7 @@ def find_gpu_name(device: str) -> str:
     """
     gpus = read_gpus()
     for name, entry in gpus.items():
-        if device in (name, entry.label, *entry.published_as):
+        if _plain(device) in map(_plain, (name, entry.label, *entry.published_as)):
             return name
     chip, words = _CHIP.findall(device.lower().replace("nvidia", ""))[:1], _words(device)
     alike = {
@@ -92,13 +107,22 @@ def find_gpu_name(device: str) -> str:
         for name, entry in gpus.items()
         if chip
         and _CHIP.findall(entry.label.lower())[:1] == chip
-        and (_CARD in words) == (_CARD in _words(entry.label))
+        and words & _CARDS == _words(entry.label) & _CARDS
+        and all(1 / _SAME_SIZE < size / entry.memory_gb < _SAME_SIZE for size in _sizes_gb(words))
     }
     if not alike:
         raise ReproError(
             f"unknown GPU {device!r}; choose from: {', '.join(gpus)}, or add it to params/gpus.yaml"
         )
     return max(alike, key=lambda name: alike[name])
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower().replace("nvidia", ""))
+
+
+def _sizes_gb(words: set[str]) -> list[int]:
+    return [int(found[1]) for found in map(_SIZE.fullmatch, words) if found]
 
 
 def _words(name: str) -> set[str]:

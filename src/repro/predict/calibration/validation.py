@@ -25,7 +25,7 @@ from repro.predict.parameters import calibration
 from repro.predict.serving.latency import latency, passes
 from repro.predict.serving.memory import weight_bytes
 from repro.predict.tables.columns import naming
-from repro.predict.tables.reading import COLLECTIVES, SERVING, TRAINING, read_rows, table_kind
+from repro.predict.tables.reading import COLLECTIVES, SERVING, TRAINING, read_known_rows, table_kind
 from repro.predict.tables.serving import serving_rows
 from repro.predict.tables.training import (
     UNFUSED,
@@ -41,7 +41,9 @@ _LOG = logging.getLogger(__name__)
 
 
 def validate(path: Path, by: Sequence[str] = ()) -> pd.DataFrame:
-    """Score predictions of every row of a CSV of measurements.
+    """Score predictions of the rows of a CSV of measurements.
+
+    Rows of unknown GPUs, models, precisions or software are left out, with a warning per reason.
 
     Parameters
     ----------
@@ -78,7 +80,9 @@ def validate(path: Path, by: Sequence[str] = ()) -> pd.DataFrame:
     ReproError
         The file cannot be read or a row cannot be predicted.
     """
-    rows = read_rows(path)
+    rows, left_out = read_known_rows(path)
+    for line in left_out:
+        _LOG.warning("left out: %s", line)
     with naming(path):
         for name in by:
             if name not in rows.columns:

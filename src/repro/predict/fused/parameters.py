@@ -174,7 +174,7 @@ def half_width(run: Run, calibrated: FusedCalibration) -> Array:
     """Half of the 90 % interval of ln(iteration time): the quantile of the cross-validated
     residuals of the run's kind, and in quadrature what a GPU that was not measured adds."""
     quantile = np.array([calibrated.residuals[name].half_width for name in KINDS])[kinds(run)]
-    measured = {read_gpus()[name].generation for name in calibrated.gpus}
+    measured = measured_generations(calibrated)
     makers = {_maker(name) for name in measured}
     added = [
         0.0 if name in measured else TRANSFER if _maker(name) in makers else OTHER_MAKER
@@ -182,6 +182,11 @@ def half_width(run: Run, calibrated: FusedCalibration) -> Array:
     ]
     width: Array = np.hypot(quantile, np.array(added)[run.generation.astype(int)])
     return width
+
+
+def measured_generations(calibrated: FusedCalibration) -> set[str]:
+    """Return the generations of the GPUs whose runs are in the calibration."""
+    return {read_gpus()[name].generation for name in calibrated.gpus}
 
 
 def _maker(generation: str) -> str:

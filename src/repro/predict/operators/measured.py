@@ -34,7 +34,7 @@ OPERATORS = "operators.yaml"
 MEASURED = PUBLISHED / "operators"
 # Generation whose kernels stand for those of generations without measurements.
 _ALIKE = {
-    **dict.fromkeys(("volta", "ada", "cdna2", "cdna3", "cdna4"), "ampere"),
+    **dict.fromkeys(("volta", "ada", "blackwell-rtx", "cdna2", "cdna3", "cdna4"), "ampere"),
     "blackwell-ultra": "blackwell",
 }
 # Measurements that a time is interpolated from, and smoothing of the interpolation.

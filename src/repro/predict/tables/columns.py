@@ -138,6 +138,17 @@ def _values(table: pd.DataFrame, column: Column) -> Array:
     return found if needed else np.where(blank, default, found)
 
 
+def unknown(cells: pd.Series, find: Callable[[str], Any]) -> pd.Series:
+    """Return why `find` refuses the text of each cell; an empty text where it does not."""
+    reasons = {}
+    for text in cells.dropna().unique():
+        try:
+            find(str(text))
+        except ReproError as error:
+            reasons[text] = str(error)
+    return cells.map(reasons).fillna("").astype(object)
+
+
 def refuse(
     table: pd.DataFrame, name: str, wrong: Any, must_be: str, optional: bool = False
 ) -> None:

@@ -3,16 +3,18 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
+from repro.catalog.systems.gpus import find_gpu_name
 from repro.errors import ReproError
 from repro.logs.measurements import RanksMissing
 from repro.logs.reading import read_log
 from repro.paths import PUBLISHED
 from repro.predict.operators.measured import KINDS as OPERATORS
 from repro.predict.operators.measured import kind_of
-from repro.predict.tables.columns import POSITIVE, TEXT, naming, read, same_kind
-from repro.predict.tables.serving import is_serving
+from repro.predict.tables.columns import POSITIVE, TEXT, naming, read, same_kind, unknown
+from repro.predict.tables.serving import is_serving, unknown_serving
 from repro.predict.tables.training import check_runs
 
 SERVING, COLLECTIVES, TRAINING = "serving", "collectives", "training"
@@ -39,6 +41,59 @@ def read_rows(path: Path) -> pd.DataFrame:
     ReproError
         The file is missing, empty or no CSV, or a column or cell is wrong.
     """
+    rows = _read_csv(path)
+    with naming(path):
+        _check(rows)
+    return rows
+
+
+def read_known_rows(path: Path) -> tuple[pd.DataFrame, list[str]]:
+    """Read a CSV of measurements without rows of unknown GPUs, models, precisions or software.
+
+    Returns
+    -------
+    tuple
+        The other rows, and a line per reason why rows were left out, which names their lines.
+
+    Raises
+    ------
+    ReproError
+        The file is missing, empty or no CSV, a column or cell is wrong, or no row is known.
+    """
+    rows = _read_csv(path)
+    with naming(path):
+        reasons = _why_unknown(rows)
+        known = rows[reasons == ""]
+        if known.empty:
+            raise ReproError(str(reasons.iloc[0]))
+        _check(known)
+    left_out = reasons[reasons != ""]
+    return known, [
+        f"{path}: {_lines(part.index)}: {reason}"
+        for reason, part in left_out.groupby(left_out, sort=False)
+    ]
+
+
+def _lines(index: pd.Index) -> str:
+    """Name lines of a CSV, such as `lines 2, 5-7`."""
+    lines = index.to_numpy() + 2
+    runs = np.split(lines, np.flatnonzero(np.diff(lines) > 1) + 1)
+    texts = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
+    return f"line{'s' if len(lines) > 1 else ''} {', '.join(texts)}"
+
+
+def _why_unknown(rows: pd.DataFrame) -> pd.Series:
+    """Return why each row cannot be predicted; an empty text where it can."""
+    kind = table_kind(rows)
+    if kind == SERVING:
+        return unknown_serving(rows)
+    if kind == COLLECTIVES or "gpu" not in rows.columns:
+        return pd.Series("", index=rows.index)
+    return unknown(rows.gpu, find_gpu_name)
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    """Read a CSV of measurements without checking it."""
     try:
         rows = pd.read_csv(path)
     except FileNotFoundError:
@@ -51,17 +106,20 @@ def read_rows(path: Path) -> pd.DataFrame:
         raise ReproError(f"{path}: no rows")
     if "inter_time_us" in rows.columns:
         rows = _big_red_rows(rows)
-    kind = table_kind(rows)
-    with naming(path):
-        if kind in OPERATORS:
-            texts = same_kind(f"gpu dtype {' '.join(OPERATORS[kind].apart)}", TEXT)
-            axes = same_kind(f"{' '.join(OPERATORS[kind].axes)} time_us", POSITIVE)
-            read(rows, (*texts, *axes))
-        elif kind == COLLECTIVES:
-            read(rows, _COLLECTIVES)
-        elif kind == TRAINING:
-            check_runs(rows)
     return rows
+
+
+def _check(rows: pd.DataFrame) -> None:
+    """Refuse a table with a wrong column or cell."""
+    kind = table_kind(rows)
+    if kind in OPERATORS:
+        texts = same_kind(f"gpu dtype {' '.join(OPERATORS[kind].apart)}", TEXT)
+        axes = same_kind(f"{' '.join(OPERATORS[kind].axes)} time_us", POSITIVE)
+        read(rows, (*texts, *axes))
+    elif kind == COLLECTIVES:
+        read(rows, _COLLECTIVES)
+    elif kind == TRAINING:
+        check_runs(rows)
 
 
 def _big_red_rows(table: pd.DataFrame) -> pd.DataFrame:

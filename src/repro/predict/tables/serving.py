@@ -22,7 +22,9 @@ from repro.predict.tables.columns import (
     Column,
     number,
     read,
+    refuse,
     renamed,
+    unknown,
 )
 from repro.predict.tables.training import fill_widths
 from repro.predict.workload import Array
@@ -64,12 +66,14 @@ _THROUGHPUT_PER_GPU = (
     "output_tokens_per_s_per_gpu out_tok_s_per_gpu out_tok_s_gpu tok_s_gpu tokens_s_gpu "
     "output_tokens_s_gpu throughput_out_tok_s_gpu"
 )
-# The first of these columns counts.
+# The first of these columns that is not blank counts.
 _MEASURED = (
-    Column("latency_ms", POSITIVE, aliases="total_latency_ms"),
-    Column("tokens_per_s", POSITIVE, aliases=_THROUGHPUT),
-    Column("tokens_per_s_per_gpu", POSITIVE, aliases=_THROUGHPUT_PER_GPU),
+    Column("latency_ms", POSITIVE, np.nan, aliases="total_latency_ms"),
+    Column("tokens_per_s", POSITIVE, np.nan, aliases=_THROUGHPUT),
+    Column("tokens_per_s_per_gpu", POSITIVE, np.nan, aliases=_THROUGHPUT_PER_GPU),
 )
+# Columns that an engine follows from.
+_ENGINE = ["gpu", "dtype", "cache_dtype", "stack"]
 _OWN_SHAPE = ["layers", "hidden", "heads", "vocab"]
 
 
@@ -93,35 +97,71 @@ def is_serving(table: pd.DataFrame) -> bool:
 def serving_rows(table: pd.DataFrame) -> Iterator[ServingRows]:
     """Read the rows of a table by engine.
 
-    A table must have gpu, input_len, output_len, and one of latency_ms, tokens_per_s (of all its
-    GPUs) and tokens_per_s_per_gpu. It must have model, a name of `params/open_models.yaml` in any
-    spelling, or layers, hidden, heads and vocab. `_COLUMNS` has the others and their defaults.
+    A table must have gpu, input_len, output_len, and in each row one of latency_ms, tokens_per_s
+    (of all its GPUs) and tokens_per_s_per_gpu. It must have model, a name of
+    `params/open_models.yaml` in any spelling, or layers, hidden, heads and vocab. `_COLUMNS` has
+    the others and their defaults.
 
     Raises
     ------
     ReproError
         A column or cell is wrong, or a name is unknown.
     """
+    rows = _read(table)
+    _fill_shapes(rows)
+    for key, part in rows.groupby(_ENGINE, sort=False):
+        on = _engine(cast(tuple[str, ...], key))
+        batches = _served(part, on)
+        yield ServingRows(part.index, batches, on, _total_s(part, batches))
+
+
+def unknown_serving(table: pd.DataFrame) -> pd.Series:
+    """Return why each row's GPU, model, precision or software is unknown; else an empty text.
+
+    Raises
+    ------
+    ReproError
+        A column or cell is wrong.
+    """
+    rows = _read(table)
+    unnamed = rows.model.where(rows[_OWN_SHAPE].isna().any(axis=1))
+    reasons = unknown(rows.gpu, find_gpu_name)
+    reasons = reasons.where(reasons != "", unknown(unnamed, model_called))
+    for key, part in rows[reasons == ""].groupby(_ENGINE, sort=False):
+        try:
+            _engine(cast(tuple[str, ...], key))
+        except ReproError as error:
+            reasons[part.index] = str(error)
+    return reasons
+
+
+def _read(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns of a table of serving, with each row's software and measured value."""
     called = renamed(table, (*_COLUMNS, *_MEASURED))
     if "model" not in called.columns and not set(_OWN_SHAPE) <= set(called.columns):
         raise ReproError(
             f"no column 'model'; must have it or {', '.join(_OWN_SHAPE)}; fix: add the column"
         )
-    measured = next((one for one in _MEASURED if one.name in called.columns), _MEASURED[0])
-    rows = read(called, (*_COLUMNS, measured))
+    rows = read(called, (*_COLUMNS, *_MEASURED))
+    measured = [one.name for one in _MEASURED]
+    first = next((name for name in measured if name in called.columns), measured[0])
+    refuse(called, first, rows[measured].isna().all(axis=1), POSITIVE.must_be)
     rows["stack"] = _stacks(rows)
-    _fill_shapes(rows)
-    for key, part in rows.groupby(["gpu", "dtype", "cache_dtype", "stack"], sort=False):
-        label, weights, cache, stack = cast(tuple[str, str, str, str], key)
-        on = engine(gpu(find_gpu_name(label)), weights, cache, stack)
-        batches = _served(part, on)
-        value = part[measured.name].to_numpy()
-        # Seconds from start to end are the latency, or all outputs at the throughput.
-        total_s = 1e-3 * value
-        if measured.name != "latency_ms":
-            gpus = batches.gpus if measured.name == "tokens_per_s_per_gpu" else 1.0
-            total_s = batches.batch * batches.output_tokens / (value * gpus)
-        yield ServingRows(part.index, batches, on, total_s)
+    return rows
+
+
+def _engine(key: tuple[str, ...]) -> Engine:
+    """Return the engine of rows with the same values of `_ENGINE`."""
+    label, weights, cache, stack = key
+    return engine(gpu(find_gpu_name(label)), weights, cache, stack)
+
+
+def _total_s(rows: pd.DataFrame, batches: Served) -> Array:
+    """Return seconds from start to end: the latency, or all outputs at the throughput."""
+    tokens_per_s = rows.tokens_per_s.fillna(rows.tokens_per_s_per_gpu * batches.gpus)
+    outputs_s = batches.batch * batches.output_tokens / tokens_per_s
+    total_s: Array = (1e-3 * rows.latency_ms).fillna(outputs_s).to_numpy()
+    return total_s
 
 
 def _stacks(rows: pd.DataFrame) -> list[str]:

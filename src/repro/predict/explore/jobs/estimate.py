@@ -14,7 +14,7 @@ from repro.catalog.systems.protocols import read_protocols
 from repro.errors import ReproError
 from repro.predict.fused.iteration import FusedPhases, predict_phases, sent_through_nics_bytes
 from repro.predict.fused.memory import FRAGMENTATION, FRAMEWORK_BYTES, memory
-from repro.predict.fused.parameters import half_width, read_fused
+from repro.predict.fused.parameters import half_width, measured_generations, read_fused
 from repro.predict.fused.run import PRECISIONS, Run, decoder_runs, peak_flops, training_flops
 from repro.predict.memory import MIXED, Memory, Widths
 from repro.predict.parameters import TRANSFER
@@ -93,6 +93,8 @@ class JobEstimate:
         Seconds by `PHASES`.
     half_width
         Half of the 90 % interval of ln(iteration time).
+    calibrated
+        Whether the GPU is catalogued and the calibration has runs of its generation.
     stages
         Bytes on a GPU of each pipeline stage: `PARTS`, framework, low, expected and high.
     flops
@@ -104,6 +106,7 @@ class JobEstimate:
     job: ResolvedJob
     phases_s: dict[str, float]
     half_width: float
+    calibrated: bool
     stages: pd.DataFrame
     flops: float
     nic_bytes: float
@@ -162,7 +165,7 @@ def estimate(jobs: Sequence[ResolvedJob]) -> list[JobEstimate]:
         return []
     run, calibrated = rows(jobs), read_fused()
     phases = predict_phases(run, calibrated.parameters)
-    widths = half_width(run, calibrated)
+    widths, measured = half_width(run, calibrated), measured_generations(calibrated)
     flops, sent = training_flops(run), sent_through_nics_bytes(run)
     stages = _stages(jobs, run)
     return [
@@ -170,6 +173,7 @@ def estimate(jobs: Sequence[ResolvedJob]) -> list[JobEstimate]:
             job,
             {name: float(getattr(phases, name)[at]) for name in PHASES},
             float(np.hypot(widths[at], 0.0 if job.known else TRANSFER)),
+            job.known and job.device.generation in measured,
             stages[at],
             float(flops[at]),
             float(sent[at]),

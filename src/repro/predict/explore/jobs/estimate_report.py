@@ -32,7 +32,7 @@ _SHOWN_STAGES = 8
 def report_text(one: JobEstimate, measured: Measured | None = None) -> str:
     """Format an estimate: the job, memory, the iteration by phase, and other networks."""
     job = one.job
-    parts = [_job_text(job), "", _memory_text(one), "", _time_text(one)]
+    parts = [_job_text(job, _calibration_text(one)), "", _memory_text(one), "", _time_text(one)]
     networks = other_networks(one) if job.gpus > job.device.domain_gpus else []
     if networks:
         parts += ["", "The same job over other networks:", _changes_text(networks, one)]
@@ -41,15 +41,23 @@ def report_text(one: JobEstimate, measured: Measured | None = None) -> str:
     return "\n".join(parts)
 
 
-def _job_text(job: ResolvedJob) -> str:
+def _calibration_text(one: JobEstimate) -> str:
+    if one.calibrated:
+        return ""
+    if not one.job.known:
+        return ", data sheet of your own (not calibrated, wider interval)"
+    generation = one.job.device.generation
+    return f" (not calibrated: no runs of generation {generation}, wider interval)"
+
+
+def _job_text(job: ResolvedJob, calibration: str) -> str:
     shape = job.shape
     total = shape.count(shape.experts) / 1e9
     active = f", {shape.count(shape.experts_per_token) / 1e9:.4g}B active" if shape.experts else ""
     plan = " ".join(f"{name}={getattr(job, name)}" for name in _PLAN[:9])
-    calibrated = "" if job.known else ", data sheet of your own (not calibrated, wider interval)"
     lines = [
         f"{job.label} ({total:.4g}B parameters{active}), sequences of {shape.seq} tokens",
-        f"on {job.gpus} x {job.device.label}{calibrated}, {job.gpus_per_node} per node with NICs "
+        f"on {job.gpus} x {job.device.label}{calibration}, {job.gpus_per_node} per node with NICs "
         f"of {job.nic_gbps:g} Gbit/s",
         f"{plan}, {job.precision}, recompute {job.recompute}, zero {job.zero}, gradients of "
         f"{job.gradient_bytes} bytes, {job.stack}"
@@ -148,7 +156,7 @@ def report_json(one: JobEstimate, measured: Measured | None = None) -> dict[str,
             "active_parameters": shape.count(shape.experts_per_token),
             "seq": shape.seq,
             "gpu": job.device.label,
-            "calibrated": job.known,
+            "calibrated": one.calibrated,
             "gpus": job.gpus,
             "gpus_per_node": job.gpus_per_node,
             "nic_gbps": job.nic_gbps,
