@@ -17,6 +17,8 @@ MEMORY_GB_BYTES = 0.99 * 2**30
 _CHIP = re.compile(r"[a-z]+\d+[a-z]?")
 # Labels of GPUs on PCIe cards contain this word; other GPUs are on boards with links.
 _CARD = "pcie"
+# Words of drivers' and makers' names that say nothing about which GPU it is.
+_NEUTRAL = {"", "nvidia", "amd", "instinct", "hbm2", "hbm2e", "hbm3", "hbm3e"}
 
 
 class Gpu(Entry):
@@ -97,6 +99,32 @@ def find_gpu_name(device: str) -> str:
             f"unknown GPU {device!r}; choose from: {', '.join(gpus)}, or add it to params/gpus.yaml"
         )
     return max(alike, key=lambda name: alike[name])
+
+
+def gpu_named(name: str) -> Gpu:
+    """Return the GPU that `name` spells; all its words must be in the names of one GPU only.
+
+    Raises
+    ------
+    ReproError
+        No GPU has such a name, or several have.
+    """
+    gpus, words = read_gpus(), _plain_words(name)
+    spelled = {
+        key: [_plain_words(one) for one in (key, entry.label, *entry.published_as)]
+        for key, entry in gpus.items()
+    }
+    found = [key for key, names in spelled.items() if words in names] or [
+        key for key, names in spelled.items() if words and words <= set().union(*names)
+    ]
+    if len(found) > 1:
+        raise ReproError(f"GPU {name!r} is one of several; choose from: {', '.join(found)}")
+    return gpu(found[0] if found else name)
+
+
+def _plain_words(name: str) -> set[str]:
+    """Return the words of a name that tell GPUs apart: no maker, kind of memory or socket's age."""
+    return {re.sub(r"^sxm\d$", "sxm", one) for one in _words(name)} - _NEUTRAL
 
 
 def _words(name: str) -> set[str]:
