@@ -10,7 +10,7 @@ from repro.catalog.models.layers import (
     layer_kinds,
     products,
 )
-from repro.errors import ReproError
+from repro.errors import DoesNotFit
 from repro.predict.fused.memory import FRAMEWORK_BYTES
 from repro.predict.serving.served import BYTES, Engine, Served
 from repro.predict.workload import Array
@@ -89,7 +89,7 @@ def check_fits(rows: Served, engine: Engine) -> None:
 
     Raises
     ------
-    ReproError
+    DoesNotFit
         The weights, or one sequence beside them, take more than the memory.
     """
     if (largest_batch(rows, engine) >= rows.batch).any():
@@ -97,13 +97,13 @@ def check_fits(rows: Served, engine: Engine) -> None:
     at = int(np.argmax(free_bytes(rows, engine)))
     where, left = engine.device, free_bytes(rows, engine)[at]
     if left <= 0:
-        raise ReproError(
+        raise DoesNotFit(
             f"{weight_bytes(rows, engine)[at] / 1e9:.0f} GB of weights on each {where.label} of "
             f"{where.memory_bytes / 1e9:.0f} GB; take more GPUs or a lower precision"
         )
     tokens = (rows.input_tokens + rows.output_tokens)[at]
     one = cache_bytes(rows, engine, rows.input_tokens + rows.output_tokens)[at]
-    raise ReproError(
+    raise DoesNotFit(
         f"context of {tokens:.0f} tokens: its cache takes {one / 1e9:.3g} GB of each GPU, and "
         f"{left / 1e9:.3g} GB are left; take a shorter context, a smaller batch or more GPUs"
     )
