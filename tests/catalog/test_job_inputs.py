@@ -107,6 +107,10 @@ def test_nodes_and_nics_of_ones_own_replace_the_makers() -> None:
     # A rack's links join more GPUs than a node has.
     assert read_hardware("gb200", gpus_per_node=4).device.domain_gpus == 72
     assert [nics_gbps(text) for text in ("8x400", "200", "4*12.5")] == [3200, 200, 50]
+    with pytest.raises(ReproError, match="gpus_per_node 0: take 1 or more"):
+        read_hardware("h100", gpus_per_node=0)
+    with pytest.raises(ReproError, match="seq 0: take 1 or more"):
+        read_model("llama3.1-8b", seq=0)
     with pytest.raises(ReproError, match="nic 'fast'; write the NICs of a node as 8x400"):
         nics_gbps("fast")
 

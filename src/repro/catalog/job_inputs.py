@@ -61,8 +61,9 @@ def read_model(given: str, seq: int | None = None, vocabulary: int | None = None
     Raises
     ------
     ReproError
-        The name is unknown, or a file or an argument is not understood.
+        The name is unknown, a file or an argument is not understood, or a size is less than 1.
     """
+    _check_sizes(seq=seq, vocabulary=vocabulary)
     found = _read_model(given, seq, vocabulary)
     if seq is None:
         return found
@@ -128,8 +129,10 @@ def read_hardware(
     Raises
     ------
     ReproError
-        A name is unknown, a file is not a data sheet, or inputs contradict each other.
+        A name is unknown, a file is not a data sheet, a size is less than 1, or inputs contradict
+        each other.
     """
+    _check_sizes(gpus_per_node=gpus_per_node)
     if cluster is not None:
         if gpus_per_node or nic:
             raise ReproError("cluster beside gpus_per_node or nic; fix: give either")
@@ -166,6 +169,12 @@ def _of_cluster(name: str, gpu: str | None) -> Hardware:
         "nic_gbps": fabric.link_gbps / per_node,
     }
     return Hardware(entry.device.model_copy(update=changed), True, per_node, fabric.link_gbps)
+
+
+def _check_sizes(**sizes: int | None) -> None:
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise ReproError(f"{name} {size}: take 1 or more")
 
 
 def nics_gbps(text: str) -> float:
