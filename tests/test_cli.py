@@ -46,6 +46,13 @@ def test_bad_input_is_one_line(arguments: tuple[str, ...], message: str) -> None
     assert len(result.stderr.strip().splitlines()) == 1
 
 
+def test_what_does_not_fit_is_one_line_and_status_3() -> None:
+    result = _repro("fits", "llama3.1-405b", "--gpus", "1")
+    assert result.returncode == 3
+    assert "gpus 1: Llama 3.1 405B takes" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1 and not result.stdout
+
+
 def test_without_microbenchmarks_no_trace_is_replayed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

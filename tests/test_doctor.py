@@ -51,8 +51,8 @@ def gpu_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPa
 
 
 def _line_of(what: str) -> str:
-    (line,) = (line for line in doctor.examine() if f"  {what}: " in line)
-    return line
+    (one,) = (one for one in doctor.examine() if one.capability == what)
+    return str(one)
 
 
 def test_every_protocol_names_its_adapters(gpu_node: pytest.MonkeyPatch) -> None:
@@ -83,4 +83,4 @@ def test_adapters_gpus_topology_and_the_partition_are_there(gpu_node: pytest.Mon
     assert "partition gpu: 4 nodes of 64 cores, gpu:2, at most 1-00:00:00, idle" in _line_of(
         "Slurm"
     )
-    assert any("GPU0\t X \tPIX" in line for line in doctor.examine())
+    assert any("GPU0\t X \tPIX" in line for line in doctor.connections())

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,8 +26,23 @@ _PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
 _DMA_BUF_KERNEL = (5, 12)
 
 
-def examine() -> list[str]:
-    """Return one line per capability: `yes` or `NO `, the finding, and a fix if it is missing."""
+@dataclass(frozen=True)
+class Capability:
+    """Something that the machine supports or lacks, with a fix if it is missing."""
+
+    capability: str
+    works: bool
+    found: str
+    fix: str = ""
+
+    def __str__(self) -> str:
+        """Return one line: `yes` or `NO `, the finding, and the fix."""
+        note = f"; fix: {self.fix}" if self.fix else ""
+        return f"{'yes' if self.works else 'NO '}  {self.capability}: {self.found}{note}"
+
+
+def examine() -> list[Capability]:
+    """Check all capabilities."""
     return [
         _namespaces(),
         _computing(),
@@ -38,36 +54,36 @@ def examine() -> list[str]:
         _adapters(),
         *_protocols(),
         _slurm(),
-        *_topology(),
     ]
 
 
-def _line(works: bool, what: str, found: str, fix: str = "") -> str:
-    note = f"; fix: {fix}" if fix and not works else ""
-    return f"{'yes' if works else 'NO '}  {what}: {found}{note}"
+def _capability(works: bool, what: str, found: str, fix: str = "") -> Capability:
+    return Capability(what, works, found, "" if works else fix)
 
 
-def _namespaces() -> str:
+def _namespaces() -> Capability:
     ability = testbed_ability()
     # `found` ends with the fix if the network cannot be emulated.
-    return _line(ability.works, "emulated network", ability.found)
+    return _capability(ability.works, "emulated network", ability.found)
 
 
-def _computing() -> str:
+def _computing() -> Capability:
     share = cores_per_rank(_SCALING_RANKS)
     found = f"{usable_cores():g} cores, {_SCALING_RANKS} emulated GPUs get {share:g} each"
-    return _line(True, "computing", found)
+    return _capability(True, "computing", found)
 
 
-def _memory() -> str:
+def _memory() -> Capability:
     information = Path("/proc/meminfo")
     if not information.exists():
-        return _line(False, "memory", "no /proc/meminfo", "run on Linux (the testbed needs it)")
+        return _capability(
+            False, "memory", "no /proc/meminfo", "run on Linux (the testbed needs it)"
+        )
     fields = dict(
         line.split(":", 1) for line in information.read_text().splitlines() if ":" in line
     )
     gib = int(fields["MemAvailable"].split()[0]) / 2**20
-    return _line(
+    return _capability(
         gib >= _NEEDED_GIB,
         "memory",
         f"{gib:.1f} GiB available, {_SCALING_RANKS} ranks need about {_NEEDED_GIB}",
@@ -75,26 +91,26 @@ def _memory() -> str:
     )
 
 
-def _disk() -> str:
+def _disk() -> Capability:
     gib = shutil.disk_usage(HOME).free / 2**30
-    return _line(gib >= _NEEDED_DISK_GIB, "disk", f"{gib:.1f} GiB free", "free disk space")
+    return _capability(gib >= _NEEDED_DISK_GIB, "disk", f"{gib:.1f} GiB free", "free disk space")
 
 
-def _gpus() -> str:
+def _gpus() -> Capability:
     smi = shutil.which("nvidia-smi")
     if smi is None:
-        return _line(False, "GPUs", "none found", "use a GPU node for source `cluster`")
+        return _capability(False, "GPUs", "none found", "use a GPU node for source `cluster`")
     names = subprocess.run([smi, "-L"], capture_output=True, text=True, check=False).stdout
     found = "; ".join(names.strip().splitlines()) or "none"
-    return _line(bool(names.strip()), "GPUs", found, "check the driver with `nvidia-smi`")
+    return _capability(bool(names.strip()), "GPUs", found, "check the driver with `nvidia-smi`")
 
 
-def _adapters() -> str:
+def _adapters() -> Capability:
     """Report HCA ports and interfaces of this node; virtual ones only if there are no others."""
     interfaces = read_interfaces()
     physical = [interface for interface in interfaces if interface.physical]
     found = [str(adapter) for adapter in (*read_ports(), *(physical or interfaces))]
-    return _line(bool(found), "NICs", ", ".join(found) or "none", "use one node only")
+    return _capability(bool(found), "NICs", ", ".join(found) or "none", "use one node only")
 
 
 def _gpudirect() -> str:
@@ -108,7 +124,7 @@ def _gpudirect() -> str:
     return "DMA-BUF" if is_open and kernel >= _DMA_BUF_KERNEL else ""
 
 
-def _protocols() -> list[str]:
+def _protocols() -> list[Capability]:
     """Report the adapters that each protocol uses on this node."""
     ports, interfaces, named = read_ports(), read_interfaces(), read_nodes().adapters
     gpudirect = _gpudirect()
@@ -117,50 +133,52 @@ def _protocols() -> list[str]:
         try:
             adapters = choose_adapters(entry, ports, interfaces, named.get(name, ()))
         except ProtocolMissing as missing:
-            lines.append(_line(False, f"protocol {name}", str(missing), "use another protocol"))
+            lines.append(
+                _capability(False, f"protocol {name}", str(missing), "use another protocol")
+            )
             continue
         found = ", ".join(adapters)
         if entry.nccl.gpudirect:
             found += f", GPUDirect by {gpudirect}" if gpudirect else ", no GPUDirect"
         works = bool(gpudirect) or not entry.nccl.gpudirect
         fix = "load nvidia_peermem, install the open driver (DMA-BUF), or use rdma-host"
-        lines.append(_line(works, f"protocol {name}", found, fix))
+        lines.append(_capability(works, f"protocol {name}", found, fix))
     return lines
 
 
-def _nccl() -> str:
+def _nccl() -> Capability:
     if find_spec("torch") is None:
-        return _line(False, "NCCL", str(missing_part("torch")))
+        return _capability(False, "NCCL", str(missing_part("torch")))
     import torch
 
     if not torch.cuda.is_available():
-        return _line(False, "NCCL", "no GPU", "use a GPU node for source `cluster`")
+        return _capability(False, "NCCL", "no GPU", "use a GPU node for source `cluster`")
     version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
-    return _line(True, "NCCL", f"{version}, torch {torch.__version__}")
+    return _capability(True, "NCCL", f"{version}, torch {torch.__version__}")
 
 
-def _numa() -> str:
+def _numa() -> Capability:
     nodes = sorted(Path("/sys/devices/system/node").glob("node[0-9]*"))
     cpus = [f"{node.name}: CPUs {(node / 'cpulist').read_text().strip()}" for node in nodes]
-    return _line(True, "NUMA", "; ".join(cpus) or "one node")
+    return _capability(True, "NUMA", "; ".join(cpus) or "one node")
 
 
-def _topology() -> list[str]:
-    """Report the driver's matrix of connections between GPUs and NICs."""
+def connections() -> list[str]:
+    """Return the lines of the driver's matrix of connections between GPUs and NICs."""
     smi = shutil.which("nvidia-smi")
     if smi is None:
         return []
     matrix = subprocess.run([smi, "topo", "-m"], capture_output=True, text=True, check=False).stdout
-    return [f"     {line}" for line in matrix.splitlines() if line.strip()]
+    return [line for line in matrix.splitlines() if line.strip()]
 
 
-def _slurm() -> str:
+def _slurm() -> Capability:
     """Report whether jobs can be submitted, and the partition of `params/nodes.yaml`."""
     nodes = read_nodes()
     if shutil.which("sbatch") is None:
-        return _line(False, "Slurm", "no sbatch", "use a Slurm node for `launch: slurm`")
+        return _capability(False, "Slurm", "no sbatch", "use a Slurm node for `launch: slurm`")
     if nodes.launch == "local" or nodes.slurm is None:
-        return _line(True, "Slurm", "available; params/nodes.yaml sets `launch: local`")
+        return _capability(True, "Slurm", "available; params/nodes.yaml sets `launch: local`")
     command = ["sinfo", "--noheader", f"--partition={nodes.slurm.partition}"]
     states = subprocess.run(
         [*command, "--format=%D nodes of %c cores, %G, at most %l, %T"],
@@ -169,4 +187,4 @@ def _slurm() -> str:
         check=False,
     ).stdout
     found = f"partition {nodes.slurm.partition}: {'; '.join(states.splitlines()) or 'not found'}"
-    return _line(bool(states.strip()), "Slurm", found, "name a partition that `sinfo` lists")
+    return _capability(bool(states.strip()), "Slurm", found, "name a partition that `sinfo` lists")

@@ -4,6 +4,7 @@ import holoviews as hv
 import pandas as pd
 import pytest
 
+from repro.catalog.job_inputs import read_hardware, read_model
 from repro.figures.predicted.open_models import (
     plan_phases,
     published_errors,
@@ -22,7 +23,7 @@ def runs() -> pd.DataFrame:
 
 
 def test_bars_add_up_to_the_iteration(runs: pd.DataFrame) -> None:
-    best = best_plans("llama3.1-8b", "h100-sxm-80gb", 8, 128, count=3)
+    best = best_plans(read_model("llama3.1-8b"), read_hardware("h100-sxm-80gb"), 8, 128, count=3)
     bars, interval = plan_phases(best)
     total = bars.data.groupby("index", sort=False).value.sum()
     # Phases that no plan has much of are left out.
@@ -47,7 +48,9 @@ def test_the_worst_come_first(runs: pd.DataFrame) -> None:
 
 
 def test_uneven_experts_take_longer_within_their_band(runs: pd.DataFrame) -> None:
-    plans = by_imbalance("qwen3-30b-a3b", "h100-sxm-80gb", 16, 256, [1.0, 1.5, 2.0])
+    plans = by_imbalance(
+        read_model("qwen3-30b-a3b"), read_hardware("h100-sxm-80gb"), 16, 256, [1.0, 1.5, 2.0]
+    )
     assert plans.iteration_time_s.is_monotonic_increasing
     band, line = slower_by_imbalance(plans)
     assert list(line.data.iteration_time_s) == list(plans.iteration_time_s)

@@ -20,6 +20,7 @@ import pandas as pd
 import xarray as xr
 from typer.testing import CliRunner
 
+from repro.catalog.job_inputs import read_hardware, read_model
 from repro.catalog.models.open_models import read_open_models
 from repro.catalog.models.papers import read_models
 from repro.catalog.models.volumes import parameters, training_flops
@@ -38,7 +39,7 @@ from repro.predict.explore.experiments.predicted import predict_experiment
 from repro.predict.explore.jobs import fused_plans, plans
 from repro.predict.explore.jobs.fits import what_fits
 from repro.predict.explore.jobs.larger import predict_larger
-from repro.predict.explore.jobs.serving import operators, service, serving_plans
+from repro.predict.explore.jobs.serving import Service, operators, serving_plans
 from repro.predict.explore.jobs.traffic import traffic
 from repro.predict.explore.studies.communication import predict_study
 from repro.predict.explore.studies.compressed_training import predict_compressed
@@ -236,7 +237,7 @@ def _todays_plans(everything: bool) -> pd.DataFrame:
     for name in read_open_models():
         for device in devices if everything else devices[1:2]:
             try:
-                best = fused_plans.best_plans(name, device, 256, 512)
+                best = fused_plans.best_plans(read_model(name), read_hardware(device), 256, 512)
             except ReproError as error:
                 best = pd.DataFrame({"error": [str(error)]})
             found[name, device] = best.head(100 if everything else 2).reset_index()
@@ -245,13 +246,14 @@ def _todays_plans(everything: bool) -> pd.DataFrame:
 
 def _fits(everything: bool) -> pd.DataFrame:
     models = ("llama3.1-8b", "llama3.1-70b", "qwen3-30b-a3b", "gpt3-175b")
-    return _joined({name: what_fits(name, "h100-sxm-80gb", 64, 512) for name in models})
+    where = read_hardware("h100-sxm-80gb")
+    return _joined({name: what_fits(read_model(name), where, 64, 512) for name in models})
 
 
 def _serving_plans(everything: bool) -> pd.DataFrame:
-    found = {}
+    found, where = {}, read_hardware("h100-sxm-80gb")
     for name in ("llama3.1-8b", "llama3.1-70b", "mixtral-8x7b", "gpt-oss-120b"):
-        deployment = service(name, "h100-sxm-80gb", 8, 1024, 256, "", None)
+        deployment = Service(read_model(name), where, 8, 1024, 256)
         found[name] = serving_plans(deployment, ["bf16", "fp8"], None)
         found[name] = found[name] if everything else found[name].iloc[::40]
         found[f"{name} operators"] = operators(deployment, found[name].iloc[0])
@@ -296,7 +298,7 @@ def _answer(question: str) -> str:
     """Return the output of a command, and its error if it has one."""
     result = CliRunner().invoke(app, shlex.split(question))
     error = f"repro: {result.exception}\n" if isinstance(result.exception, ReproError) else ""
-    return f"$ repro {question}\n{result.output}{error}"
+    return f"$ repro {question}\n{result.stdout}{error}"
 
 
 GROUPS: dict[str, Callable[[bool], pd.DataFrame]] = {

@@ -5,7 +5,6 @@ not given and says by which rule; nothing is taken for something else.
 """
 
 import csv
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,23 +12,17 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
-from repro.catalog.models.hugging_face import ModelFile, read_config
-from repro.catalog.models.megatron_arguments import is_arguments, read_arguments
-from repro.catalog.models.open_models import DecoderShape, read_open_models
+from repro.catalog.job_inputs import read_hardware, read_model
+from repro.catalog.models.open_models import DecoderShape
 from repro.catalog.reading import Entry, choose, read_yaml
-from repro.catalog.systems.clusters import cluster as read_cluster
-from repro.catalog.systems.gpu_check import read_gpu_sheet
-from repro.catalog.systems.gpus import Gpu, find_gpu_name, gpu, read_gpus
+from repro.catalog.systems.gpus import Gpu
 from repro.catalog.systems.software_stacks import read_stacks
 from repro.errors import ReproError
 
 Recompute = Literal["none", "selective", "full"]
-_NICS = re.compile(r"(?:(\d+)\s*[x*]\s*)?(\d+(?:\.\d+)?)")
 # Micro batches per replica and pipeline stage where no global batch is given.
 _MICRO_BATCHES = 8
 _MOST_RANKS = 10**6
-# GPUs of a usual node.
-_NODE_GPUS = 8
 Size = PositiveInt
 
 
@@ -226,10 +219,9 @@ def resolve(job: Job) -> ResolvedJob:
     ReproError
         A name is unknown, a file is not understood, or sizes do not divide.
     """
-    notes: list[str] = []
-    found, plan = _model(job)
-    notes += found.notes
-    device, known, per_node, nic_gbps = _hardware(job, notes)
+    found = read_model(job.model, job.seq, job.vocabulary)
+    where = read_hardware(job.gpu, job.cluster, job.gpus_per_node, job.nic)
+    notes, plan = [*found.notes, *where.notes], found.plan
     stated = {name: value for name, value in job if value is not None}
 
     def filled(name: str, rule: str, value: Any) -> Any:
@@ -241,7 +233,7 @@ def resolve(job: Job) -> ResolvedJob:
         notes.append(f"{name} {value}, {rule}")
         return value
 
-    gpus = filled("gpus", "one node", per_node)
+    gpus = filled("gpus", "one node", where.gpus_per_node)
     sizes = {name: filled(name, "as not given", 1) for name in ("tp", "pp", "cp", "vpp")}
     ep = filled("ep", "as not given", 1) if found.shape.experts else stated.get("ep", 1)
     etp = filled("etp", "Megatron's default is tp", sizes["tp"]) if ep > 1 else 1
@@ -257,14 +249,13 @@ def resolve(job: Job) -> ResolvedJob:
     micro_batch = filled("micro_batch", "as not given", 1)
     batch = micro_batch * dp * _MICRO_BATCHES * sizes["pp"]
     batch = filled("global_batch", f"{_MICRO_BATCHES} micro batches per replica and stage", batch)
-    seq = stated.get("seq", plan.get("seq", found.shape.seq))
     resolved = ResolvedJob(
         label=found.label,
-        shape=found.shape.model_copy(update={"seq": seq}),
-        device=device,
-        known=known,
-        gpus_per_node=per_node,
-        nic_gbps=nic_gbps,
+        shape=found.shape,
+        device=where.device,
+        known=where.known,
+        gpus_per_node=where.gpus_per_node,
+        nic_gbps=where.nic_gbps,
         gpus=gpus,
         **sizes,
         ep=ep,
@@ -325,96 +316,3 @@ def check(job: ResolvedJob) -> None:
     for message, broken in rules.items():
         if broken:
             raise ReproError(f"{message}; fix: change one of them")
-
-
-def _model(job: Job) -> tuple[ModelFile, Mapping[str, Any]]:
-    """Return a job's model, and the plan that comes with arguments."""
-    known = read_open_models()
-    if job.model in known:
-        entry = known[job.model]
-        note = f"sequence length {entry.shape.seq}, of params/open_models.yaml"
-        return ModelFile(entry.label, entry.shape, () if job.seq else (note,)), {}
-    text = job.model if "--" in job.model or "\n" in job.model else None
-    path = Path(job.model)
-    if text is None and not path.is_file():
-        raise ReproError(
-            f"unknown model {job.model!r}: no such file; choose from: {', '.join(known)}, or give "
-            "a config.json or a file of Megatron's arguments"
-        )
-    if text is None:
-        if path.is_dir() or path.suffix == ".json":
-            found = read_config(path)
-            kept = [one for one in found.notes if not (job.seq and one.startswith("sequence"))]
-            return ModelFile(_label(path), found.shape, tuple(kept)), {}
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ReproError(f"{path}: cannot be read as text ({error})") from None
-        if not is_arguments(text):
-            raise ReproError(f"{path}: neither a config.json nor Megatron's arguments")
-    if job.seq and "seq-length" not in text and "seq_length" not in text:
-        text += f"\n--seq-length {job.seq}"
-    arguments = read_arguments(text, job.vocabulary)
-    return arguments.model, arguments.plan
-
-
-def _label(path: Path) -> str:
-    """Name a model by its file, or by its folder if the file is called as all are."""
-    return path.parent.name if path.stem == "config" and path.parent.name else path.stem
-
-
-def _hardware(job: Job, notes: list[str]) -> tuple[Gpu, bool, int, float]:
-    """Return the GPU with its links, whether it is known, GPUs of a node, and its NICs' rate."""
-    if job.cluster is not None:
-        if job.gpus_per_node or job.nic:
-            raise ReproError("cluster beside gpus_per_node or nic; fix: give either")
-        entry = read_cluster(job.cluster)
-        node, fabric = entry.topology.levels[-2:]
-        device = gpu(find_gpu_name(job.gpu)) if job.gpu else entry.device
-        if device.label != entry.device.label:
-            raise ReproError(f"gpu {job.gpu}: {job.cluster} has {entry.device.label}; fix: omit it")
-        per_node = entry.topology.gpus_per_node
-        changed: dict[str, Any] = {
-            "domain_gpus": per_node,
-            "link_gbytes_per_s": node.link_gbps / 8,
-            "nic_gbps": fabric.link_gbps / per_node,
-        }
-        return device.model_copy(update=changed), True, per_node, fabric.link_gbps
-    if job.gpu is None:
-        raise ReproError("no GPU; fix: give gpu (params/gpus.yaml or a data sheet) or cluster")
-    path = Path(job.gpu)
-    known = path.suffix not in (".yaml", ".yml")
-    device = gpu(_gpu_name(job.gpu)) if known else read_gpu_sheet(path)
-    per_node = job.gpus_per_node or min(device.domain_gpus, _NODE_GPUS)
-    if job.gpus_per_node is None:
-        notes.append(f"{per_node} GPUs per node, as not given")
-    if job.nic is None:
-        notes.append(f"a NIC of {device.nic_gbps:g} Gbit/s per GPU, of its maker's systems")
-        node_gbps = device.nic_gbps * per_node
-    else:
-        node_gbps = nics_gbps(job.nic)
-    changed = {"nic_gbps": node_gbps / per_node}
-    # Links join a node, or less where a bridge joins few cards, or more in a rack.
-    if device.domain_gpus <= _NODE_GPUS:
-        few = device.domain_gpus < _NODE_GPUS
-        changed["domain_gpus"] = min(per_node, device.domain_gpus) if few else per_node
-    return device.model_copy(update=changed), known, per_node, node_gbps
-
-
-def _gpu_name(name: str) -> str:
-    return name if name in read_gpus() else find_gpu_name(name)
-
-
-def nics_gbps(text: str) -> float:
-    """Read the NICs of a node, such as 8x400 or 200, in Gbit/s.
-
-    Raises
-    ------
-    ReproError
-        The text is no number of NICs and rate.
-    """
-    found = _NICS.fullmatch(text.strip())
-    rate = float(found[2]) * int(found[1] or 1) if found else 0.0
-    if not rate:
-        raise ReproError(f"nic {text!r}; write the NICs of a node as 8x400 (Gbit/s each)")
-    return rate

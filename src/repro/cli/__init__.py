@@ -4,13 +4,16 @@ import signal
 import sys
 import threading
 import warnings
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from repro.cli import corpus, measuring, predicting, showing
+from repro.cli import corpus, measuring, planning, predicting, showing
+from repro.cli.options import JsonOption
+from repro.cli.output import print_json
 from repro.errors import ReproError
 from repro.extras import DISTRIBUTION, missing_part
 
@@ -56,15 +59,20 @@ def start(
 
 
 @app.command(rich_help_panel="This machine")
-def doctor() -> None:
+def doctor(as_json: JsonOption = False) -> None:
     """Print what this machine supports, one line per capability, with a fix for what is missing."""
-    from repro.doctor import examine
+    from repro.doctor import connections, examine
 
-    for finding in examine():
-        typer.echo(finding)
+    found, matrix = examine(), connections()
+    if as_json:
+        print_json({"capabilities": [asdict(one) for one in found], "connections": matrix})
+        return
+    for line in (*found, *(f"     {one}" for one in matrix)):
+        typer.echo(line)
 
 
 app.add_typer(showing.app)
+app.add_typer(planning.app)
 app.add_typer(predicting.app)
 app.add_typer(measuring.app)
 app.add_typer(corpus.app, name="corpus", no_args_is_help=True, rich_help_panel=measuring.PANEL)
@@ -84,14 +92,15 @@ def send_again(lost: "sys.UnraisableHookArgs") -> None:
 
 
 def main() -> None:
-    """Run a command; an error that the user can fix is one line on stderr and exit status 1."""
+    """Run a command; an error that the user can fix is one line on stderr and its exit status."""
     # Megatron-Core warns about every optional accelerated package that is not installed.
     warnings.filterwarnings("ignore", category=UserWarning, module="megatron")
     sys.unraisablehook = send_again
     try:
         app(standalone_mode=True)
     except ReproError as error:
-        sys.exit(f"repro: {error}")
+        typer.echo(f"repro: {error}", err=True)
+        sys.exit(error.exit_status)
     except ModuleNotFoundError as error:
         if part := missing_part(error.name or ""):
             sys.exit(f"repro: {part}")

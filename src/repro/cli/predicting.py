@@ -1,6 +1,5 @@
 """Commands that predict with the performance model, validate it and fit it to measurements."""
 
-import json
 import re
 from functools import partial
 from pathlib import Path
@@ -8,18 +7,22 @@ from typing import Annotated
 
 import typer
 
+from repro.cli.options import (
+    MODEL_HELP,
+    ClusterOption,
+    GpuOption,
+    GpusPerNodeOption,
+    JsonOption,
+    NicOption,
+    SeqOption,
+    VocabularyOption,
+)
+from repro.cli.output import print_json, print_table
 from repro.errors import ReproError
 from repro.paths import HOME, PUBLISHED
 
 app = typer.Typer()
 _command = partial(app.command, rich_help_panel="Predict")
-_ModelArgument = Annotated[
-    str, typer.Argument(help="Model in params/open_models.yaml, e.g. llama3.1-70b.")
-]
-_GpuOption = Annotated[str, typer.Option(help="GPU in params/gpus.yaml.")]
-_GpusOption = Annotated[int, typer.Option(help="Number of GPUs.")]
-_JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_BatchOption = Annotated[int, typer.Option(help="Sequences per iteration.")]
 
 
 # 1 KiB to 4 GiB, each four times the one before.
@@ -49,10 +52,7 @@ def parse_size(text: str) -> float:
 def estimate(
     model: Annotated[
         str | None,
-        typer.Argument(
-            help="Model in params/open_models.yaml, path of a config.json or of Megatron's "
-            "arguments, or the arguments themselves."
-        ),
+        typer.Argument(help=MODEL_HELP),
     ] = None,
     job: Annotated[
         Path | None, typer.Option(help="YAML file of a job; options replace its fields.")
@@ -60,17 +60,11 @@ def estimate(
     jobs: Annotated[
         Path | None, typer.Option(help="CSV with a job per row; prints a table, or with --json.")
     ] = None,
-    gpu: Annotated[
-        str | None, typer.Option(help="GPU in params/gpus.yaml, or a data sheet (repro gpu-spec).")
-    ] = None,
+    gpu: GpuOption = None,
     gpus: Annotated[int | None, typer.Option(help="Number of GPUs. Default: one node.")] = None,
-    cluster: Annotated[
-        str | None, typer.Option(help="Cluster in params/clusters.yaml, instead of --gpu.")
-    ] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs of a node.")] = None,
-    nic: Annotated[
-        str | None, typer.Option(help="NICs of a node in Gbit/s, e.g. 8x400 or 200.")
-    ] = None,
+    cluster: ClusterOption = None,
+    gpus_per_node: GpusPerNodeOption = None,
+    nic: NicOption = None,
     tp: Annotated[
         int | None, typer.Option("--tp", "--tensor-model-parallel-size", help="Tensor parallel.")
     ] = None,
@@ -97,12 +91,8 @@ def estimate(
         int | None,
         typer.Option("--global-batch", "--global-batch-size", help="Sequences per iteration."),
     ] = None,
-    seq: Annotated[
-        int | None, typer.Option("--seq", "--seq-length", help="Tokens of a sequence.")
-    ] = None,
-    vocabulary: Annotated[
-        int | None, typer.Option("--vocabulary", "--vocab-size", help="Tokens of the tokenizer.")
-    ] = None,
+    seq: SeqOption = None,
+    vocabulary: VocabularyOption = None,
     precision: Annotated[
         str | None, typer.Option(help="Linear layers: bf16, fp8, mxfp8 or nvfp4.")
     ] = None,
@@ -133,7 +123,7 @@ def estimate(
     flops: Annotated[
         str | None, typer.Option(help="FLOPs that were counted: causal, megatron or 6n.")
     ] = None,
-    as_json: _JsonOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Print whether a training job fits, what it should reach, and why a measured one differs.
 
@@ -176,7 +166,7 @@ def estimate(
             raise ReproError("--jobs beside --job or --measured; fix: give one of them")
         found = estimates.estimate([resolve(one) for one in read_jobs(jobs, given)])
         if as_json:
-            typer.echo(json.dumps([report_json(one) for one in found], indent=1))
+            print_json([report_json(one) for one in found])
         else:
             typer.echo(report_table(found).to_string(index=False, float_format="{:.4g}".format))
         return
@@ -186,7 +176,7 @@ def estimate(
     one = estimates.estimate([resolve(job_of(fields))])[0]
     compared = explain(one, measured, peak_tflops=peak_tflops, formula=flops) if measured else None
     if as_json:
-        typer.echo(json.dumps(report_json(one, compared), indent=1))
+        print_json(report_json(one, compared))
     else:
         typer.echo(report_text(one, compared))
     if one.memory_verdict == estimates.DOES_NOT_FIT:
@@ -212,7 +202,7 @@ def log(
     tp: Annotated[int | None, typer.Option(help="Tensor parallel size.")] = None,
     pp: Annotated[int | None, typer.Option(help="Pipeline stages.")] = None,
     stack: Annotated[str | None, typer.Option(help="Software in params/stacks.yaml.")] = None,
-    as_json: _JsonOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Print what a training log says of its iterations, what to expect, and what differs.
 
@@ -245,9 +235,10 @@ def log(
     except ReproError as error:
         raise ReproError(f"{file}: {error}") from None
     judged = judge(found, given)
-    typer.echo(
-        json.dumps(log_json(found, judged), indent=1) if as_json else log_text(found, judged)
-    )
+    if as_json:
+        print_json(log_json(found, judged))
+    else:
+        typer.echo(log_text(found, judged))
     if any(one.verdict == "slower" for one in judged):
         raise typer.Exit(3)
 
@@ -271,86 +262,6 @@ def gpu_spec(
     typer.echo(f"{sheet.label}: plausible; nearest GPU in params/gpus.yaml: {nearest_gpu(sheet)}")
 
 
-@_command("what-if", epilog="Example: repro what-if llama3.1-70b --gpus 512 --global-batch 1024")
-def what_if(
-    model: _ModelArgument,
-    gpu: _GpuOption = "h100-sxm-80gb",
-    gpus: _GpusOption = 1024,
-    global_batch: _BatchOption = 2048,
-    precisions: Annotated[
-        str | None,
-        typer.Option(help="Precisions of linear layers, comma-separated. Default: bf16,fp8."),
-    ] = None,
-    expert_imbalance: Annotated[
-        float | None, typer.Option(help="Tokens of the busiest expert rank / mean. Default: even.")
-    ] = None,
-    zero_bubble: Annotated[
-        bool, typer.Option(help="Zero-bubble pipeline schedule ZB-H1, one model chunk per stage.")
-    ] = False,
-) -> None:
-    """Print the ten parallel plans that train a model fastest, with predicted iteration times."""
-    from repro.predict.explore.jobs.fused_plans import best_plans, plan_table
-
-    best = best_plans(
-        model,
-        gpu,
-        gpus,
-        global_batch,
-        precisions=precisions.split(",") if precisions else None,
-        expert_imbalance=expert_imbalance,
-        zero_bubble=zero_bubble,
-    )
-    typer.echo(plan_table(best))
-
-
-@_command(epilog="Example: repro fits llama3.1-8b --gpus 16")
-def fits(
-    model: _ModelArgument,
-    gpu: _GpuOption = "h100-sxm-80gb",
-    gpus: _GpusOption = 64,
-    global_batch: _BatchOption = 512,
-    precision: Annotated[str, typer.Option(help="Precision: bf16, fp8, mxfp8 or nvfp4.")] = "bf16",
-) -> None:
-    """Print the largest micro batch and context that fit in memory, and the largest model.
-
-    The table has one row per recomputation policy and ZeRO stage, fastest first.
-    """
-    from repro.predict.explore.jobs.fits import fits_table, largest_model, what_fits
-
-    typer.echo(fits_table(what_fits(model, gpu, gpus, global_batch, precision=precision)))
-    typer.echo(f"largest model that fits: {largest_model(gpu, gpus, global_batch, precision)}")
-
-
-@_command("serve-estimate", epilog="Example: repro serve-estimate llama3.1-70b --token-ms 50")
-def serve_estimate(
-    model: _ModelArgument,
-    gpu: _GpuOption = "h100-sxm-80gb",
-    cluster: Annotated[
-        str | None, typer.Option(help="Cluster in params/clusters.yaml, instead of --gpu.")
-    ] = None,
-    gpus: _GpusOption = 8,
-    input_tokens: Annotated[int, typer.Option("--input", help="Tokens per prompt.")] = 1024,
-    output_tokens: Annotated[int, typer.Option("--output", help="Tokens per answer.")] = 256,
-    token_ms: Annotated[
-        float | None, typer.Option(help="Longest time per output token, in ms. Default: any.")
-    ] = None,
-    first_ms: Annotated[
-        float | None, typer.Option(help="Longest time to first token, in ms. Default: any.")
-    ] = None,
-    batch: Annotated[int | None, typer.Option(help="Sequences per copy. Default: best.")] = None,
-    precisions: Annotated[
-        str, typer.Option(help="Precisions of linear layers, comma-separated.")
-    ] = "bf16",
-    stack: Annotated[str, typer.Option(help="Software in params/serving.yaml, or its first.")] = "",
-) -> None:
-    """Print latency and throughput of the best serving plan, and what bounds each operator."""
-    from repro.predict.explore.jobs.serving import best_plan, estimate_text, service, serving_plans
-
-    deployment = service(model, gpu, gpus, input_tokens, output_tokens, stack, cluster)
-    plans = serving_plans(deployment, precisions.split(","), batch)
-    typer.echo(estimate_text(deployment, plans, best_plan(plans, token_ms, first_ms)))
-
-
 @_command(epilog="Example: repro traffic gpt2-large --plan tp=2,pp=4,dp=2,micro_batches=8")
 def traffic(
     model: Annotated[str, typer.Argument(help="GPT model, e.g. gpt2-large or gpt3-13b.")],
@@ -359,6 +270,7 @@ def traffic(
         typer.Option(help="Sizes of tp, cp, dp, pp, vpp, sp, zero, micro_batch, micro_batches."),
     ],
     cluster: Annotated[str, typer.Option(help="Cluster in params/clusters.yaml.")] = "dgx-a100",
+    as_json: JsonOption = False,
 ) -> None:
     """Print the bytes that one training iteration sends, by group, topology level and phase.
 
@@ -371,7 +283,8 @@ def traffic(
     from repro.predict.explore.jobs.traffic import traffic_table
 
     layout, topology = read_plan(plan), read_cluster(cluster).topology
-    typer.echo(traffic_table(volumes(gpt_shape(model), layout, topology)))
+    found = volumes(gpt_shape(model), layout, topology)
+    print_table(found, traffic_table(found), as_json)
 
 
 @_command(epilog="Example: repro busbw dgx-h100 --size 64MiB")
@@ -393,6 +306,7 @@ def busbw(
     protocol: Annotated[
         str | None, typer.Option(help="Protocol between nodes. Default: measured or nominal rates.")
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Print the bus bandwidth to expect on a cluster, or whether that of a log is as expected."""
     from repro.catalog.systems.clusters import cluster as read_cluster
@@ -405,7 +319,7 @@ def busbw(
         two_nodes = min(2 * topology.gpus_per_node, topology.gpus)
         n = two_nodes if ranks is None else ranks
         expected = expected_busbw(cluster, collective or "all_reduce", sizes, n, protocol)
-        typer.echo(busbw_table(expected))
+        print_table(expected, busbw_table(expected), as_json)
         return
     measured = read_log(log, collective, ranks)
     for skipped in measured.attrs["skipped"]:
@@ -414,13 +328,15 @@ def busbw(
         measured = measured[measured.size_bytes == parse_size(size)]
         if measured.empty:
             raise ReproError(f"{log}: no measurement of size {size}; fix: omit --size")
-    typer.echo(busbw_table(judge_busbw(measured, cluster, protocol).join(measured.in_place)))
+    judged = judge_busbw(measured, cluster, protocol).join(measured.in_place)
+    print_table(judged, busbw_table(judged), as_json)
 
 
 @_command(epilog="Example: repro retime trace.json --ranks 2")
 def retime(
     trace: Annotated[Path, typer.Argument(help="Trace recorded with record_shapes=True.")],
     ranks: Annotated[int, typer.Option(help="Ranks of the process group.")] = 1,
+    as_json: JsonOption = False,
 ) -> None:
     """Print measured and predicted times of the operators in a PyTorch profiler trace.
 
@@ -434,7 +350,7 @@ def retime(
     if not has_runs(measured):
         raise ReproError(f"no microbenchmarks ({why_not_run(measured)}); fix: dvc repro operators")
     found = replay_trace(rows, measured, ranks)
-    typer.echo(found.round(3).to_string(index=False))
+    print_table(found, found.round(3).to_string(index=False), as_json)
 
 
 @_command(epilog="Example: repro validate data/published/training_modern.csv --by gpu,dtype")
@@ -443,17 +359,13 @@ def validate(
     by: Annotated[
         str, typer.Option(help="Columns to group by, e.g. gpu,dtype. Default: by kind of row.")
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Print the errors of the performance model's predictions for a CSV of measurements."""
     from repro.predict.calibration.validation import validate
 
     scores = validate(file, by.split(",") if by else ())
-    if as_json:
-        entries = scores.reset_index().astype(object)
-        typer.echo(json.dumps(entries.where(entries.notna(), None).to_dict("records"), indent=1))
-    else:
-        typer.echo(scores.round(2).to_string())
+    print_table(scores.reset_index(), scores.round(2).to_string(), as_json)
 
 
 @_command(epilog="Example: repro calibrate --log my.log --gpu H100 --network 'my fabric'")

@@ -1,12 +1,13 @@
 """Commands that show results: claims, figures, the site, the explorer."""
 
-import json
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from repro.cli.options import JsonOption
+from repro.cli.output import print_json, records
 from repro.paths import RESULTS, require_clone
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def claims(
     reference: Annotated[
         bool, typer.Option("--reference", help="Judge the run in data/reference/, not results/.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Print verdicts on the published claims: counts by observation, one row each, or in full."""
     from rich.console import Console
@@ -54,7 +55,7 @@ def claims(
     if verdict is not None:
         chosen = with_verdict(chosen, verdict)
     if as_json:
-        typer.echo(json.dumps([asdict(judgement) for judgement in chosen], indent=1))
+        print_json([asdict(judgement) for judgement in chosen])
         return
     # A terminal has its own width; a file takes any.
     console = Console(width=None if sys.stdout.isatty() else _FILE_WIDTH, highlight=False)
@@ -128,6 +129,7 @@ def reference() -> None:
 @app.command(rich_help_panel=_PANEL)
 def compare(
     every: Annotated[bool, typer.Option("--all", help="Print one row per result.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Print how many results of the run in results/ agree with the reference run.
 
@@ -139,9 +141,15 @@ def compare(
 
     results = read_experiments()
     compared = compare(results)
-    typer.echo(f"here:      {describe_run(next(filter(has_runs, results.values())))}")
+    table = compared if every else agreement(compared)
+    here = describe_run(next(filter(has_runs, results.values())))
+    if as_json:
+        rows = records(table.reset_index().rename(columns={"median ratio": "median_ratio"}))
+        print_json({"here": here, "reference": reference_run(), "results": rows})
+        return
+    typer.echo(f"here:      {here}")
     typer.echo(f"reference: {reference_run()}")
-    typer.echo((compared if every else agreement(compared)).round(3).to_string())
+    typer.echo(table.round(3).to_string())
 
 
 @app.command(rich_help_panel=_PANEL)

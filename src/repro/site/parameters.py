@@ -9,6 +9,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from repro.catalog.models.ignored_fields import IgnoredFields
 from repro.catalog.models.open_models import OpenModel
 from repro.catalog.models.papers import Model
 from repro.catalog.reading import Entry
@@ -48,6 +49,7 @@ _FILES: dict[str, tuple[type[Entry], ...]] = {
     "collectives.yaml": (Collectives,),
     "corpus.yaml": (CorpusConfig,),
     "open_models.yaml": (OpenModel,),
+    "ignored_fields.yaml": (IgnoredFields,),
     "stacks.yaml": (Stack,),
     "serving.yaml": (ServingStack,),
     "technology.yaml": (Technology,),

@@ -5,16 +5,15 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from repro.catalog.models.open_models import open_model
+from repro.catalog.job_inputs import read_hardware, read_model
 from repro.catalog.systems.gpus import gpu
 from repro.cli import app
-from repro.errors import ReproError
+from repro.errors import DoesNotFit, ReproError
 from repro.predict.explore.jobs.fits import what_fits
 from repro.predict.explore.jobs.fused_plans import Training, best_plans, fitting_plans
-from repro.predict.explore.jobs.search import DoesNotFit
 
 _H100 = "h100-sxm-80gb"
-_JOB = ("llama3.1-70b", _H100, 32, 64)
+_JOB = (read_model("llama3.1-70b"), read_hardware(_H100), 32, 64)
 
 
 def test_policies_hold_more_the_more_they_cost() -> None:
@@ -28,25 +27,26 @@ def test_policies_hold_more_the_more_they_cost() -> None:
 
 def test_twice_the_limit_does_not_fit() -> None:
     found = what_fits(*_JOB)
-    training, where = Training(open_model(_JOB[0]), *_JOB[2:], ("bf16",)), gpu(_H100)
+    training, where = Training(_JOB[0], *_JOB[2:], ("bf16",)), gpu(_H100)
     size = 2 * int(found.micro_batch.max())
     with pytest.raises(DoesNotFit):
         larger = replace(training, global_batch=size)
         fitting_plans(larger, where, zero=(1, 3), micro_batches=(size,))
     shape = training.model.shape.model_copy(update={"seq": 2 * int(found.context.max())})
-    longer = replace(training, model=training.model.model_copy(update={"shape": shape}))
+    longer = replace(training, model=replace(_JOB[0], shape=shape))
     with pytest.raises(DoesNotFit):
         fitting_plans(longer, where, zero=(1, 3), micro_batches=(1,))
 
 
 def test_what_fits_nowhere_says_what_would() -> None:
+    asked = (read_model("llama3.1-405b"), read_hardware(_H100))
     with pytest.raises(ReproError) as raised:
-        what_fits("llama3.1-405b", _H100, 8, 64)
+        what_fits(*asked, 8, 64)
     assert str(raised.value).startswith("gpus 8: Llama 3.1 405B takes ")
     wanted = int(str(raised.value).split("; ")[1].split()[0])
-    assert not what_fits("llama3.1-405b", _H100, wanted, 64 * wanted // 8).empty
+    assert not what_fits(*asked, wanted, 64 * wanted // 8).empty
     with pytest.raises(DoesNotFit):
-        what_fits("llama3.1-405b", _H100, wanted // 2, 64 * wanted // 16)
+        what_fits(*asked, wanted // 2, 64 * wanted // 16)
 
 
 @pytest.mark.parametrize(
@@ -54,17 +54,20 @@ def test_what_fits_nowhere_says_what_would() -> None:
     [
         ({"gpus": 0}, "gpus 0: take 1 or more"),
         ({"global_batch": -4}, "global_batch -4: take 1 or more"),
-        ({"device": "a100-sxm-80gb", "precisions": ["fp8"]}, "fp8: A100-SXM-80GB has no units"),
+        (
+            {"where": read_hardware("a100-sxm-80gb"), "precisions": ["fp8"]},
+            "fp8: A100-SXM-80GB has no units",
+        ),
     ],
 )
 def test_what_cannot_be_asked_is_named(changed: dict[str, object], message: str) -> None:
-    asked = {"model": "llama3.1-8b", "device": _H100, "gpus": 8, "global_batch": 64, **changed}
+    asked = {"where": read_hardware(_H100), "gpus": 8, "global_batch": 64, **changed}
     with pytest.raises(ReproError, match=message):
-        best_plans(**asked)  # type: ignore[arg-type]
+        best_plans(read_model("llama3.1-8b"), **asked)  # type: ignore[arg-type]
 
 
 def test_a_gpu_without_fp8_is_asked_for_half_precision() -> None:
-    best = best_plans("llama3.1-8b", "a100-sxm-80gb", 8, 64, count=20)
+    best = best_plans(read_model("llama3.1-8b"), read_hardware("a100-sxm-80gb"), 8, 64, count=20)
     assert set(best["dtype"]) == {"bf16"}
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from repro.catalog.job_inputs import read_hardware, read_model
 from repro.catalog.models.open_models import open_model
 from repro.catalog.systems.gpus import gpu
 from repro.cli import app
@@ -11,6 +12,7 @@ from repro.errors import ReproError
 from repro.predict.explore.jobs.fused_plans import SPLIT, best_plans, plan_table
 
 _H100 = "h100-sxm-80gb"
+_JOB = (read_model("llama3.1-8b"), read_hardware(_H100), 8, 128)
 
 
 @pytest.mark.parametrize(
@@ -18,7 +20,7 @@ _H100 = "h100-sxm-80gb"
     [("llama3.1-70b", _H100, 64, 128), ("qwen3-30b-a3b", "gb200", 32, 1024)],
 )
 def test_plans_split_the_job_and_fit(model: str, device: str, gpus: int, batch: int) -> None:
-    plans = best_plans(model, device, gpus, batch, count=50)
+    plans = best_plans(read_model(model), read_hardware(device), gpus, batch, count=50)
     shape = open_model(model).shape
     assert (plans.tp * plans.pp * plans.cp * plans.dp == gpus).all()
     assert (shape.heads % plans.tp == 0).all()
@@ -36,16 +38,16 @@ def test_plans_split_the_job_and_fit(model: str, device: str, gpus: int, batch: 
 
 def test_a_precision_with_units_of_its_own_is_faster() -> None:
     half, eighth = (
-        best_plans("llama3.1-8b", _H100, 8, 128, precisions=[name], count=1).iteration_time_s[0]
+        best_plans(*_JOB, precisions=[name], count=1).iteration_time_s[0]
         for name in ("bf16", "fp8")
     )
     assert eighth < half
-    best = best_plans("llama3.1-8b", _H100, 8, 128, count=1)
+    best = best_plans(*_JOB, count=1)
     assert best["dtype"][0] == "fp8" and best.iteration_time_s[0] == eighth
 
 
 def test_the_table_has_a_line_for_each_plan() -> None:
-    plans = best_plans("llama3.1-8b", _H100, 8, 128, count=4)
+    plans = best_plans(*_JOB, count=4)
     lines = plan_table(plans).splitlines()
     assert len(lines) == 5 and "limit" in lines[0]
     assert np.isclose(float(lines[1].split()[9]), plans.iteration_time_s[0], rtol=0.01)
@@ -65,9 +67,16 @@ def test_the_table_has_a_line_for_each_plan() -> None:
     ],
 )
 def test_what_cannot_be_is_named(changed: dict[str, object], message: str) -> None:
-    asked = {"model": "llama3.1-8b", "device": _H100, "gpus": 8, "global_batch": 128, **changed}
+    asked = {"model": "llama3.1-8b", "device": _H100, "gpus": 8, "precisions": None, **changed}
     with pytest.raises(ReproError, match=message):
-        best_plans(**asked)  # type: ignore[arg-type]
+        where = read_hardware(str(asked["device"]))
+        best_plans(
+            read_model(str(asked["model"])),
+            where,
+            asked["gpus"],  # type: ignore[arg-type]
+            128,
+            precisions=asked["precisions"],  # type: ignore[arg-type]
+        )
 
 
 def test_the_command_line_prints_them() -> None:
@@ -78,10 +87,9 @@ def test_the_command_line_prints_them() -> None:
 
 
 def test_who_states_how_even_experts_are_gets_the_narrower_interval() -> None:
+    asked = (read_model("qwen3-30b-a3b"), read_hardware(_H100), 64, 512)
     plans = {
-        stated: best_plans("qwen3-30b-a3b", _H100, 64, 512, expert_imbalance=stated, count=1).iloc[
-            0
-        ]
+        stated: best_plans(*asked, expert_imbalance=stated, count=1).iloc[0]
         for stated in (None, 1.0, 1.5)
     }
     unsaid, even, uneven = plans.values()
@@ -91,7 +99,7 @@ def test_who_states_how_even_experts_are_gets_the_narrower_interval() -> None:
 
 
 def test_zero_bubble_shortens_pipelines_only() -> None:
-    asked = ("llama3.1-70b", _H100, 64, 32)
+    asked = (read_model("llama3.1-70b"), read_hardware(_H100), 64, 32)
     plain, zero = (
         best_plans(*asked, zero_bubble=stated, count=10**6).set_index([*SPLIT])
         for stated in (False, True)

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from repro.catalog.job_inputs import read_hardware, read_model
 from repro.catalog.systems.technology import MemoryKind, read_technology
 from repro.cli import app
 from repro.errors import ReproError
@@ -13,14 +14,13 @@ from repro.predict.explore.jobs.serving import (
     best_plan,
     by_memory,
     operators,
-    service,
     serving_plans,
 )
 
 
 @pytest.fixture(scope="module")
 def asked() -> Service:
-    return service("llama3.1-8b", "h100-sxm-80gb", 2, 512, 64)
+    return Service(read_model("llama3.1-8b"), read_hardware("h100-sxm-80gb"), 2, 512, 64)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,8 @@ def test_copies_and_groups_make_all_gpus(plans: pd.DataFrame) -> None:
 
 
 def test_no_plan_leaves_gpus_idle() -> None:
-    found = serving_plans(service("gpt-oss-120b", "h100-sxm-80gb", 12, 512, 64), ["bf16"])
+    of = Service(read_model("gpt-oss-120b"), read_hardware("h100-sxm-80gb"), 12, 512, 64)
+    found = serving_plans(of, ["bf16"])
     groups = np.maximum(found.tp, found.ep) * found.pp
     assert (groups * found.copies == 12).all()
 

@@ -2,16 +2,17 @@
 
 import numpy as np
 import pytest
-from serving_examples import on, rows_of
+from serving_examples import LATENT, on, rows_of
 
 from repro.catalog.models.open_models import open_model
 from repro.catalog.systems.gpus import gpu
 from repro.errors import ReproError
 from repro.predict.operators.measured import operator_costs
-from repro.predict.serving.forward import ForwardPass, Part, bound, forward, prompt_pass, token_pass
+from repro.predict.serving.forward import bound, forward
 from repro.predict.serving.latency import latency, part_s, passes
 from repro.predict.serving.parameters import engine
-from repro.predict.serving.served import Served
+from repro.predict.serving.parts import ForwardPass, Part, prompt_pass, token_pass
+from repro.predict.serving.served import Served, served
 
 _ONCE = np.ones(1)
 
@@ -213,3 +214,31 @@ def test_short_caches_that_queries_share_keep_multiprocessors_for_a_heads_least_
     # Heads with a query of their own are divided: only reading is left.
     read_s = 1024 * 32 * head_bytes / (device.memory_gbytes_per_s * 1e9 * 0.92)
     assert found[1] == pytest.approx(launch + read_s)
+
+
+def test_a_token_multiplies_with_the_weights_of_all_kinds_of_layers() -> None:
+    """DeepSeek-V3 states 37B active parameters; 128 heads share a vector of 576 elements."""
+    rows = served(LATENT, tp=1, pp=1, ep=1, batch=1, input_tokens=4096, output_tokens=64)
+    parts = _decode(rows)
+    # The embedding table is looked up, not multiplied.
+    active = LATENT.count(LATENT.experts_per_token) - LATENT.vocab * LATENT.hidden
+    assert active + LATENT.vocab * LATENT.hidden == pytest.approx(37e9, rel=0.02)
+    # A router has few outputs and takes no time.
+    assert _work(parts, "flops") == pytest.approx(2 * active, rel=0.005)
+    seen, layers = 4096 + 32, 61
+    assert _work(parts, "memory_bytes", "decoding") == pytest.approx(2 * layers * 576 * seen)
+    scores = 2 * layers * 128 * (576 + 512) * seen
+    assert _work(parts, "flops", "decoding") == pytest.approx(scores)
+    dense = [part for part in parts if part.name == "MLP up, dense layers"]
+    assert [part.count.item() for part in dense] == [3]
+
+
+def test_heads_that_read_one_vector_wait_for_computing() -> None:
+    """Two FLOPs of 1,088 by 128 heads per 1,152 bytes are 242 per byte: an H100 has 295."""
+    rows = served(LATENT, tp=1, pp=1, ep=1, batch=64, input_tokens=4096, output_tokens=64)
+    device = on().device
+    (part, _) = (part for part in _decode(rows) if part.kind == "decoding")
+    assert (part.flops / part.memory_bytes).item() == pytest.approx(2 * 1088 * 128 / 1152)
+    whole_s = (part.time_s + part.fixed_s + part.read_s).item()
+    assert whole_s > part.flops.item() / device.peak_flops
+    assert whole_s < 2.5 * part.flops.item() / device.peak_flops

@@ -1,11 +1,12 @@
 """Weights and caches against their closed forms, and what does not fit."""
 
 import pytest
-from serving_examples import on, rows_of
+from serving_examples import LATENT, on, rows_of
 
 from repro.catalog.models.open_models import open_model
 from repro.errors import ReproError
 from repro.predict.serving.memory import cache_bytes, check_fits, largest_batch, weight_bytes
+from repro.predict.serving.served import served
 
 
 @pytest.mark.parametrize("model", ["llama3.1-8b", "llama2-7b", "gpt-j-6b"])
@@ -62,3 +63,30 @@ def test_the_largest_batch_fills_what_weights_leave() -> None:
 def test_what_does_not_fit_is_one_line(rows: dict[str, object], message: str) -> None:
     with pytest.raises(ReproError, match=message):
         check_fits(rows_of(**{"model": "llama3.1-8b", **rows}), on())
+
+
+def test_dense_layers_and_experts_make_all_weights() -> None:
+    """The authors state 671B parameters, without the layer that predicts ahead."""
+    one = served(LATENT, tp=1, pp=1, ep=1, batch=1, input_tokens=512, output_tokens=64)
+    assert weight_bytes(one, on()) == pytest.approx(2 * 671e9, rel=0.005)
+    stages = served(LATENT, tp=1, pp=61, ep=1, batch=1, input_tokens=512, output_tokens=64)
+    # The fullest stage of 61 has a mixture of 3 x 7168 x 2048 x 257 weights and attention.
+    attention = 7168 * (1536 + 576 + 128 * 128) + 1536 * 128 * 192 + 512 * 128 * 256
+    layer = 3 * 7168 * 2048 * 257 + attention
+    tables = 129280 * 7168
+    assert weight_bytes(stages, on()) == pytest.approx(2 * (layer + tables), rel=1e-6)
+
+
+def test_every_rank_caches_the_whole_latent_vector() -> None:
+    """A token takes 70,272 bytes: 61 layers of 512 + 64 elements (DeepSeek, ISCA 2025, table 1)."""
+    for ranks in (1, 8):
+        one = served(LATENT, tp=ranks, pp=1, ep=1, batch=1, input_tokens=64, output_tokens=64)
+        assert cache_bytes(one, on(), 1024) == 70272 * 1024
+    # Compressions have no heads, so every rank has them whole.
+    one, eight = (
+        served(LATENT, tp=ranks, pp=1, ep=1, batch=1, input_tokens=64, output_tokens=64)
+        for ranks in (1, 8)
+    )
+    copied = 61 * 7168 * (1536 + 576)
+    expected = (weight_bytes(one, on()) + 7 * 2 * copied) / 8
+    assert weight_bytes(eight, on()) == pytest.approx(expected, rel=1e-9)

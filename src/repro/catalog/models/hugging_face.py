@@ -74,11 +74,14 @@ class ModelFile:
         Dimensions.
     notes
         What was taken from where, or assumed; one phrase each.
+    plan
+        Parts of a plan that the file states, by field of `repro.catalog.jobs.Job`.
     """
 
     label: str
     shape: DecoderShape
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    plan: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_config(path: Path) -> ModelFile:

@@ -69,7 +69,8 @@ class Attention:
 
     `heads` heads of queries share `kv_heads` heads of keys and values. Queries and keys are
     `head_dim` wide, values `value_dim`. With a `window` above 0, the share `windowed` of the layers
-    attends to the last `window` tokens only.
+    attends to the last `window` tokens only. Latent attention caches `latent_keys` elements per
+    token for all heads, of which `latent_values` make the values; 0: keys and values of each head.
     """
 
     heads: Any
@@ -78,6 +79,8 @@ class Attention:
     value_dim: Any
     window: Any = 0
     windowed: Any = 0.5
+    latent_keys: Any = 0
+    latent_values: Any = 0
     reads: Tokens = "own"
 
     @property
@@ -94,6 +97,14 @@ class Attention:
     def kv_width(self) -> Any:
         """Elements of keys and values of a token."""
         return self.kv_heads * (self.head_dim + self.value_dim)
+
+    def cached_width(self, ranks: Any) -> Any:
+        """Elements per token in the cache of one of the ranks that divide the heads.
+
+        Ranks that outnumber the heads of keys hold copies; all ranks hold a latent vector.
+        """
+        of_heads = np.maximum(self.kv_heads / ranks, 1.0) * (self.head_dim + self.value_dim)
+        return np.where(self.latent_keys > 0, self.latent_keys, of_heads)
 
     @property
     def output_width(self) -> Any:
@@ -248,6 +259,8 @@ def _attention_block(model: Any) -> list[Operation]:
         model.value_dim,
         model.window,
         model.windowed,
+        model.kv_rank + model.rope_dim * np.minimum(model.kv_rank, 1),
+        model.kv_rank,
     )
     queries, values = attention.query_width, attention.kv_width
     latent, narrow = np.minimum(model.kv_rank, 1), np.minimum(model.query_rank, 1)

@@ -10,6 +10,9 @@ from repro.catalog.models.layers import Linear, Operation, count_parameters, lay
 from repro.catalog.reading import Entry, choose, read_params
 from repro.errors import ReproError
 
+# Ends of the names of models whose weights were trained further, of the same dimensions.
+_TUNED = re.compile(r"(?:instruct|chat|base|hf|it|v01)+$")
+
 
 class DecoderShape(Entry):
     """Dimensions of a modern decoder: RMSNorm, rotary embeddings, an MLP or experts.
@@ -192,17 +195,28 @@ def model_called(name: str) -> OpenModel:
     ReproError
         No model of the catalog has a name in it.
     """
-    known = read_open_models()
-    plain = {
+    known, wanted = _by_plain_name(), plain_name(name.rsplit("/", 1)[-1])
+    inside = [one for one in known if one in wanted]
+    if not inside:
+        raise ReproError(f"unknown model {name!r}; choose from: {', '.join(read_open_models())}")
+    return known[max(inside, key=len)]
+
+
+def model_named(name: str) -> OpenModel | None:
+    """Return the open model that `name` spells, or None: `meta-llama/Llama-3.3-70B-Instruct`.
+
+    Case, marks, the organization and words for further training are left out.
+    """
+    plain = plain_name(name.rsplit("/", 1)[-1])
+    return _by_plain_name().get(_TUNED.sub("", plain).removeprefix("meta"))
+
+
+def _by_plain_name() -> dict[str, OpenModel]:
+    return {
         plain_name(one): entry
-        for key, entry in known.items()
+        for key, entry in read_open_models().items()
         for one in (key, entry.label, *entry.published_as)
     }
-    wanted = plain_name(name.rsplit("/", 1)[-1])
-    inside = [one for one in plain if one in wanted]
-    if not inside:
-        raise ReproError(f"unknown model {name!r}; choose from: {', '.join(known)}")
-    return plain[max(inside, key=len)]
 
 
 def plain_name(name: str) -> str:

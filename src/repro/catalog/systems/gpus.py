@@ -34,6 +34,8 @@ _CARDS = {"pcie", "nvl"}
 _SIZE = re.compile(r"(\d+)gb?")
 # Largest ratio of a size in a name to that of the data sheet: 192 GB are also called 180.
 _SAME_SIZE = 1.1
+# Words of drivers' and makers' names that say nothing about which GPU it is.
+_NEUTRAL = {"", "nvidia", "amd", "instinct", "hbm2", "hbm2e", "hbm3", "hbm3e"}
 
 
 class Gpu(Entry):
@@ -123,6 +125,32 @@ def _plain(name: str) -> str:
 
 def _sizes_gb(words: set[str]) -> list[int]:
     return [int(found[1]) for found in map(_SIZE.fullmatch, words) if found]
+
+
+def gpu_named(name: str) -> Gpu:
+    """Return the GPU that `name` spells; all its words must be in the names of one GPU only.
+
+    Raises
+    ------
+    ReproError
+        No GPU has such a name, or several have.
+    """
+    gpus, words = read_gpus(), _plain_words(name)
+    spelled = {
+        key: [_plain_words(one) for one in (key, entry.label, *entry.published_as)]
+        for key, entry in gpus.items()
+    }
+    found = [key for key, names in spelled.items() if words in names] or [
+        key for key, names in spelled.items() if words and words <= set().union(*names)
+    ]
+    if len(found) > 1:
+        raise ReproError(f"GPU {name!r} is one of several; choose from: {', '.join(found)}")
+    return gpu(found[0] if found else name)
+
+
+def _plain_words(name: str) -> set[str]:
+    """Return the words of a name that tell GPUs apart: no maker, kind of memory or socket's age."""
+    return {re.sub(r"^sxm\d$", "sxm", one) for one in _words(name)} - _NEUTRAL
 
 
 def _words(name: str) -> set[str]:

@@ -11,9 +11,10 @@ from repro.catalog.models.open_models import open_model
 from repro.catalog.systems.gpus import gpu
 from repro.predict.fused.parameters import read_fused, sustained_name
 from repro.predict.operators.measured import KINDS, on_device_s, product_alone_s
-from repro.predict.serving.forward import ForwardPass, Part, forward
+from repro.predict.serving.forward import forward
 from repro.predict.serving.latency import part_s, pass_s
 from repro.predict.serving.parameters import engine
+from repro.predict.serving.parts import ForwardPass, Part
 from repro.predict.serving.served import Engine, served
 from repro.results.measured import measured_on
 

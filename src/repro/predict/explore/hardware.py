@@ -11,9 +11,9 @@ import xarray as xr
 
 from repro.catalog.systems.gpus import MEMORY_GB_BYTES, Gpu, gpu, read_gpus
 from repro.catalog.systems.technology import Technology
-from repro.errors import ReproError
+from repro.errors import DoesNotFit, ReproError
 from repro.predict.explore.jobs.fused_plans import Training, fitting_plans, phases_s
-from repro.predict.explore.jobs.search import DoesNotFit, interval, pareto
+from repro.predict.explore.jobs.search import interval, pareto
 from repro.predict.fused.memory import fullest_bytes
 from repro.predict.fused.parameters import half_width, read_fused
 from repro.predict.fused.run import Run

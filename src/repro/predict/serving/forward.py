@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -12,8 +11,8 @@ from repro.catalog.models.layers import (
     Linear,
     Operation,
     attentions,
-    decoder_layer,
     elements,
+    layer_kinds,
     messages,
     products,
 )
@@ -28,116 +27,70 @@ from repro.predict.operators.measured import (
     product_multiplier,
     rates,
 )
+from repro.predict.serving.parts import ForwardPass, Part, make_part
 from repro.predict.serving.served import BYTES, Engine, Served
 from repro.predict.workload import Array
 
-Kind = Literal["product", "prompt attention", "decoding", "elements", "collective", "message"]
-
 _HALF_BYTES = 2
+# Ends of the names of operators, by kind of layer (`layer_kinds`).
+_SUFFIXES = ("", ", dense layers")
 # Scores that are written, and read and written by the softmax, and read again.
 _SCORES = 4
-_SHORTEST_CONTEXT = 1.0
 _AT_PEAK = AttentionCosts(
     efficiency=1.0, short_tokens=0.0, narrow_loss=0.0, memory_efficiency=1.0, launch_s=0.0
 )
 
 
 @dataclass(frozen=True)
-class Part:
-    """One operator of a pass, of all layers and stages that a token goes through.
+class _Layers:
+    """Layers of one kind: `count` of them, as they compute and as GPUs hold them.
 
-    Attributes
-    ----------
-    count
-        How often it runs.
-    time_s, fixed_s, read_s
-        Of one: what scales with a software's efficiency, what does not, and what an attention of
-        its own reads at the memory's full rate.
-    flops, memory_bytes, link_bytes, nic_bytes
-        Of one, on one GPU; what it puts on the GPU's links to others nearby, and on its port.
-    launches
-        Kernels of one.
-    doublings, hops
-        Of one collective: ranks that wait for each other, as powers of two; messages between nodes.
+    Names of their operators end with `suffix`.
     """
 
-    name: str
-    kind: Kind
     count: Array
-    time_s: Array
-    fixed_s: Array
-    read_s: Array
-    flops: Array
-    memory_bytes: Array
-    link_bytes: Array
-    nic_bytes: Array
-    launches: Array
-    doublings: Array
-    hops: Array
-
-
-@dataclass(frozen=True)
-class ForwardPass:
-    """What a forward pass takes in, for each row.
-
-    `sequences` and `tokens` are those of one group of GPUs, `context` what each sequence looks
-    at, with `prompt` all of its own tokens.
-    """
-
-    sequences: Array
-    tokens: Array
-    context: Array
-    prompt: bool
-
-
-def prompt_pass(rows: Served, passes: Array) -> ForwardPass:
-    """All prompts, in so many passes."""
-    sequences = rows.batch / rows.groups / passes
-    return ForwardPass(sequences, sequences * rows.input_tokens, rows.input_tokens, prompt=True)
-
-
-def token_pass(rows: Served, passes: Array, written: Array | float = 0.5) -> ForwardPass:
-    """One new token of each sequence, in so many passes, when a part of the output is written."""
-    sequences = rows.batch / rows.groups / passes
-    context = np.maximum(rows.input_tokens + written * rows.output_tokens, _SHORTEST_CONTEXT)
-    return ForwardPass(sequences, sequences, context, prompt=False)
+    layer: list[Operation]
+    held: list[Operation]
+    suffix: str
 
 
 def forward(rows: Served, engine: Engine, one: ForwardPass) -> list[Part]:
-    """The operators of a pass."""
-    layer = decoder_layer(rows)
+    """List the operators of a pass."""
+    kinds = [
+        _Layers(count, layer, held, suffix)
+        for (count, layer), (_, held), suffix in zip(
+            layer_kinds(rows), layer_kinds(rows.as_held()), _SUFFIXES, strict=False
+        )
+    ]
     return [
-        *_products(rows, engine, one),
-        *(_attention(of, rows, engine, one) for of in attentions(layer)),
-        _elements(layer, rows, engine, one),
-        *_casts(layer, rows, engine, one),
-        *_collectives(layer, rows, engine, one),
+        *(part for of in kinds for part in _products(of, rows, engine, one)),
+        _logits(rows, engine, one),
+        *(_attention(of, own, rows, engine, one) for of in kinds for own in attentions(of.layer)),
+        *(_elements(of, rows, engine, one) for of in kinds),
+        *(part for of in kinds for part in _casts(of, rows, engine, one)),
+        *_collectives(kinds, rows, engine, one),
     ]
 
 
-def _part(name: str, kind: Kind, count: Array, time_s: Array, **others: Array | float) -> Part:
-    zero = np.zeros_like(count)
-    work = ("flops", "memory_bytes", "link_bytes", "nic_bytes")
-    names = ("fixed_s", "read_s", *work, "doublings", "hops")
-    usual: dict[str, Array | float] = {"launches": 1.0, **dict.fromkeys(names, 0.0), **others}
-    given = {key: zero + value for key, value in usual.items()}
-    return Part(name, kind, count, time_s + zero, **given)
-
-
-def _products(rows: Served, engine: Engine, one: ForwardPass) -> Iterator[Part]:
-    """Linear layers, experts in groups of one shape, and the logits of sequences' last tokens."""
-    for linear in products(decoder_layer(rows.as_held())):
-        if linear.experts is not None:
-            count = np.where(linear.experts > 0, rows.layers, 0.0)
-            if count.any():
-                yield _experts(linear, rows, engine, one.tokens, count)
+def _products(of: _Layers, rows: Served, engine: Engine, one: ForwardPass) -> Iterator[Part]:
+    """Price linear layers, experts in groups of one shape."""
+    for linear in products(of.held):
+        there = linear.parameters if linear.experts is None else linear.experts
+        count = np.where(there > 0, of.count, 0.0)
+        if not count.any():
             continue
-        count = np.where(linear.parameters > 0, rows.layers, 0.0)
-        if count.any():
+        name = linear.name + of.suffix
+        if linear.experts is not None:
+            yield _experts(name, linear, rows, engine, one.tokens, count)
+        else:
             n, k = linear.divided(rows.tp)
-            yield _product(linear.name, engine, one.tokens, n, k, count, engine.weights)
+            yield _product(name, engine, one.tokens, n, k, count, engine.weights)
+
+
+def _logits(rows: Served, engine: Engine, one: ForwardPass) -> Part:
+    """Price the logits of sequences' last tokens."""
     sequences, once = np.maximum(one.sequences, 1.0), np.ones_like(rows.hidden)
-    yield _product("logits", engine, sequences, rows.vocab / rows.tp, rows.hidden, once, "bf16")
+    return _product("logits", engine, sequences, rows.vocab / rows.tp, rows.hidden, once, "bf16")
 
 
 def _product(
@@ -147,7 +100,7 @@ def _product(
     time_s = product_alone_s(pd.DataFrame({"m": m, "n": n, "k": k}), weights, engine.device)
     flops = 2 * m * n * k
     moved = BYTES[weights] * k * (m + n) + _HALF_BYTES * m * n
-    return _part(
+    return make_part(
         name,
         "product",
         count,
@@ -167,7 +120,9 @@ def _sustained(engine: Engine, weights: str, flops: Array, time_s: Array) -> Arr
     return slowed
 
 
-def _experts(linear: Linear, rows: Served, engine: Engine, tokens: Array, count: Array) -> Part:
+def _experts(
+    name: str, linear: Linear, rows: Served, engine: Engine, tokens: Array, count: Array
+) -> Part:
     """Price the products of the experts that some token chose, each with its even share of tokens.
 
     Of E experts, n tokens with k choices each meet E (1 - (1 - k/E)^n) on average.
@@ -185,59 +140,82 @@ def _experts(linear: Linear, rows: Served, engine: Engine, tokens: Array, count:
     flops = 2 * m * n * k * local
     moved = local * (BYTES[weights] * k * (m + n) + _HALF_BYTES * m * n)
     slowed = _sustained(engine, weights, flops, time_s)
-    return _part(linear.name, "product", count, slowed, flops=flops, memory_bytes=moved)
+    return make_part(name, "product", count, slowed, flops=flops, memory_bytes=moved)
 
 
-def _attention(of: Attention, rows: Served, engine: Engine, one: ForwardPass) -> Part:
+def _attention(
+    layers: _Layers, of: Attention, rows: Served, engine: Engine, one: ForwardPass
+) -> Part:
     """Attention of whole prompts, or of a token of each sequence to its cache."""
-    heads, kv_heads = of.heads / rows.tp, np.maximum(of.kv_heads / rows.tp, 1.0)
-    d, sequences = of.mean_dim, np.maximum(one.sequences, 1.0)
-    # Parts of a prompt take their part of it.
-    share = np.minimum(one.sequences, 1.0)
+    heads, sequences = of.heads / rows.tp, np.maximum(one.sequences, 1.0)
     windowed = np.minimum(of.window, one.context)
     seen = np.where(
         of.window > 0, one.context + of.windowed * (windowed - one.context), one.context
     )
-    table = pd.DataFrame(
-        {"batch": sequences, "heads": heads, "kv_heads": kv_heads, "head_dim": d}
-        | {"seq": one.context, "kv_len": seen}
-    )
-    cache = 2 * sequences * kv_heads * d
+    name, d = f"attention{layers.suffix}", of.mean_dim
     if one.prompt:
+        kv_heads = np.maximum(of.kv_heads / rows.tp, 1.0)
+        table = pd.DataFrame(
+            {"batch": sequences, "heads": heads, "kv_heads": kv_heads, "head_dim": d}
+            | {"seq": one.context, "kv_len": seen}
+        )
         time_s = on_device_s("attention_prefill", table, ("bf16",), engine.device)
-        # Of the scores that causality leaves; every other layer has the window.
+        # Of the scores that causality leaves, layers with a window have those within it.
         near = windowed / one.context
         looked_at = np.where(of.window > 0, 1 - of.windowed * (1 - near * (2 - near)), 1.0)
         scores = _HALF_BYTES * sequences * heads * one.context**2
         stored = _SCORES * scores / _memory_rate(engine) if engine.stack.stores_scores else 0.0
-        return _part(
-            "attention",
+        moved = 2 * sequences * heads * d + 2 * sequences * kv_heads * d
+        return make_part(
+            name,
             "prompt attention",
-            rows.layers * share,
+            # Parts of a prompt take their part of it.
+            layers.count * np.minimum(one.sequences, 1.0),
             (time_s + stored) * looked_at,
             flops=2 * sequences * heads * one.context**2 * d * looked_at,
-            memory_bytes=_HALF_BYTES * one.context * (2 * sequences * heads * d + cache),
+            memory_bytes=_HALF_BYTES * one.context * moved,
         )
+    # All heads read one latent vector, of whose first elements values are sums.
+    latent = of.latent_keys > 0
+    kv_heads = np.where(latent, 1.0, np.maximum(of.kv_heads / rows.tp, 1.0))
+    cached = of.cached_width(rows.tp)
+    d, cached_d = (
+        np.where(latent, (of.latent_keys + of.latent_values) / 2, d),
+        cached / 2 / kv_heads,
+    )
+    flops = 4 * sequences * heads * seen * d
+    table = pd.DataFrame(
+        {"batch": sequences, "heads": heads, "kv_heads": kv_heads, "head_dim": cached_d}
+        | {"seq": one.context, "kv_len": seen}
+    )
     own = engine.stack.own_decoding
     reading = rates(engine.device, "attention_decode", "bf16")
-    cache_bytes = BYTES[engine.cache] * cache * seen
-    read_s = decoding_s(sequences, seen, kv_heads, d, BYTES[engine.cache], reading, _AT_PEAK)
+    cache_bytes = BYTES[engine.cache] * sequences * cached * seen
+    read_s = decoding_s(sequences, seen, kv_heads, cached_d, BYTES[engine.cache], reading, _AT_PEAK)
     waited_s = _waited_s(engine, sequences * kv_heads, cache_bytes, read_s)
     if engine.stack.splits_unshared:
         waited_s = np.where(heads > kv_heads, waited_s, 0.0)
     measured = (
         0.0 if own else on_device_s("attention_decode", table, (engine.cache,), engine.device)
     )
-    return _part(
-        "attention",
+    # So many heads multiply what is read once that computing may take longer.
+    computing_s = flops / (_attention_efficiency(engine) * engine.device.peak_flops)
+    longer_s = np.where(latent, np.maximum(computing_s - (read_s if own else measured), 0.0), 0.0)
+    return make_part(
+        name,
         "decoding",
-        rows.layers,
+        layers.count,
         measured + np.zeros_like(read_s),
-        fixed_s=_start_s(engine) + waited_s if own else 0.0,
+        fixed_s=longer_s + (_start_s(engine) + waited_s if own else 0.0),
         read_s=read_s if own else 0.0,
-        flops=4 * sequences * heads * seen * d,
+        flops=flops,
         memory_bytes=cache_bytes,
     )
+
+
+def _attention_efficiency(engine: Engine) -> float:
+    """Return the part of the peak that attention reaches in prompts."""
+    return operator_costs("attention_prefill", engine.device, "bf16").costs["efficiency"]
 
 
 def _waited_s(engine: Engine, heads: Array, cache_bytes: Array, read_s: Array) -> Array:
@@ -262,21 +240,21 @@ def _memory_rate(engine: Engine) -> float:
     return engine.device.memory_gbytes_per_s * 1e9 * read_fused().parameters.memory_efficiency
 
 
-def _elements(layer: list[Operation], rows: Served, engine: Engine, one: ForwardPass) -> Part:
+def _elements(of: _Layers, rows: Served, engine: Engine, one: ForwardPass) -> Part:
     """Norms, residual sums, rotary embeddings and activations; each kernel has a start and an end,
     as a product has. Products of experts gather and scatter their tokens themselves."""
     per_token = sum(
         kernel.forward_bytes * kernel.width / (rows.tp if kernel.splits == "width" else 1.0)
-        for kernel in elements(layer)
+        for kernel in elements(of.layer)
         if not kernel.routed
     )
     moved = one.tokens * per_token
     kernels = float(engine.stack.elementwise)
     floor = _start_s(engine)
-    return _part(
-        "element-wise",
+    return make_part(
+        f"element-wise{of.suffix}",
         "elements",
-        rows.layers,
+        of.count,
         moved / _memory_rate(engine),
         fixed_s=kernels * floor,
         flops=moved / _HALF_BYTES,
@@ -285,22 +263,20 @@ def _elements(layer: list[Operation], rows: Served, engine: Engine, one: Forward
     )
 
 
-def _casts(
-    layer: list[Operation], rows: Served, engine: Engine, one: ForwardPass
-) -> Iterator[Part]:
+def _casts(of: _Layers, rows: Served, engine: Engine, one: ForwardPass) -> Iterator[Part]:
     """Casts of what products take in, where a software casts it by itself."""
     if BYTES[engine.weights] == _HALF_BYTES or not engine.stack.casts:
         return
-    split = [kernel.outputs for kernel in elements(layer) if kernel.splits == "width"]
-    whole = [kernel.outputs for kernel in elements(layer) if kernel.splits == "sequence"]
-    attended = [of.output_width for of in attentions(layer)]
+    split = [kernel.outputs for kernel in elements(of.layer) if kernel.splits == "width"]
+    whole = [kernel.outputs for kernel in elements(of.layer) if kernel.splits == "sequence"]
+    attended = [one.output_width for one in attentions(of.layer)]
     taken_in = sum(whole) + sum(split + attended) / rows.tp
     moved = one.tokens * (_HALF_BYTES + BYTES[engine.weights]) * taken_in
     kernels = float(engine.stack.casts)
-    yield _part(
-        "casts",
+    yield make_part(
+        f"casts{of.suffix}",
         "elements",
-        rows.layers,
+        of.count,
         moved / _memory_rate(engine),
         fixed_s=kernels * _start_s(engine),
         memory_bytes=moved,
@@ -309,26 +285,29 @@ def _casts(
 
 
 def _collectives(
-    layer: list[Operation], rows: Served, engine: Engine, one: ForwardPass
+    kinds: list[_Layers], rows: Served, engine: Engine, one: ForwardPass
 ) -> Iterator[Part]:
     hidden = _HALF_BYTES * one.tokens * rows.hidden
     if (rows.tp > 1).any():
         split = rows.tp > 1
-        count = len(messages(layer, "tensor")) * rows.layers * split
-        yield _among("all-reduce", "all_reduce", rows.tp, hidden, count, engine)
+        for of in kinds:
+            count = len(messages(of.layer, "tensor")) * of.count * split
+            name = f"all-reduce{of.suffix}"
+            yield _among(name, "all_reduce", rows.tp, hidden, count, engine)
         logits = _HALF_BYTES * np.maximum(one.sequences, 1.0) * rows.vocab
         yield _among("logits' all-gather", "all_gather", rows.tp, logits, 1.0 * split, engine)
     apart = (rows.groups > 1) & (rows.experts > 0)
-    for message in messages(layer, "expert") if apart.any() else ():
-        sent = _HALF_BYTES * one.tokens * message.width / rows.tp * message.chosen
-        count = 2 * rows.layers * apart
-        yield _among("experts' exchange", "alltoall", rows.ep, sent, count, engine)
+    for of in kinds if apart.any() else ():
+        for message in messages(of.layer, "expert"):
+            sent = _HALF_BYTES * one.tokens * message.width / rows.tp * message.chosen
+            count = 2 * of.count * apart
+            yield _among("experts' exchange", "alltoall", rows.ep, sent, count, engine)
     if (rows.pp > 1).any():
         device = engine.device
         inside = rows.tp * rows.pp <= device.domain_gpus
         rate = np.where(inside, device.link_gbytes_per_s * 1e9, device.nic_gbps * 1e9 / 8)
         sent = hidden / rows.tp
-        yield _part(
+        yield make_part(
             "messages between stages",
             "message",
             rows.pp - 1,
@@ -359,7 +338,7 @@ def _among(
     carried = size_bytes if collective == "alltoall" else size_bytes / inside
     called = collective.replace("alltoall", "all_to_all")
     between = bus_factor(called, domains) * carried
-    return _part(
+    return make_part(
         name,
         "collective",
         count,

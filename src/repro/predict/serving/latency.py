@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from repro.catalog.systems.serving import ServingCosts
-from repro.predict.serving.forward import Part, forward, prompt_pass, token_pass
+from repro.predict.serving.forward import forward
+from repro.predict.serving.parts import Part, prompt_pass, token_pass
 from repro.predict.serving.served import Engine, Served
 from repro.predict.workload import Array
 

@@ -2,8 +2,15 @@
 
 import numpy as np
 
-from repro.catalog.models.layers import attentions, count_parameters, decoder_layer, products
-from repro.errors import ReproError
+from repro.catalog.models.layers import (
+    Operation,
+    attentions,
+    count_parameters,
+    decoder_layer,
+    layer_kinds,
+    products,
+)
+from repro.errors import DoesNotFit
 from repro.predict.fused.memory import FRAMEWORK_BYTES
 from repro.predict.serving.served import BYTES, Engine, Served
 from repro.predict.workload import Array
@@ -15,30 +22,50 @@ USABLE = 0.9
 
 
 def weight_bytes(rows: Served, engine: Engine) -> Array:
-    """Of the fullest stage of each GPU: linear layers in their precision, tables in half."""
-    layer = products(decoder_layer(rows.as_held()))
-    shared = count_parameters(layer, 0)
-    experts = (count_parameters(layer, rows.experts) - shared) / np.maximum(rows.ep, rows.tp)
-    split = shared / rows.tp
+    """Return the weights of the fullest stage of each GPU, tables in half precision."""
+    kinds = [(count, _layer_bytes(layer, rows, engine)) for count, layer in _kinds(rows)]
     tables = np.where(rows.pp > 1, 1.0, 2.0) * rows.vocab * rows.hidden / rows.tp
-    layers = np.ceil(rows.layers / rows.pp)
-    total: Array = BYTES[engine.weights] * layers * (split + experts) + _HALF_BYTES * tables
+    # The fullest stage has the heaviest kind of layer first.
+    layers: Array = np.maximum(_filled(kinds, rows), _filled(kinds[::-1], rows))
+    return layers + _HALF_BYTES * tables
+
+
+def _kinds(rows: Served) -> list[tuple[Array, list[Operation]]]:
+    return layer_kinds(rows.as_held())
+
+
+def _layer_bytes(layer: list[Operation], rows: Served, engine: Engine) -> Array:
+    """Return the linear layers of one layer on each GPU."""
+    shared = count_parameters(products(layer), 0)
+    experts = count_parameters(products(layer), rows.experts) - shared
+    whole = [one.parameters for one in products(layer) if one.splits is None]
+    copied = sum(whole) * (1 - 1 / rows.tp) if whole else 0.0
+    held: Array = shared / rows.tp + experts / np.maximum(rows.ep, rows.tp) + copied
+    return BYTES[engine.weights] * held
+
+
+def _filled(kinds: list[tuple[Array, Array]], rows: Served) -> Array:
+    """Sum the layers of one stage, as many as there are of the first kinds before the others."""
+    left = np.ceil(rows.layers / rows.pp)
+    total: Array = np.zeros_like(left)
+    for count, layer_bytes in kinds:
+        taken = np.minimum(count, left)
+        total, left = total + taken * layer_bytes, left - taken
     return total
 
 
 def cache_bytes(rows: Served, engine: Engine, tokens: Array) -> Array:
     """Keys and values of one sequence of so many tokens, on each GPU, in whole pages.
 
-    Queries share `kv_heads`, which more GPUs than those hold twice; every second layer keeps a
-    window's tokens only, where the model has one.
+    Queries share `kv_heads`, which more GPUs than those hold twice, or one latent vector, which all
+    hold. Layers with a window keep its tokens only. All kinds of layers have the same attention.
     """
     page = engine.stack.page_tokens
     elements: Array = np.zeros_like(rows.layers)
     for one in attentions(decoder_layer(rows)):
         near = np.minimum(tokens, one.window)
         seen = np.where(one.window > 0, tokens + one.windowed * (near - tokens), tokens)
-        heads = np.maximum(one.kv_heads / rows.tp, 1.0)
-        elements = elements + heads * 2 * one.mean_dim * np.ceil(seen / page) * page
+        elements = elements + one.cached_width(rows.tp) * np.ceil(seen / page) * page
     total: Array = BYTES[engine.cache] * np.ceil(rows.layers / rows.pp) * elements
     return total
 
@@ -62,7 +89,7 @@ def check_fits(rows: Served, engine: Engine) -> None:
 
     Raises
     ------
-    ReproError
+    DoesNotFit
         The weights, or one sequence beside them, take more than the memory.
     """
     if (largest_batch(rows, engine) >= rows.batch).any():
@@ -70,13 +97,13 @@ def check_fits(rows: Served, engine: Engine) -> None:
     at = int(np.argmax(free_bytes(rows, engine)))
     where, left = engine.device, free_bytes(rows, engine)[at]
     if left <= 0:
-        raise ReproError(
+        raise DoesNotFit(
             f"{weight_bytes(rows, engine)[at] / 1e9:.0f} GB of weights on each {where.label} of "
             f"{where.memory_bytes / 1e9:.0f} GB; take more GPUs or a lower precision"
         )
     tokens = (rows.input_tokens + rows.output_tokens)[at]
     one = cache_bytes(rows, engine, rows.input_tokens + rows.output_tokens)[at]
-    raise ReproError(
+    raise DoesNotFit(
         f"context of {tokens:.0f} tokens: its cache takes {one / 1e9:.3g} GB of each GPU, and "
         f"{left / 1e9:.3g} GB are left; take a shorter context, a smaller batch or more GPUs"
     )

@@ -1,18 +1,20 @@
 """Largest micro batch, context and model that fit in memory, by recomputation and ZeRO stage."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from repro.catalog.models.open_models import open_model
-from repro.catalog.systems.gpus import Gpu, gpu
+from repro.catalog.job_inputs import Hardware
+from repro.catalog.models.hugging_face import ModelFile
+from repro.catalog.models.open_models import OpenModel
+from repro.catalog.systems.gpus import Gpu
+from repro.errors import DoesNotFit
 from repro.predict.explore.jobs.fused_plans import (
     SPLIT,
     Training,
     fitting_plans,
     largest_fitting,
 )
-from repro.predict.explore.jobs.search import DoesNotFit
 
 POLICY = ["recompute", "zero"]
 _ZERO = (1, 3)
@@ -21,7 +23,11 @@ _MOST_SEQUENCES, _MOST_TOKENS = 256, 2**22
 
 
 def what_fits(
-    model: str, device: str, gpus: int, global_batch: int, precision: str = "bf16"
+    model: OpenModel | ModelFile,
+    where: Hardware,
+    gpus: int,
+    global_batch: int,
+    precision: str = "bf16",
 ) -> pd.DataFrame:
     """Return the largest micro batch and the longest context of each policy.
 
@@ -31,8 +37,8 @@ def what_fits(
 
     Parameters
     ----------
-    model, device
-        Names in `params/open_models.yaml` and `params/gpus.yaml`.
+    model, where
+        As `repro.catalog.job_inputs` reads them.
     gpus, global_batch
         GPUs of the job; sequences per iteration.
     precision
@@ -48,19 +54,19 @@ def what_fits(
     Raises
     ------
     ReproError
-        A name is unknown, the GPUs cannot be split, or nothing fits; the message names what would.
+        The GPUs cannot be split, or nothing fits; the message names what would.
     """
-    training, where = Training(open_model(model), gpus, global_batch, (precision,)), gpu(device)
+    training, device = Training(model, gpus, global_batch, (precision,)), where.device
     sizes = [2**step for step in range(min(_MOST_SEQUENCES, global_batch).bit_length())]
-    table = fitting_plans(training, where, zero=_ZERO, micro_batches=sizes, advise=True).table()
+    table = fitting_plans(training, device, zero=_ZERO, micro_batches=sizes, advise=True).table()
     by_policy = table.groupby(POLICY)
     best = table.loc[by_policy.iteration_time_s.idxmin()].set_index(POLICY)
-    tokens = global_batch * training.model.shape.seq
+    tokens = global_batch * model.shape.seq
     split = [name for name in SPLIT if name not in ("recompute", "micro_batch")]
     return pd.DataFrame(
         {
             "micro_batch": by_policy.micro_batch.max(),
-            "context": _longest(training, where),
+            "context": _longest(training, device),
             "iteration_time_s": best.iteration_time_s,
             "tokens_per_s_per_gpu": tokens / best.iteration_time_s / gpus,
             "memory_bytes": best.memory_bytes,
@@ -78,7 +84,7 @@ def _longest(training: Training, device: Gpu) -> pd.Series:
     found: dict[tuple[str, int], int] = {}
     shape = training.model.shape
     while shape.seq <= _MOST_TOKENS:
-        job = replace(training, model=training.model.model_copy(update={"shape": shape}))
+        job = replace(training, model=ModelFile(training.model.label, shape))
         try:
             table = fitting_plans(job, device, zero=_ZERO, micro_batches=(1,)).table()
         except DoesNotFit:
@@ -99,17 +105,26 @@ def fits_table(found: pd.DataFrame) -> str:
     return shown.reset_index().to_string(index=False)
 
 
-def largest_model(device: str, gpus: int, global_batch: int, precision: str) -> str:
-    """Return the open model with most parameters that fits, and its fastest policy, as text.
+@dataclass(frozen=True)
+class LargestModel:
+    """Open model with most parameters that fits, with its fastest recomputation and ZeRO stage."""
 
-    Raises
-    ------
-    ReproError
-        The GPU is unknown.
-    """
-    found = largest_fitting(gpu(device), gpus, global_batch, precision, _ZERO)
+    model: str
+    recompute: str
+    zero: int
+
+    def __str__(self) -> str:
+        """Return one line."""
+        return f"{self.model}, recompute {self.recompute}, ZeRO-{self.zero}"
+
+
+def largest_model(
+    where: Hardware, gpus: int, global_batch: int, precision: str
+) -> LargestModel | None:
+    """Return the open model with most parameters that fits; None if none does."""
+    found = largest_fitting(where.device, gpus, global_batch, precision, _ZERO)
     if found is None:
-        return "none of params/open_models.yaml"
+        return None
     model, plans = found
     best = plans.fastest(1).table().iloc[0]
-    return f"{model.label}, recompute {best.recompute}, ZeRO-{best.zero}"
+    return LargestModel(model.label, str(best.recompute), int(best.zero))

@@ -7,14 +7,17 @@ from functools import cached_property, partial
 import numpy as np
 import pandas as pd
 
-from repro.catalog.models.open_models import OpenModel, open_model, read_open_models
+from repro.catalog.job_inputs import Hardware
+from repro.catalog.models.hugging_face import ModelFile
+from repro.catalog.models.open_models import OpenModel, read_open_models
 from repro.catalog.reading import choose
-from repro.catalog.systems.gpus import Gpu, gpu
+from repro.catalog.systems.gpus import Gpu
 from repro.errors import ReproError
 from repro.predict.explore.jobs.search import (
     enumerate_plans,
     fits_memory,
     interval,
+    transfer_width,
 )
 from repro.predict.fused.iteration import iteration_times_s, predict_phases
 from repro.predict.fused.memory import fullest_bytes
@@ -37,13 +40,13 @@ _MOST_TIMES = 4096
 
 @dataclass(frozen=True)
 class Training:
-    """Training job of an open model with Megatron-Core.
+    """Training job of a model with Megatron-Core.
 
     `global_batch` is in sequences per iteration, and `precisions` are those that linear layers may
     have.
     """
 
-    model: OpenModel
+    model: OpenModel | ModelFile
     gpus: int
     global_batch: int
     precisions: tuple[str, ...] = ("bf16", "fp8", "nvfp4")
@@ -90,8 +93,8 @@ def phases_s(run: Run) -> dict[str, Array]:
 
 
 def best_plans(
-    model: str,
-    device: str,
+    model: OpenModel | ModelFile,
+    where: Hardware,
     gpus: int,
     global_batch: int,
     *,
@@ -106,8 +109,8 @@ def best_plans(
 
     Parameters
     ----------
-    model, device
-        Names in `params/open_models.yaml` and `params/gpus.yaml`.
+    model, where
+        As `repro.catalog.job_inputs` reads them; a GPU of a data sheet has wider intervals.
     gpus, global_batch
         GPUs of the job; sequences per iteration.
     precisions
@@ -127,21 +130,20 @@ def best_plans(
     Raises
     ------
     ReproError
-        A name is unknown, the GPUs cannot be split, or no plan fits.
+        A precision is unknown, the GPUs cannot be split, or no plan fits.
     """
-    entry, where = open_model(model), gpu(device)
     if precisions is None:
-        precisions = [name for name in _USUAL if name in where.precisions]
+        precisions = [name for name in _USUAL if name in where.device.precisions]
     found = fitting_plans(
-        Training(entry, gpus, global_batch, tuple(precisions)),
-        where,
+        Training(model, gpus, global_batch, tuple(precisions)),
+        where.device,
         expert_imbalance=1.0 if expert_imbalance is None else expert_imbalance,
         zero_bubble=zero_bubble,
         advise=True,
     )
     best, calibrated = found.fastest(count), read_fused()
     phases, time_s = phases_s(best.run), best.iteration_time_s
-    width = half_width(best.run, calibrated)
+    width = np.hypot(half_width(best.run, calibrated), transfer_width(where))
     if expert_imbalance is None:
         uneven = replace(best.run, imbalance=np.full_like(time_s, UNEVEN))
         longer = iteration_times_s(uneven, calibrated.parameters) / time_s
@@ -151,7 +153,7 @@ def best_plans(
     plans = best.table().drop(columns="zero")
     return plans.assign(
         **interval(time_s, width),
-        tokens_per_s_per_gpu=global_batch * entry.shape.seq / time_s / gpus,
+        tokens_per_s_per_gpu=global_batch * model.shape.seq / time_s / gpus,
         mfu=training_flops(best.run) / (time_s * gpus * best.run.peak_flops),
         limit=np.array(others, dtype=object)[longest],
         **{f"{name}_s": seconds for name, seconds in phases.items()},
@@ -159,14 +161,20 @@ def best_plans(
 
 
 def by_imbalance(
-    model: str, device: str, gpus: int, global_batch: int, ratios: Sequence[float]
+    model: OpenModel | ModelFile,
+    where: Hardware,
+    gpus: int,
+    global_batch: int,
+    ratios: Sequence[float],
 ) -> pd.DataFrame:
     """Return the best plan at each ratio of the busiest expert-parallel rank to the mean.
 
     Rows are those of `best_plans`, with the ratio as `expert_imbalance`.
     """
-    job = (model, device, gpus, global_batch)
-    plans = [best_plans(*job, expert_imbalance=ratio, count=1) for ratio in ratios]
+    plans = [
+        best_plans(model, where, gpus, global_batch, expert_imbalance=ratio, count=1)
+        for ratio in ratios
+    ]
     return pd.concat(plans, ignore_index=True).assign(expert_imbalance=ratios)
 
 

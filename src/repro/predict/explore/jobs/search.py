@@ -6,15 +6,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from repro.catalog.job_inputs import Hardware
 from repro.catalog.systems.gpus import Gpu
-from repro.errors import ReproError
+from repro.errors import DoesNotFit, ReproError
+from repro.predict.parameters import TRANSFER
 from repro.predict.workload import Array
 
 _COLUMNS = ("precision", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "recompute", "zero")
-
-
-class DoesNotFit(ReproError):
-    """No plan fits in the memory of a GPU."""
 
 
 def enumerate_plans(
@@ -104,6 +102,11 @@ def interval(time_s: Any, half_width: Any) -> dict[str, Any]:
     """Return the ends of a time's interval, given half of the interval of its logarithm."""
     width = np.exp(half_width)
     return {"low_s": time_s / width, "high_s": time_s * width}
+
+
+def transfer_width(where: Hardware) -> float:
+    """Return what a GPU of a data sheet adds to half of the interval of ln(time)."""
+    return 0.0 if where.known else TRANSFER
 
 
 def pareto(costs: Array) -> Array:

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from repro.catalog.models.open_models import OpenModel, open_model
-from repro.catalog.systems.clusters import cluster
-from repro.catalog.systems.gpus import Gpu, gpu
+from repro.catalog.job_inputs import Hardware
+from repro.catalog.models.hugging_face import ModelFile
+from repro.catalog.models.open_models import OpenModel
+from repro.catalog.systems.gpus import Gpu
 from repro.catalog.systems.technology import MemoryKind
 from repro.errors import ReproError
-from repro.predict.explore.jobs.search import enumerate_plans, interval, pareto
+from repro.predict.explore.jobs.search import enumerate_plans, interval, pareto, transfer_width
 from repro.predict.serving.forward import bound
 from repro.predict.serving.latency import latency, part_s, passes
 from repro.predict.serving.memory import check_fits, largest_batch
@@ -29,42 +30,29 @@ _SHOWN = 10
 
 @dataclass(frozen=True)
 class Service:
-    """Deployment of a model: GPUs, tokens per prompt and per output, and software."""
+    """Deployment of a model: GPUs, tokens per prompt and per output, and software.
 
-    model: OpenModel
-    device: Gpu
+    Raises
+    ------
+    ReproError
+        There is no GPU.
+    """
+
+    model: OpenModel | ModelFile
+    where: Hardware
     gpus: int
     input_tokens: int
     output_tokens: int
     stack: str = ""
 
+    def __post_init__(self) -> None:
+        if self.gpus < 1:
+            raise ReproError(f"gpus {self.gpus}: take 1 or more")
 
-def service(
-    model: str,
-    device: str,
-    gpus: int,
-    input_tokens: int,
-    output_tokens: int,
-    stack: str = "",
-    on_cluster: str | None = None,
-) -> Service:
-    """Choose a service by names in `params/`; a cluster has its own GPU, links and NICs.
-
-    Raises
-    ------
-    ReproError
-        A name is unknown, or a number is less than 1.
-    """
-    if gpus < 1:
-        raise ReproError(f"gpus {gpus}: take 1 or more")
-    if on_cluster is None:
-        where = gpu(device)
-    else:
-        entry = cluster(on_cluster)
-        (node, fabric), count = entry.topology.levels[-2:], entry.topology.gpus_per_node
-        links = {"link_gbytes_per_s": node.link_gbps / 8, "nic_gbps": fabric.link_gbps / count}
-        where = entry.device.model_copy(update={"domain_gpus": count, **links})
-    return Service(open_model(model), where, gpus, input_tokens, output_tokens, stack)
+    @property
+    def device(self) -> Gpu:
+        """GPU with its links and NICs."""
+        return self.where.device
 
 
 def serving_plans(
@@ -119,7 +107,7 @@ def _fitting(of: Service, rows: Served, precision: str) -> pd.DataFrame:
             "copies": (of.gpus / rows.gpus).astype(int),
             "first_token_s": time.first_token_s,
             "output_token_s": time.output_token_s,
-            **interval(time.output_token_s, on.half_width),
+            **interval(time.output_token_s, np.hypot(on.half_width, transfer_width(of.where))),
             "tokens_per_s_per_gpu": time.tokens_per_s_per_gpu,
         }
     )

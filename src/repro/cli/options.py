@@ -1,0 +1,26 @@
+"""Arguments and options that commands share: a model, its GPUs and network, and JSON."""
+
+from typing import Annotated
+
+import typer
+
+MODEL_HELP = (
+    "Model in params/open_models.yaml, path of a config.json or of Megatron's arguments, or the "
+    "arguments themselves."
+)
+ModelArgument = Annotated[str, typer.Argument(help=MODEL_HELP)]
+GpuOption = Annotated[
+    str | None, typer.Option(help="GPU in params/gpus.yaml, or a data sheet (YAML).")
+]
+ClusterOption = Annotated[
+    str | None, typer.Option(help="Cluster in params/clusters.yaml, instead of --gpu.")
+]
+GpusPerNodeOption = Annotated[int | None, typer.Option(help="GPUs of a node.")]
+NicOption = Annotated[str | None, typer.Option(help="NICs of a node in Gbit/s, e.g. 8x400 or 200.")]
+SeqOption = Annotated[
+    int | None, typer.Option("--seq", "--seq-length", help="Tokens of a sequence.")
+]
+VocabularyOption = Annotated[
+    int | None, typer.Option("--vocabulary", "--vocab-size", help="Tokens of the tokenizer.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
