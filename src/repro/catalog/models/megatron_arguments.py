@@ -175,7 +175,7 @@ def _refuse_unknown(values: dict[str, Any], printed: bool) -> None:
             if name == "encoder_num_layers" and value == values.get("num_layers"):
                 continue
             raise ReproError(f"argument {name} {value}: not understood; decoders only")
-        if printed or name in _UNDERSTOOD or ignored.covers(name):
+        if printed or name in _UNDERSTOOD or ignored.covers(name, value):
             if name in _UNDERSTOOD and isinstance(value, str) and _VARIABLE.search(value):
                 raise ReproError(f"{name} is {value}, a variable; fix: write its value")
             continue
