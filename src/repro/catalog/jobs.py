@@ -1,33 +1,32 @@
-"""Training jobs as users have them: a model, a plan, GPUs and a network, each given or by a rule.
+"""Training jobs: a model, a plan, GPUs and a network, each given or by a rule.
 
 A job is plain data: a YAML file, options of a command, or a row of a table. `resolve` fills what is
 not given and says by which rule; nothing is taken for something else.
 """
 
 import csv
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
+from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_validator
 
+from repro.catalog.models.decoder_rules import MOST
 from repro.catalog.models.hugging_face import ModelFile, read_config
 from repro.catalog.models.megatron_arguments import is_arguments, read_arguments
 from repro.catalog.models.open_models import DecoderShape, read_open_models
 from repro.catalog.reading import Entry, choose, read_yaml
-from repro.catalog.systems.clusters import cluster as read_cluster
-from repro.catalog.systems.gpus import Gpu, find_gpu_name, gpu, read_gpus
+from repro.catalog.systems.gpus import Gpu
+from repro.catalog.systems.job_nodes import read_node
 from repro.catalog.systems.software_stacks import read_stacks
 from repro.errors import ReproError
 
 Recompute = Literal["none", "selective", "full"]
-_NICS = re.compile(r"(?:(\d+)\s*[x*]\s*)?(\d+(?:\.\d+)?)")
 # Micro batches per replica and pipeline stage where no global batch is given.
 _MICRO_BATCHES = 8
 _MOST_RANKS = 10**6
-Size = PositiveInt
+Size = Annotated[PositiveInt, Field(le=MOST)]
 
 
 class Job(Entry):
@@ -92,8 +91,14 @@ class Job(Entry):
     zero: NonNegativeInt | None = Field(default=None, le=3)
     gradient_bytes: Literal[2, 4] | None = None
     lora_rank: NonNegativeInt | None = None
-    expert_imbalance: PositiveFloat | None = Field(default=None, ge=1)
+    expert_imbalance: float | None = Field(default=None, ge=1, allow_inf_nan=False)
     overlap: Literal["all", "none"] | None = None
+
+    @field_validator("gradient_bytes", mode="before")
+    @classmethod
+    def _number_of_a_cell(cls, given: Any) -> Any:
+        """Return the number of a table's cell, which is text."""
+        return int(given) if isinstance(given, str) and given in ("2", "4") else given
 
 
 @dataclass(frozen=True)
@@ -173,11 +178,12 @@ def job_of(fields: Mapping[str, Any]) -> Job:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
         if first["type"] == "extra_forbidden":
-            raise ReproError(f"unknown field {name}; choose from: {', '.join(_FIELDS)}") from None
+            raise ReproError(
+                f"unknown field {name}; choose from: {', '.join(Job.model_fields)}"
+            ) from None
+        if first["type"] == "missing":
+            raise ReproError(f"{name} is missing; fix: give it") from None
         raise ReproError(f"{name} is {first['input']!r}: {first['msg']}") from None
-
-
-_FIELDS = tuple(Job.model_fields)
 
 
 def read_job(path: Path) -> Job:
@@ -192,26 +198,28 @@ def read_job(path: Path) -> Job:
     return job
 
 
-def read_jobs(path: Path, options: Mapping[str, Any]) -> list[Job]:
-    """Read a job per row of a CSV, whose columns are fields of `Job`; `options` fill the others.
+def read_jobs(path: Path, options: Mapping[str, Any]) -> list[ResolvedJob]:
+    """Read and resolve a job per row of a CSV, whose columns are fields of `Job`.
+
+    `options` are fields that rows leave out.
 
     Raises
     ------
     ReproError
-        The file is missing, or a cell is not allowed; the message names the row.
+        The file is missing, or a row is no job that can run; the message names the line.
     """
+    jobs = []
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.DictReader(file, restkey="cell without a column")
+            for row in rows:
+                cells = {name: value for name, value in row.items() if value not in (None, "")}
+                try:
+                    jobs.append(resolve(job_of({**options, **cells})))
+                except ReproError as error:
+                    raise ReproError(f"{path}, line {rows.line_num}: {error}") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ReproError(f"{path}: cannot be read as CSV ({error})") from None
-    jobs = []
-    for number, row in enumerate(rows, start=2):
-        cells = {str(name): value for name, value in row.items() if value not in (None, "")}
-        try:
-            jobs.append(job_of({**options, **cells}))
-        except ReproError as error:
-            raise ReproError(f"{path}, line {number}: {error}") from None
     return jobs
 
 
@@ -226,7 +234,10 @@ def resolve(job: Job) -> ResolvedJob:
     notes: list[str] = []
     found, plan = _model(job)
     notes += found.notes
-    device, known, per_node, nic_gbps = _hardware(job, notes)
+    node = read_node(job.gpu, job.cluster, job.gpus_per_node, job.nic)
+    notes += node.notes
+    if node.gpus and job.gpus and job.gpus > node.gpus:
+        notes.append(f"more nodes than {job.cluster} has, which are {node.gpus} GPUs")
     stated = {name: value for name, value in job if value is not None}
 
     def filled(name: str, rule: str, value: Any) -> Any:
@@ -238,12 +249,12 @@ def resolve(job: Job) -> ResolvedJob:
         notes.append(f"{name} {value}, {rule}")
         return value
 
-    gpus = filled("gpus", "one node", per_node)
+    gpus = filled("gpus", "one node", node.gpus_per_node)
     sizes = {name: filled(name, "as not given", 1) for name in ("tp", "pp", "cp", "vpp")}
-    ep = filled("ep", "as not given", 1) if found.shape.experts else stated.get("ep", 1)
-    etp = filled("etp", "Megatron's default is tp", sizes["tp"]) if ep > 1 else 1
-    if found.shape.experts and ep == 1:
-        etp = stated.get("etp", plan.get("etp", sizes["tp"]))
+    ep, etp = (stated.get(name, plan.get(name, 1)) for name in ("ep", "etp"))
+    if found.shape.experts:
+        ep = filled("ep", "as not given", 1)
+        etp = filled("etp", "Megatron's default is tp", sizes["tp"])
     split = sizes["tp"] * sizes["pp"] * sizes["cp"]
     if gpus % split:
         raise ReproError(
@@ -258,10 +269,10 @@ def resolve(job: Job) -> ResolvedJob:
     resolved = ResolvedJob(
         label=found.label,
         shape=found.shape.model_copy(update={"seq": seq}),
-        device=device,
-        known=known,
-        gpus_per_node=per_node,
-        nic_gbps=nic_gbps,
+        device=node.device,
+        known=node.known,
+        gpus_per_node=node.gpus_per_node,
+        nic_gbps=node.nic_gbps,
         gpus=gpus,
         **sizes,
         ep=ep,
@@ -301,14 +312,24 @@ def check(job: ResolvedJob) -> None:
     stage = job.dp * job.cp * job.tp
     rules = {
         f"tp {job.tp} does not divide {shape.heads} heads": shape.heads % job.tp,
+        f"tp {job.tp} neither divides {shape.kv_heads} key-value heads nor is a multiple": (
+            shape.kv_heads % job.tp and job.tp % shape.kv_heads
+        ),
+        f"seq {shape.seq} is longer than {shape.positions} learned positions": (
+            0 < shape.positions < shape.seq
+        ),
         f"global_batch {job.global_batch} is no multiple of micro_batch {job.micro_batch} x dp "
         f"{job.dp}": job.global_batch % (job.micro_batch * job.dp),
         f"pp {job.pp} x vpp {job.vpp} are more chunks than {shape.layers} layers": (
             job.pp * job.vpp > shape.layers + shape.mtp_layers + 2
         ),
         f"vpp {job.vpp} needs pp above 1": job.vpp > 1 and job.pp == 1,
-        f"cp {job.cp} does not divide seq {shape.seq}": shape.seq % job.cp,
-        f"ep {job.ep}: {job.label} has no experts": job.ep > 1 and not shape.experts,
+        f"seq {shape.seq} is no multiple of 2 x cp {job.cp}": (
+            job.cp > 1 and shape.seq % (2 * job.cp)
+        ),
+        f"ep {job.ep}, etp {job.etp} or expert_imbalance: {job.label} has no experts": (
+            not shape.experts and (job.ep, job.etp, job.expert_imbalance) != (1, 1, 1)
+        ),
         f"ep {job.ep} does not divide {shape.experts} experts": (
             shape.experts and shape.experts % job.ep
         ),
@@ -328,21 +349,24 @@ def _model(job: Job) -> tuple[ModelFile, Mapping[str, Any]]:
     """Return a job's model, and the plan that comes with arguments."""
     known = read_open_models()
     if job.model in known:
+        _refuse_vocabulary(job)
         entry = known[job.model]
         note = f"sequence length {entry.shape.seq}, of params/open_models.yaml"
         return ModelFile(entry.label, entry.shape, () if job.seq else (note,)), {}
-    text = job.model if "--" in job.model or "\n" in job.model else None
     path = Path(job.model)
-    if text is None and not path.is_file():
-        raise ReproError(
-            f"unknown model {job.model!r}: no such file; choose from: {', '.join(known)}, or give "
-            "a config.json or a file of Megatron's arguments"
-        )
-    if text is None:
-        if path.is_dir() or path.suffix == ".json":
-            found = read_config(path)
-            kept = [one for one in found.notes if not (job.seq and one.startswith("sequence"))]
-            return ModelFile(_label(path), found.shape, tuple(kept)), {}
+    if not _is_file(path):
+        if "--" not in job.model and "\n" not in job.model:
+            raise ReproError(
+                f"unknown model {job.model!r:.80}: no such file; choose from: {', '.join(known)}, "
+                "or give a config.json or a file of Megatron's arguments"
+            )
+        text = job.model
+    elif path.suffix == ".json":
+        _refuse_vocabulary(job)
+        found = read_config(path)
+        kept = [one for one in found.notes if not (job.seq and one.startswith("sequence"))]
+        return ModelFile(_label(path), found.shape, tuple(kept)), {}
+    else:
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -355,60 +379,22 @@ def _model(job: Job) -> tuple[ModelFile, Mapping[str, Any]]:
     return arguments.model, arguments.plan
 
 
+def _refuse_vocabulary(job: Job) -> None:
+    if job.vocabulary is not None:
+        raise ReproError(
+            f"vocabulary {job.vocabulary}: {job.model} has its own; fix: omit it, as only "
+            "Megatron's arguments need it"
+        )
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether a path names a file; arguments are too long for one, or have other signs."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def _label(path: Path) -> str:
     """Name a model by its file, or by its folder if the file is called as all are."""
     return path.parent.name if path.stem == "config" and path.parent.name else path.stem
-
-
-def _hardware(job: Job, notes: list[str]) -> tuple[Gpu, bool, int, float]:
-    """Return the GPU with its links, whether it is known, GPUs of a node, and its NICs' rate."""
-    if job.cluster is not None:
-        if job.gpus_per_node or job.nic:
-            raise ReproError("cluster beside gpus_per_node or nic; fix: give either")
-        entry = read_cluster(job.cluster)
-        node, fabric = entry.topology.levels[-2:]
-        device = gpu(find_gpu_name(job.gpu)) if job.gpu else entry.device
-        if device.label != entry.device.label:
-            raise ReproError(f"gpu {job.gpu}: {job.cluster} has {entry.device.label}; fix: omit it")
-        per_node = entry.topology.gpus_per_node
-        changed: dict[str, Any] = {
-            "domain_gpus": per_node,
-            "link_gbytes_per_s": node.link_gbps / 8,
-            "nic_gbps": fabric.link_gbps / per_node,
-        }
-        return device.model_copy(update=changed), True, per_node, fabric.link_gbps
-    if job.gpu is None:
-        raise ReproError("no GPU; fix: give gpu (params/gpus.yaml or a data sheet) or cluster")
-    path = Path(job.gpu)
-    known = path.suffix not in (".yaml", ".yml")
-    device = gpu(_gpu_name(job.gpu)) if known else read_yaml(path, Gpu)
-    per_node = job.gpus_per_node or min(device.domain_gpus, 8)
-    if job.gpus_per_node is None:
-        notes.append(f"{per_node} GPUs per node, as not given")
-    if job.nic is None:
-        notes.append(f"a NIC of {device.nic_gbps:g} Gbit/s per GPU, of its maker's systems")
-        return device, known, per_node, device.nic_gbps * per_node
-    node_gbps = nics_gbps(job.nic)
-    changed = {"nic_gbps": node_gbps / per_node}
-    if device.domain_gpus <= 8:
-        changed["domain_gpus"] = per_node
-    return device.model_copy(update=changed), known, per_node, node_gbps
-
-
-def _gpu_name(name: str) -> str:
-    return name if name in read_gpus() else find_gpu_name(name)
-
-
-def nics_gbps(text: str) -> float:
-    """Read the NICs of a node, such as 8x400 or 200, in Gbit/s.
-
-    Raises
-    ------
-    ReproError
-        The text is no number of NICs and rate.
-    """
-    found = _NICS.fullmatch(text.strip())
-    rate = float(found[2]) * int(found[1] or 1) if found else 0.0
-    if not rate:
-        raise ReproError(f"nic {text!r}; write the NICs of a node as 8x400 (Gbit/s each)")
-    return rate

@@ -2,9 +2,11 @@
 
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from repro.catalog.models.decoder_rules import MOST_LAYERS
 from repro.errors import ReproError
 
 _PRINTED = re.compile(r"(?:^|[\s\]>|])([a-z]\w*) \.{3,} ?(.*)$")
@@ -106,3 +108,47 @@ def _value(text: str) -> Any:
     if _WHOLE.fullmatch(text):
         return int(text)
     return float(text) if _DECIMAL.fullmatch(text) and text.strip("-.") else text
+
+
+def layer_pattern(values: Mapping[str, Any], name: str, layers: int) -> list[int]:
+    """Read a pattern of layers: every N-th, or a sum of lists such as `[0]*3+[1]*58`.
+
+    Raises
+    ------
+    ReproError
+        It is not understood, or has another number of layers.
+    """
+    given = values.get(name, 1)
+    if isinstance(given, int) and given >= 1:
+        return [int(one % given == 0) for one in range(layers)]
+    text = str(given).replace(" ", "")
+    while text.startswith("(") and text.endswith(")"):
+        text = text[1:-1]
+    pattern: list[int] = []
+    for part in re.split(r"\+(?![^\[]*\])", text):
+        found = re.fullmatch(r"\(*\[([01](?:,[01])*)\](?:\*(\d{1,4}))?\)*", part)
+        if not found:
+            raise ReproError(f"{name} {given!r:.40}: not understood; write [0]*3+[1]*58 or N")
+        pattern += [int(one) for one in found[1].split(",")] * int(found[2] or 1)
+    if len(pattern) != layers:
+        raise ReproError(f"{name} has {len(pattern)} layers, num_layers is {layers}")
+    return pattern
+
+
+def count_chunks(layout: str) -> int:
+    """Count the model chunks of a layout such as `Et*2|(tt|)*5t|tmL`.
+
+    Raises
+    ------
+    ReproError
+        It is not understood.
+    """
+    plain = layout.replace(" ", "").replace(",", "")
+    while repeated := re.search(r"\(([^()*]*)\)\*(\d{1,3})|([^()*\d])\*(\d{1,3})", plain):
+        inner, times = repeated[1] or repeated[3] or "", int(repeated[2] or repeated[4])
+        plain = plain[: repeated.start()] + inner * times + plain[repeated.end() :]
+        if len(plain) > MOST_LAYERS:
+            break
+    if len(plain) > MOST_LAYERS or not re.fullmatch(r"[EtmLd|]+", plain, re.IGNORECASE):
+        raise ReproError(f"pipeline_model_parallel_layout {layout!r:.40}: not understood")
+    return plain.count("|") + 1

@@ -12,7 +12,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from repro.catalog.models.argument_values import ArgumentValues, read_values
+from repro.catalog.models.argument_values import (
+    ArgumentValues,
+    count_chunks,
+    layer_pattern,
+    read_values,
+)
 from repro.catalog.models.decoder_rules import MOST, MOST_LAYERS
 from repro.catalog.models.hugging_face import ModelFile
 from repro.catalog.models.ignored_fields import read_ignored
@@ -85,7 +90,7 @@ def read_arguments(text: str, vocabulary: int | None = None) -> Arguments:
     Parameters
     ----------
     vocabulary
-        Tokens of the tokenizer, which arguments need not state.
+        Tokens of the tokenizer, which arguments need not state; replaces what they state.
 
     Raises
     ------
@@ -97,7 +102,8 @@ def read_arguments(text: str, vocabulary: int | None = None) -> Arguments:
     if not values:
         raise ReproError("no argument such as --num-layers 32; fix: give Megatron's arguments")
     if vocabulary is not None:
-        values.setdefault("vocab_size", vocabulary)
+        values["vocab_size"] = vocabulary
+        values.pop("padded_vocab_size", None)
     _refuse_unknown(given)
     plan = _plan(values)
     model = _model(given, plan)
@@ -184,7 +190,10 @@ def _plan(values: dict[str, Any]) -> dict[str, Any]:
             )
         plan["vpp"] = _count(values, "num_layers") // stages
     if "pipeline_model_parallel_layout" in values:
-        chunks, stages = _chunks(str(values["pipeline_model_parallel_layout"])), plan.get("pp", 1)
+        chunks, stages = (
+            count_chunks(str(values["pipeline_model_parallel_layout"])),
+            plan.get("pp", 1),
+        )
         if chunks % stages:
             raise ReproError(f"pipeline_model_parallel_layout: {chunks} chunks, {stages} stages")
         plan["vpp"] = chunks // stages
@@ -212,19 +221,6 @@ def _zero(values: Mapping[str, Any]) -> int:
     if values.get("use_torch_fsdp2"):
         return 3
     return 1 if values.get("use_distributed_optimizer") else 0
-
-
-def _chunks(layout: str) -> int:
-    """Count the model chunks of a layout such as `Et*2|(tt|)*5t|tmL`."""
-    plain = layout.replace(" ", "").replace(",", "")
-    while repeated := re.search(r"\(([^()*]*)\)\*(\d{1,3})|([^()*\d])\*(\d{1,3})", plain):
-        inner, times = repeated[1] or repeated[3] or "", int(repeated[2] or repeated[4])
-        plain = plain[: repeated.start()] + inner * times + plain[repeated.end() :]
-        if len(plain) > MOST_LAYERS:
-            break
-    if len(plain) > MOST_LAYERS or not re.fullmatch(r"[EtmLd|]+", plain, re.IGNORECASE):
-        raise ReproError(f"pipeline_model_parallel_layout {layout!r:.40}: not understood")
-    return plain.count("|") + 1
 
 
 def _recompute(values: dict[str, Any]) -> str:
@@ -354,7 +350,7 @@ def _experts(values: dict[str, Any], layers: int, ffn: int) -> dict[str, Any]:
     experts = _count(values, "num_experts", 0)
     if not experts:
         return {}
-    dense = layers - sum(_pattern(values, "moe_layer_freq", layers))
+    dense = layers - sum(layer_pattern(values, "moe_layer_freq", layers))
     return {
         "ffn": 0,
         "experts": experts,
@@ -364,25 +360,6 @@ def _experts(values: dict[str, Any], layers: int, ffn: int) -> dict[str, Any]:
         "dense_layers": dense,
         "dense_ffn": ffn if dense else 0,
     }
-
-
-def _pattern(values: Mapping[str, Any], name: str, layers: int) -> list[int]:
-    """Read a pattern of layers: every N-th, or a sum of lists such as `[0]*3+[1]*58`."""
-    given = values.get(name, 1)
-    if isinstance(given, int) and given >= 1:
-        return [int(one % given == 0) for one in range(layers)]
-    text = str(given).replace(" ", "")
-    while text.startswith("(") and text.endswith(")"):
-        text = text[1:-1]
-    pattern: list[int] = []
-    for part in re.split(r"\+(?![^\[]*\])", text):
-        found = re.fullmatch(r"\(*\[([01](?:,[01])*)\](?:\*(\d{1,4}))?\)*", part)
-        if not found:
-            raise ReproError(f"{name} {given!r:.40}: not understood; write [0]*3+[1]*58 or N")
-        pattern += [int(one) for one in found[1].split(",")] * int(found[2] or 1)
-    if len(pattern) != layers:
-        raise ReproError(f"{name} has {len(pattern)} layers, num_layers is {layers}")
-    return pattern
 
 
 def _window(values: dict[str, Any], layers: int) -> dict[str, Any]:
@@ -402,5 +379,5 @@ def _window(values: dict[str, Any], layers: int) -> dict[str, Any]:
         # Layers count from 1 here.
         share = 1 - layers // max(_count(values, "window_attn_skip_freq"), 1) / layers
     else:
-        share = sum(_pattern(values, "window_attn_skip_freq", layers)) / layers
+        share = sum(layer_pattern(values, "window_attn_skip_freq", layers)) / layers
     return {"window": int(found[1]), "windowed": share} if share else {}
