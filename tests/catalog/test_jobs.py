@@ -210,6 +210,7 @@ def test_nics_that_are_refused(text: str) -> None:
         ({"model": str(CONFIGS)}, "no such file"),
         ({"model": str(CONFIGS / "README.md")}, "neither a config.json nor Megatron's arguments"),
         ({"model": str(CONFIGS / "glm-5.json")}, "model_type 'glm_moe_dsa'"),
+        ({"model": str(CONFIGS / "args" / "05.txt")}, "argument encoder_num_layers 12"),
         ({"model": "--num-layers $N"}, "num_layers is $N, a variable"),
         ({"model": str(CONFIGS / "gpt2-xl.json"), "seq": 2048}, "1024 learned positions"),
     ],

@@ -228,7 +228,17 @@ def test_missing_arguments_are_named() -> None:
     assert "seq_length is missing" in _refusal(SMALL.replace("--seq-length 1024", ""))
     assert "fix: give Megatron's arguments" in _refusal("a text\nof words")
     assert "hidden_size beside a recipe" in _refusal("--recipe gpt_oss_20b\nmodel.hidden_size=64")
-    assert "unknown model 'my_own'" in _refusal("--recipe my_own")
+
+
+def test_a_recipe_names_its_model_exactly() -> None:
+    for recipe in ("gpt_oss_20b_pretrain_config", "gpt_oss_20b", "gpt_oss_20b_8k_sft_config"):
+        found = read_arguments(f"--recipe {recipe}").model
+        assert found.shape == _read("24.txt").model.shape.model_copy(
+            update={"seq": found.shape.seq}
+        )
+    # Another model with a similar name, adapters, and none.
+    for recipe in ("deepseek_v3_2_pretrain", "gpt_oss_20b_peft_config", "my_gpt_oss_20b", "my_own"):
+        assert f"recipe '{recipe}' is of no model of: " in _refusal(f"--recipe {recipe}")
 
 
 def test_spellings_are_read_alike() -> None:

@@ -21,10 +21,12 @@ from repro.catalog.models.argument_values import (
 from repro.catalog.models.decoder_rules import MOST, MOST_LAYERS
 from repro.catalog.models.hugging_face import ModelFile
 from repro.catalog.models.ignored_fields import read_ignored
-from repro.catalog.models.open_models import DecoderShape, model_called
+from repro.catalog.models.open_models import DecoderShape, OpenModel, plain_name, read_open_models
 from repro.catalog.reading import choose
 from repro.errors import ReproError
 
+# Ends of names of recipes that do not change the model, without marks.
+_OF_RECIPE = re.compile(r"(?:pretrain|config|recipe|finetune|sft|mock|\d+nodes|\d+k|bf16|fp8)*")
 _VARIABLE = re.compile(r"\$\{?\w+")
 _UNDERSTOOD = frozenset(
     re.findall(
@@ -113,7 +115,7 @@ def read_arguments(text: str, vocabulary: int | None = None) -> Arguments:
 def is_arguments(text: str) -> bool:
     """Return whether a text has arguments of a model."""
     values = read_values(text).values
-    return "num_layers" in values or "recipe" in values
+    return not values.keys().isdisjoint(("num_layers", "encoder_num_layers", "recipe"))
 
 
 def _refuse_unknown(given: ArgumentValues) -> None:
@@ -242,7 +244,7 @@ def _model(given: ArgumentValues, plan: dict[str, Any]) -> ModelFile:
         changed = [name for name in _DIMENSIONS if name in values]
         if changed:
             raise ReproError(f"{changed[0]} beside a recipe: not understood; fix: give all sizes")
-        entry = model_called(values["recipe"])
+        entry = _model_of_recipe(values["recipe"])
         note = f"model of the recipe {values['recipe']}"
         return ModelFile(entry.label, entry.shape, (note,))
     notes: list[str] = []
@@ -283,6 +285,16 @@ def _model(given: ArgumentValues, plan: dict[str, Any]) -> ModelFile:
     except ValidationError as error:
         first = error.errors()[0]
         raise ReproError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def _model_of_recipe(recipe: str) -> OpenModel:
+    """Return the model whose name a recipe begins with; the rest must not change it."""
+    known, plain = read_open_models(), plain_name(recipe)
+    for key, entry in known.items():
+        for name in map(plain_name, (key, entry.label, *entry.published_as)):
+            if plain.startswith(name) and _OF_RECIPE.fullmatch(plain[len(name) :]):
+                return entry
+    raise ReproError(f"recipe {recipe!r:.60} is of no model of: {', '.join(known)}")
 
 
 def _groups(given: ArgumentValues, heads: int) -> int:
