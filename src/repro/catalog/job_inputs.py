@@ -17,7 +17,7 @@ from repro.catalog.systems.gpu_check import read_gpu_sheet
 from repro.catalog.systems.gpus import Gpu, gpu_named
 from repro.errors import ReproError
 
-_NICS = re.compile(r"(?:(\d+)\s*[x*]\s*)?(\d+(?:\.\d+)?)")
+_NICS = re.compile(r"(?:(\d{1,4})\s*[x*]\s*)?(\d{1,6}(?:\.\d{1,6})?)")
 # GPUs of a node where its maker joins more of them by fast links.
 _NODE_GPUS = 8
 
@@ -38,6 +38,8 @@ class Hardware:
         Rate of all NICs of a node, in Gbit/s.
     notes
         What was not given and by which rule it was filled; one phrase each.
+    gpus
+        GPUs of the cluster; None for nodes of one's own.
     """
 
     device: Gpu
@@ -45,6 +47,7 @@ class Hardware:
     gpus_per_node: int
     nic_gbps: float
     notes: tuple[str, ...] = ()
+    gpus: int | None = None
 
 
 def read_model(given: str, seq: int | None = None, vocabulary: int | None = None) -> ModelFile:
@@ -76,12 +79,12 @@ def read_model(given: str, seq: int | None = None, vocabulary: int | None = None
 
 def _read_model(given: str, seq: int | None, vocabulary: int | None) -> ModelFile:
     path = Path(given)
-    if "--" in given or "\n" in given:
+    if _is_file(path) and path.suffix == ".json":
+        _refuse_vocabulary(given, vocabulary)
+        return replace(read_config(path), label=_label(path))
+    if not _is_file(path) and ("--" in given or "\n" in given):
         return _read_arguments(given, seq, vocabulary)
-    if path.is_file() and path.suffix == ".json":
-        found = read_config(path)
-        return replace(found, label=_label(path))
-    if path.is_file():
+    if _is_file(path):
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -91,12 +94,30 @@ def _read_model(given: str, seq: int | None, vocabulary: int | None) -> ModelFil
         return _read_arguments(text, seq, vocabulary)
     entry = model_named(given)
     if entry is None:
+        known = ", ".join(read_open_models())
         raise ReproError(
-            f"unknown model {given!r}: no such file; choose from: {', '.join(read_open_models())}, "
-            "or give a config.json or a file of Megatron's arguments"
+            f"unknown model {given!r:.80}: no such file; choose from: {known}, or give a "
+            "config.json or a file of Megatron's arguments"
         )
+    _refuse_vocabulary(given, vocabulary)
     note = f"sequence length {entry.shape.seq}, of params/open_models.yaml"
     return ModelFile(entry.label, entry.shape, (note,))
+
+
+def _refuse_vocabulary(given: str, vocabulary: int | None) -> None:
+    if vocabulary is not None:
+        raise ReproError(
+            f"vocabulary {vocabulary}: {given} has its own; fix: omit it, as only Megatron's "
+            "arguments need it"
+        )
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether a path names a file; arguments are too long for one, or have other signs."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _read_arguments(text: str, seq: int | None, vocabulary: int | None) -> ModelFile:
@@ -173,7 +194,8 @@ def _of_cluster(name: str, gpu: str | None) -> Hardware:
         "link_gbytes_per_s": node.link_gbps / 8,
         "nic_gbps": fabric.link_gbps / per_node,
     }
-    return Hardware(entry.device.model_copy(update=changed), True, per_node, fabric.link_gbps)
+    device = entry.device.model_copy(update=changed)
+    return Hardware(device, True, per_node, fabric.link_gbps, gpus=entry.topology.gpus)
 
 
 def _check_sizes(**sizes: int | None) -> None:
@@ -193,5 +215,5 @@ def nics_gbps(text: str) -> float:
     found = _NICS.fullmatch(text.strip())
     rate = float(found[2]) * int(found[1] or 1) if found else 0.0
     if not rate:
-        raise ReproError(f"nic {text!r}; write the NICs of a node as 8x400 (Gbit/s each)")
+        raise ReproError(f"nic {text!r:.40}; write the NICs of a node as 8x400 (Gbit/s each)")
     return rate

@@ -1,4 +1,4 @@
-"""Training jobs as users have them: a model, a plan, GPUs and a network, each given or by a rule.
+"""Training jobs: a model, a plan, GPUs and a network, each given or by a rule.
 
 A job is plain data: a YAML file, options of a command, or a row of a table. `resolve` fills what is
 not given and says by which rule; nothing is taken for something else.
@@ -8,11 +8,12 @@ import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
+from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_validator
 
 from repro.catalog.job_inputs import read_hardware, read_model
+from repro.catalog.models.decoder_rules import MOST
 from repro.catalog.models.open_models import DecoderShape
 from repro.catalog.reading import Entry, choose, read_yaml
 from repro.catalog.systems.gpus import Gpu
@@ -23,7 +24,7 @@ Recompute = Literal["none", "selective", "full"]
 # Micro batches per replica and pipeline stage where no global batch is given.
 _MICRO_BATCHES = 8
 _MOST_RANKS = 10**6
-Size = PositiveInt
+Size = Annotated[PositiveInt, Field(le=MOST)]
 
 
 class Job(Entry):
@@ -88,8 +89,14 @@ class Job(Entry):
     zero: NonNegativeInt | None = Field(default=None, le=3)
     gradient_bytes: Literal[2, 4] | None = None
     lora_rank: NonNegativeInt | None = None
-    expert_imbalance: PositiveFloat | None = Field(default=None, ge=1)
+    expert_imbalance: float | None = Field(default=None, ge=1, allow_inf_nan=False)
     overlap: Literal["all", "none"] | None = None
+
+    @field_validator("gradient_bytes", mode="before")
+    @classmethod
+    def _number_of_a_cell(cls, given: Any) -> Any:
+        """Return the number of a table's cell, which is text."""
+        return int(given) if isinstance(given, str) and given in ("2", "4") else given
 
 
 @dataclass(frozen=True)
@@ -169,11 +176,12 @@ def job_of(fields: Mapping[str, Any]) -> Job:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
         if first["type"] == "extra_forbidden":
-            raise ReproError(f"unknown field {name}; choose from: {', '.join(_FIELDS)}") from None
+            raise ReproError(
+                f"unknown field {name}; choose from: {', '.join(Job.model_fields)}"
+            ) from None
+        if first["type"] == "missing":
+            raise ReproError(f"{name} is missing; fix: give it") from None
         raise ReproError(f"{name} is {first['input']!r}: {first['msg']}") from None
-
-
-_FIELDS = tuple(Job.model_fields)
 
 
 def read_job(path: Path) -> Job:
@@ -188,26 +196,28 @@ def read_job(path: Path) -> Job:
     return job
 
 
-def read_jobs(path: Path, options: Mapping[str, Any]) -> list[Job]:
-    """Read a job per row of a CSV, whose columns are fields of `Job`; `options` fill the others.
+def read_jobs(path: Path, options: Mapping[str, Any]) -> list[ResolvedJob]:
+    """Read and resolve a job per row of a CSV, whose columns are fields of `Job`.
+
+    `options` are fields that rows leave out.
 
     Raises
     ------
     ReproError
-        The file is missing, or a cell is not allowed; the message names the row.
+        The file is missing, or a row is no job that can run; the message names the line.
     """
+    jobs = []
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.DictReader(file, restkey="cell without a column")
+            for row in rows:
+                cells = {name: value for name, value in row.items() if value not in (None, "")}
+                try:
+                    jobs.append(resolve(job_of({**options, **cells})))
+                except ReproError as error:
+                    raise ReproError(f"{path}, line {rows.line_num}: {error}") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ReproError(f"{path}: cannot be read as CSV ({error})") from None
-    jobs = []
-    for number, row in enumerate(rows, start=2):
-        cells = {str(name): value for name, value in row.items() if value not in (None, "")}
-        try:
-            jobs.append(job_of({**options, **cells}))
-        except ReproError as error:
-            raise ReproError(f"{path}, line {number}: {error}") from None
     return jobs
 
 
@@ -222,6 +232,8 @@ def resolve(job: Job) -> ResolvedJob:
     found = read_model(job.model, job.seq, job.vocabulary)
     where = read_hardware(job.gpu, job.cluster, job.gpus_per_node, job.nic)
     notes, plan = [*found.notes, *where.notes], found.plan
+    if where.gpus and job.gpus and job.gpus > where.gpus:
+        notes.append(f"more nodes than {job.cluster} has, which are {where.gpus} GPUs")
     stated = {name: value for name, value in job if value is not None}
 
     def filled(name: str, rule: str, value: Any) -> Any:
@@ -235,10 +247,10 @@ def resolve(job: Job) -> ResolvedJob:
 
     gpus = filled("gpus", "one node", where.gpus_per_node)
     sizes = {name: filled(name, "as not given", 1) for name in ("tp", "pp", "cp", "vpp")}
-    ep = filled("ep", "as not given", 1) if found.shape.experts else stated.get("ep", 1)
-    etp = filled("etp", "Megatron's default is tp", sizes["tp"]) if ep > 1 else 1
-    if found.shape.experts and ep == 1:
-        etp = stated.get("etp", plan.get("etp", sizes["tp"]))
+    ep, etp = (stated.get(name, plan.get(name, 1)) for name in ("ep", "etp"))
+    if found.shape.experts:
+        ep = filled("ep", "as not given", 1)
+        etp = filled("etp", "Megatron's default is tp", sizes["tp"])
     split = sizes["tp"] * sizes["pp"] * sizes["cp"]
     if gpus % split:
         raise ReproError(
@@ -295,14 +307,24 @@ def check(job: ResolvedJob) -> None:
     stage = job.dp * job.cp * job.tp
     rules = {
         f"tp {job.tp} does not divide {shape.heads} heads": shape.heads % job.tp,
+        f"tp {job.tp} neither divides {shape.kv_heads} key-value heads nor is a multiple": (
+            shape.kv_heads % job.tp and job.tp % shape.kv_heads
+        ),
+        f"seq {shape.seq} is longer than {shape.positions} learned positions": (
+            0 < shape.positions < shape.seq
+        ),
         f"global_batch {job.global_batch} is no multiple of micro_batch {job.micro_batch} x dp "
         f"{job.dp}": job.global_batch % (job.micro_batch * job.dp),
         f"pp {job.pp} x vpp {job.vpp} are more chunks than {shape.layers} layers": (
             job.pp * job.vpp > shape.layers + shape.mtp_layers + 2
         ),
         f"vpp {job.vpp} needs pp above 1": job.vpp > 1 and job.pp == 1,
-        f"cp {job.cp} does not divide seq {shape.seq}": shape.seq % job.cp,
-        f"ep {job.ep}: {job.label} has no experts": job.ep > 1 and not shape.experts,
+        f"seq {shape.seq} is no multiple of 2 x cp {job.cp}": (
+            job.cp > 1 and shape.seq % (2 * job.cp)
+        ),
+        f"ep {job.ep}, etp {job.etp} or expert_imbalance: {job.label} has no experts": (
+            not shape.experts and (job.ep, job.etp, job.expert_imbalance) != (1, 1, 1)
+        ),
         f"ep {job.ep} does not divide {shape.experts} experts": (
             shape.experts and shape.experts % job.ep
         ),

@@ -64,6 +64,8 @@ def _read(path: Path, changed_ns: int, schema: Any) -> Any:
         raw = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except yaml.YAMLError as error:
         raise ReproError(f"{path}: not valid YAML ({one_line(error)})") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ReproError(f"{path}: cannot be read as text ({error})") from None
     try:
         value = TypeAdapter(schema).validate_python(raw)
     except ValidationError as error:

@@ -164,7 +164,7 @@ def estimate(
     if jobs is not None:
         if job is not None or measured is not None:
             raise ReproError("--jobs beside --job or --measured; fix: give one of them")
-        found = estimates.estimate([resolve(one) for one in read_jobs(jobs, given)])
+        found = estimates.estimate(read_jobs(jobs, given))
         if as_json:
             print_json([report_json(one) for one in found])
         else:

@@ -6,38 +6,28 @@ dimension or a part of the plan, or it changes neither sizes nor times.
 """
 
 import re
-import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
 
+from repro.catalog.models.argument_values import (
+    ArgumentValues,
+    count_chunks,
+    layer_pattern,
+    read_values,
+)
+from repro.catalog.models.decoder_rules import MOST, MOST_LAYERS
 from repro.catalog.models.hugging_face import ModelFile
 from repro.catalog.models.ignored_fields import read_ignored
-from repro.catalog.models.open_models import DecoderShape, model_called
+from repro.catalog.models.open_models import DecoderShape, OpenModel, plain_name, read_open_models
+from repro.catalog.reading import choose
 from repro.errors import ReproError
 
-_PRINTED = re.compile(r"(?:^|[\s\]>|])([a-z]\w*) \.{3,} ?(.*?)\s*$")
-_ASSIGNED = re.compile(r"^[+~]*((?:[A-Za-z]\w*\.)*[A-Za-z]\w*)\s*[=:]\s*(.*?)\s*$")
-_NUMBER = re.compile(r"-?\d+")
+# Ends of names of recipes that do not change the model, without marks.
+_OF_RECIPE = re.compile(r"(?:pretrain|config|recipe|finetune|sft|mock|\d+nodes|\d+k|bf16|fp8)*")
 _VARIABLE = re.compile(r"\$\{?\w+")
-# Arguments that give dimensions or the plan, by what other programs call them.
-_ALIASES = {
-    "encoder_seq_length": "seq_length",
-    "context_length": "seq_length",
-    "tensor_parallel": "tensor_model_parallel_size",
-    "pipeline_parallel": "pipeline_model_parallel_size",
-    "model_parallel_size": "tensor_model_parallel_size",
-    "virtual_pipeline_model_parallel": "virtual_pipeline_model_parallel_size",
-    "num_moe_experts": "num_experts",
-    "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
-    "moe_router_top_k": "moe_router_topk",
-    "activations_checkpoint_granularity": "recompute_granularity",
-    "activations_checkpoint_num_layers": "recompute_num_layers",
-    "fp8": "fp8_format",
-    "gated_linear_unit": "swiglu",
-}
 _UNDERSTOOD = frozenset(
     re.findall(
         r"\w+",
@@ -46,7 +36,8 @@ _UNDERSTOOD = frozenset(
         add_bias_linear add_qkv_bias bf16 bias checkpoint_activations context_parallel_size
         data_parallel_sharding_strategy data_parallel_size disable_bias_linear
         expert_model_parallel_size expert_tensor_parallel_size ffn_hidden_size fp16 fp8_format
-        global_batch_size grad_reduce_in_bf16 group_query_attention hidden_size kv_channels
+        fp4_format global_batch_size grad_reduce_in_bf16 group_query_attention hidden_size
+        add_position_embedding kv_channels
         kv_lora_rank make_vocab_size_divisible_by max_position_embeddings mcore_gpt
         megatron_amp_o2 micro_batch_size moe_ffn_hidden_size moe_layer_freq moe_router_topk
         moe_shared_expert_intermediate_size mtp_num_layers multi_latent_attention
@@ -59,16 +50,24 @@ _UNDERSTOOD = frozenset(
         share_embeddings_and_output_weights swiglu tensor_model_parallel_size
         untie_embeddings_and_output_weights use_custom_fsdp use_distributed_optimizer
         use_megatron_fsdp use_torch_fsdp2 v_head_dim virtual_pipeline_model_parallel_size
-        vocab_size window_size world_size
+        vocab_size window_attn_skip_freq window_size world_size megatron_fsdp_grad_comm_dtype
+        megatron_fsdp_main_grads_dtype
         """,
     )
 )
-# Arguments that would change sizes or times in a way that is not understood.
-_REFUSED = (
-    *("encoder_num_layers", "decoder_num_layers", "hybrid_override_pattern"),
-    *("hybrid_attention_ratio", "is_hybrid_model", "heterogeneous_layers_config_path"),
-    *("experimental_attention_variant", "linear_attention_freq", "moe_latent_size"),
-)
+# Arguments that a recipe already has.
+_DIMENSIONS = ("hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups")
+# Arguments of which only some values are understood.
+_ONLY: Mapping[str, tuple[Any, ...]] = {
+    "optimizer": ("adam", "adamw", "fused_adam", "distributed_fused_adam"),
+    "num_distributed_optimizer_instances": (1,),
+    "outer_dp_sharding_strategy": ("no_shard",),
+    "exp_avg_dtype": ("fp32", "torch.float32"),
+    "exp_avg_sq_dtype": ("fp32", "torch.float32"),
+    "main_grads_dtype": ("fp32", "torch.float32"),
+    "main_params_dtype": ("fp32", "torch.float32"),
+}
+_SHARDED = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 
 @dataclass(frozen=True)
@@ -93,104 +92,75 @@ def read_arguments(text: str, vocabulary: int | None = None) -> Arguments:
     Parameters
     ----------
     vocabulary
-        Tokens of the tokenizer, which arguments need not state.
+        Tokens of the tokenizer, which arguments need not state; replaces what they state.
 
     Raises
     ------
     ReproError
         An argument is not understood, has a wrong value, or is missing.
     """
-    values, printed = _values(text)
+    given = read_values(text)
+    values = given.values
     if not values:
         raise ReproError("no argument such as --num-layers 32; fix: give Megatron's arguments")
     if vocabulary is not None:
-        values.setdefault("vocab_size", vocabulary)
-    _refuse_unknown(values, printed)
+        values["vocab_size"] = vocabulary
+        values.pop("padded_vocab_size", None)
+    _refuse_unknown(given)
     plan = _plan(values)
-    return Arguments(_model(values, plan), plan)
+    model = _model(given, plan)
+    return Arguments(replace(model, notes=(*model.notes, *_reported(values, plan))), plan)
 
 
 def is_arguments(text: str) -> bool:
     """Return whether a text has arguments of a model."""
-    values, _ = _values(text)
-    return "num_layers" in values or "recipe" in values
+    values = read_values(text).values
+    return not values.keys().isdisjoint(("num_layers", "encoder_num_layers", "recipe"))
 
 
-def _values(text: str) -> tuple[dict[str, Any], bool]:
-    """Return arguments by name, and whether Megatron-LM printed all of them."""
-    printed = dict(
-        (found[1], _value(found[2]))
-        for line in text.splitlines()
-        if (found := _PRINTED.search(line))
-    )
-    if len(printed) > 1:
-        return _renamed(printed), True
-    values: dict[str, Any] = {}
-    for line in text.replace("\\\n", " ").splitlines():
-        line = line.strip()
-        if line.startswith("#") or not line:
-            continue
-        if "--" in line:
-            values |= _options(line)
-        elif found := _ASSIGNED.match(line):
-            values[found[1].rsplit(".", 1)[-1]] = _value(found[2].strip("'\""))
-    return _renamed(values), False
-
-
-def _options(line: str) -> dict[str, Any]:
-    try:
-        words = shlex.split(line, comments=True)
-    except ValueError as error:
-        raise ReproError(f"arguments {line[:40]!r}: {error}; fix: close the quote") from None
-    values: dict[str, Any] = {}
-    name = ""
-    for word in words:
-        if word.startswith("--") and len(word) > 2:
-            name, _, value = word[2:].partition("=")
-            values[name] = _value(value) if value else True
-        elif found := _ASSIGNED.match(word):
-            values[found[1].rsplit(".", 1)[-1]] = _value(found[2])
-            name = ""
-        elif name and values[name] is True:
-            values[name] = _value(word)
-    return values
-
-
-def _renamed(values: dict[str, Any]) -> dict[str, Any]:
-    plain = {name.replace("-", "_").lower(): value for name, value in values.items()}
-    return {_ALIASES.get(name, name): value for name, value in plain.items() if value is not None}
-
-
-def _value(text: str) -> Any:
-    plain = {"true": True, "false": False, "none": None, "null": None, "": None}
-    if text.lower() in plain:
-        return plain[text.lower()]
-    return int(text) if _NUMBER.fullmatch(text) else text
-
-
-def _refuse_unknown(values: dict[str, Any], printed: bool) -> None:
-    ignored = read_ignored().arguments
+def _refuse_unknown(given: ArgumentValues) -> None:
+    ignored, values = read_ignored().arguments, given.values
     for name, value in values.items():
-        if name in _REFUSED and value:
-            if name == "encoder_num_layers" and value == values.get("num_layers"):
-                continue
-            raise ReproError(f"argument {name} {value}: not understood; decoders only")
-        if printed or name in _UNDERSTOOD or ignored.covers(name):
-            if name in _UNDERSTOOD and isinstance(value, str) and _VARIABLE.search(value):
-                raise ReproError(f"{name} is {value}, a variable; fix: write its value")
+        if name == "encoder_num_layers" and value == values.get("num_layers"):
+            # Megatron-LM prints a decoder's layers by this name too.
             continue
-        if name not in _REFUSED:
+        if name in _ONLY and value not in _ONLY[name]:
+            allowed = ", ".join(map(str, _ONLY[name]))
+            raise ReproError(f"argument {name} is {value!r:.40}; understood: {allowed}")
+        if name in ignored.switched_off and value:
+            raise ReproError(f"argument {name} {value!r:.40}: not understood; decoders only")
+        if name in _UNDERSTOOD and isinstance(value, str) and _VARIABLE.search(value):
+            raise ReproError(f"{name} is {value:.40}, a variable; fix: write its value")
+        known = name in _UNDERSTOOD or name in _ONLY or ignored.covers(name, value)
+        if given.style != "printed" and not known:
             raise ReproError(
-                f"argument {name} is not understood; understood: {', '.join(sorted(_UNDERSTOOD))}"
+                f"argument {name:.40} is not understood; understood: "
+                f"{', '.join(sorted(_UNDERSTOOD))}"
             )
+
+
+def _reported(values: Mapping[str, Any], plan: Mapping[str, Any]) -> list[str]:
+    """Name the arguments that the performance model does not know."""
+    known = {"recompute_modules": ("core_attn", "['core_attn']")}
+    reported = sorted(
+        name
+        for name in read_ignored().arguments.reported
+        if values.get(name) and values[name] not in known.get(name, ())
+    )
+    if plan.get("tp", 1) > 1 and not values.get("sequence_parallel"):
+        reported.append("tensor parallelism without sequence_parallel")
+    if values.get("recompute_method") == "block":
+        reported.append("recompute_method block (all layers are taken to be recomputed)")
+    return [f"not in the performance model: {name}" for name in reported]
 
 
 def _count(values: Mapping[str, Any], name: str, default: int | None = None) -> int:
     value = values.get(name, default)
     if value is None:
         raise ReproError(f"{name} is missing; fix: add --{name.replace('_', '-')} N")
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ReproError(f"{name} is {value!r}; must be a whole number")
+    most = MOST_LAYERS if name == "num_layers" else MOST
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise ReproError(f"{name} is {value!r:.40}; must be a whole number up to {most}")
     return value
 
 
@@ -210,6 +180,8 @@ def _plan(values: dict[str, Any]) -> dict[str, Any]:
     }.items():
         if argument in values:
             plan[name] = _count(values, argument)
+            if not plan[name]:
+                raise ReproError(f"{argument} is 0; must be 1 or more")
     if "num_layers_per_virtual_pipeline_stage" in values:
         each = _count(values, "num_layers_per_virtual_pipeline_stage")
         stages = plan.get("pp", 1) * each
@@ -219,20 +191,38 @@ def _plan(values: dict[str, Any]) -> dict[str, Any]:
                 "stage; fix: choose a divisor"
             )
         plan["vpp"] = _count(values, "num_layers") // stages
+    if "pipeline_model_parallel_layout" in values:
+        chunks, stages = (
+            count_chunks(str(values["pipeline_model_parallel_layout"])),
+            plan.get("pp", 1),
+        )
+        if chunks % stages:
+            raise ReproError(f"pipeline_model_parallel_layout: {chunks} chunks, {stages} stages")
+        plan["vpp"] = chunks // stages
+    nodes, per_node = values.get("nnodes"), values.get("nproc_per_node")
+    if "gpus" not in plan and isinstance(nodes, int) and isinstance(per_node, int):
+        plan["gpus"] = nodes * per_node
     recompute = _recompute(values)
     if recompute:
         plan["recompute"] = recompute
-    if values.get("use_megatron_fsdp") or values.get("use_torch_fsdp2"):
-        plan["zero"] = 3
-    elif "use_distributed_optimizer" in values:
-        plan["zero"] = 1 if values["use_distributed_optimizer"] else 0
-    else:
-        plan["zero"] = 0
+    plan["zero"] = _zero(values)
     if values.get("fp8_format"):
         plan["precision"] = "mxfp8" if values.get("fp8_recipe") == "mxfp8" else "fp8"
-    if values.get("grad_reduce_in_bf16"):
+    if values.get("fp4_format"):
+        plan["precision"] = "nvfp4"
+    if values.get("grad_reduce_in_bf16") or values.get("megatron_fsdp_main_grads_dtype") == "bf16":
         plan["gradient_bytes"] = 2
     return plan
+
+
+def _zero(values: Mapping[str, Any]) -> int:
+    """Return what replicas divide: by Megatron's own sharding, PyTorch's, or the optimizer."""
+    if values.get("use_megatron_fsdp") or values.get("use_custom_fsdp"):
+        strategy = values.get("data_parallel_sharding_strategy", "no_shard")
+        return choose("data_parallel_sharding_strategy", str(strategy), _SHARDED)
+    if values.get("use_torch_fsdp2"):
+        return 3
+    return 1 if values.get("use_distributed_optimizer") else 0
 
 
 def _recompute(values: dict[str, Any]) -> str:
@@ -248,26 +238,33 @@ def _recompute(values: dict[str, Any]) -> str:
     return ""
 
 
-def _model(values: dict[str, Any], plan: dict[str, Any]) -> ModelFile:
+def _model(given: ArgumentValues, plan: dict[str, Any]) -> ModelFile:
+    values = given.values
     if "num_layers" not in values and isinstance(values.get("recipe"), str):
-        entry = model_called(values["recipe"])
+        changed = [name for name in _DIMENSIONS if name in values]
+        if changed:
+            raise ReproError(f"{changed[0]} beside a recipe: not understood; fix: give all sizes")
+        entry = _model_of_recipe(values["recipe"])
         note = f"model of the recipe {values['recipe']}"
         return ModelFile(entry.label, entry.shape, (note,))
     notes: list[str] = []
     hidden, heads = _count(values, "hidden_size"), _count(values, "num_attention_heads")
     if not heads or not hidden:
         raise ReproError("hidden_size and num_attention_heads must be 1 or more")
+    if hidden % heads and "kv_channels" not in values:
+        raise ReproError(
+            f"hidden_size {hidden}: no multiple of {heads} heads; fix: add kv_channels"
+        )
     gated = bool(values.get("swiglu")) or "swiglu" in str(values.get("activation", ""))
-    ffn = values.get("ffn_hidden_size") or (
-        int(4 * hidden * 2 / 3) // 64 * 64 if gated else 4 * hidden
-    )
+    default = int(4 * hidden * 2 / 3) // 64 * 64 if gated else 4 * hidden
+    ffn = _count(values, "ffn_hidden_size", default)
     layers = _count(values, "num_layers")
     shape: dict[str, Any] = {
         "layers": layers,
         "hidden": hidden,
         "ffn": ffn,
         "heads": heads,
-        "kv_heads": _groups(values, heads),
+        "kv_heads": _groups(given, heads),
         "head_dim": _count(values, "kv_channels", hidden // heads),
         "gated_mlp": gated,
         "seq": _count(values, "seq_length"),
@@ -277,10 +274,11 @@ def _model(values: dict[str, Any], plan: dict[str, Any]) -> ModelFile:
         "mtp_layers": _count(values, "mtp_num_layers", 0),
         **_latent_attention(values, heads),
         **_experts(values, layers, ffn),
-        **_window(values),
+        **_window(values, layers),
     }
     learned = values.get("position_embedding_type", "learned_absolute") == "learned_absolute"
-    if learned and not values.get("no_position_embedding"):
+    added = values.get("add_position_embedding", True) and not values.get("no_position_embedding")
+    if learned and added:
         shape["positions"] = _count(values, "max_position_embeddings", shape["seq"])
     try:
         return ModelFile("model of the arguments", DecoderShape(**shape), tuple(notes))
@@ -289,11 +287,30 @@ def _model(values: dict[str, Any], plan: dict[str, Any]) -> ModelFile:
         raise ReproError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-def _groups(values: dict[str, Any], heads: int) -> int:
+def _model_of_recipe(recipe: str) -> OpenModel:
+    """Return the model whose name a recipe begins with; the rest must not change it."""
+    known, plain = read_open_models(), plain_name(recipe)
+    for key, entry in known.items():
+        for name in map(plain_name, (key, entry.label, *entry.published_as)):
+            if plain.startswith(name) and _OF_RECIPE.fullmatch(plain[len(name) :]):
+                return entry
+    raise ReproError(f"recipe {recipe!r:.60} is of no model of: {', '.join(known)}")
+
+
+def _groups(given: ArgumentValues, heads: int) -> int:
     """Return heads of keys and values; Megatron-LM's option needs the switch beside it."""
-    groups = _count(values, "num_query_groups", heads)
-    if values.get("group_query_attention") is False or not groups:
+    values = given.values
+    switched = values.get("group_query_attention")
+    groups = _count(values, "num_query_groups", 1 if switched else heads)
+    if switched is None and given.style == "options" and groups not in (1, heads):
+        raise ReproError(
+            f"num_query_groups {groups} without group_query_attention, which Megatron-LM ignores; "
+            "fix: add --group-query-attention"
+        )
+    if switched is False or (switched is None and given.style == "options") or not groups:
         return heads
+    if heads % groups:
+        raise ReproError(f"num_query_groups {groups} does not divide {heads} heads")
     return groups
 
 
@@ -335,7 +352,7 @@ def _latent_attention(values: dict[str, Any], heads: int) -> dict[str, Any]:
         "kv_heads": heads,
         "head_dim": _count(values, "qk_head_dim", 128) + rope,
         "value_dim": _count(values, "v_head_dim", 128),
-        "kv_rank": _count(values, "kv_lora_rank", 512),
+        "kv_rank": _count(values, "kv_lora_rank"),
         "query_rank": _count(values, "q_lora_rank", 0),
         "rope_dim": rope,
     }
@@ -345,41 +362,34 @@ def _experts(values: dict[str, Any], layers: int, ffn: int) -> dict[str, Any]:
     experts = _count(values, "num_experts", 0)
     if not experts:
         return {}
-    dense = layers - sum(_mixed_layers(values.get("moe_layer_freq", 1), layers))
+    dense = layers - sum(layer_pattern(values, "moe_layer_freq", layers))
     return {
         "ffn": 0,
         "experts": experts,
         "experts_per_token": _count(values, "moe_router_topk", 2),
-        "expert_ffn": values.get("moe_ffn_hidden_size") or ffn,
+        "expert_ffn": _count(values, "moe_ffn_hidden_size", ffn),
         "shared_expert_ffn": _count(values, "moe_shared_expert_intermediate_size", 0),
         "dense_layers": dense,
         "dense_ffn": ffn if dense else 0,
     }
 
 
-def _mixed_layers(given: Any, layers: int) -> list[int]:
-    """Read which layers are mixtures: every N-th, or a sum of lists such as `[0]*3+[1]*58`."""
-    if isinstance(given, int) and given >= 1:
-        return [int(one % given == 0) for one in range(layers)]
-    text = str(given).replace(" ", "")
-    while text.startswith("(") and text.endswith(")"):
-        text = text[1:-1]
-    pattern: list[int] = []
-    for part in re.split(r"\+(?![^\[]*\])", text):
-        found = re.fullmatch(r"\(*\[([01](?:,[01])*)\](?:\*(\d{1,4}))?\)*", part)
-        if not found:
-            raise ReproError(f"moe_layer_freq {given!r}: not understood; write [0]*3+[1]*58 or N")
-        pattern += [int(one) for one in found[1].split(",")] * int(found[2] or 1)
-    if len(pattern) != layers:
-        raise ReproError(f"moe_layer_freq has {len(pattern)} layers, num_layers is {layers}")
-    return pattern
-
-
-def _window(values: dict[str, Any]) -> dict[str, Any]:
+def _window(values: dict[str, Any], layers: int) -> dict[str, Any]:
+    """Return the window, such as `(128,0)`; each N-th layer, or 0 in a list, attends to all."""
     stated = values.get("window_size")
     if not stated:
         return {}
-    found = re.findall(r"-?\d+", str(stated))
-    if not found or int(found[0]) < 0:
+    found = re.fullmatch(r"[(\[]?(-?\d{1,9})(?:,-?\d{1,9})?[)\]]?", str(stated).replace(" ", ""))
+    if not found:
+        raise ReproError(f"window_size {stated!r:.40}: not understood; write 128,0")
+    if int(found[1]) < 0:
         return {}
-    return {"window": int(found[0]), "windowed": 1.0}
+    skipped = values.get("window_attn_skip_freq")
+    if skipped is None:
+        share = 1.0
+    elif isinstance(skipped, int):
+        # Layers count from 1 here.
+        share = 1 - layers // max(_count(values, "window_attn_skip_freq"), 1) / layers
+    else:
+        share = sum(layer_pattern(values, "window_attn_skip_freq", layers)) / layers
+    return {"window": int(found[1]), "windowed": share} if share else {}
