@@ -5,15 +5,16 @@ not given and says by which rule; nothing is taken for something else.
 """
 
 import csv
+import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
-from repro.catalog.models.hugging_face import ModelFile, read_config
+from repro.catalog.models.hugging_face import ModelFile, parse_config, read_config
 from repro.catalog.models.megatron_arguments import is_arguments, read_arguments
 from repro.catalog.models.open_models import DecoderShape, read_open_models
 from repro.catalog.reading import Entry, choose, read_yaml
@@ -37,7 +38,7 @@ class Job(Entry):
     ----------
     model
         Name in `params/open_models.yaml`, path of a `config.json` or of Megatron's arguments, or
-        the arguments themselves.
+        the text of either.
     vocabulary
         Tokens of the tokenizer, where arguments do not state them.
     gpu
@@ -331,18 +332,20 @@ def _model(job: Job) -> tuple[ModelFile, Mapping[str, Any]]:
         entry = known[job.model]
         note = f"sequence length {entry.shape.seq}, of params/open_models.yaml"
         return ModelFile(entry.label, entry.shape, () if job.seq else (note,)), {}
+    if job.model.lstrip().startswith("{"):
+        return _without_sequence(parse_config(job.model, "config.json"), job), {}
     text = job.model if "--" in job.model or "\n" in job.model else None
     path = Path(job.model)
-    if text is None and not path.is_file():
+    # Unlike Path.is_file, False for a text that is too long for a file's name.
+    if text is None and not os.path.isfile(path):
         raise ReproError(
             f"unknown model {job.model!r}: no such file; choose from: {', '.join(known)}, or give "
             "a config.json or a file of Megatron's arguments"
         )
     if text is None:
         if path.is_dir() or path.suffix == ".json":
-            found = read_config(path)
-            kept = [one for one in found.notes if not (job.seq and one.startswith("sequence"))]
-            return ModelFile(_label(path), found.shape, tuple(kept)), {}
+            found = _without_sequence(read_config(path), job)
+            return replace(found, label=_label(path)), {}
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -353,6 +356,12 @@ def _model(job: Job) -> tuple[ModelFile, Mapping[str, Any]]:
         text += f"\n--seq-length {job.seq}"
     arguments = read_arguments(text, job.vocabulary)
     return arguments.model, arguments.plan
+
+
+def _without_sequence(found: ModelFile, job: Job) -> ModelFile:
+    """Leave out the note on the sequence length if the job states its own."""
+    kept = [one for one in found.notes if not (job.seq and one.startswith("sequence"))]
+    return replace(found, notes=tuple(kept))
 
 
 def _label(path: Path) -> str:
