@@ -85,6 +85,7 @@ def test_bars_of_time_are_the_phases_and_longer_ones_are_cut(backend: str) -> No
 
 def test_a_job_within_a_node_has_one_bar_which_is_whole(backend: str) -> None:
     one = _estimate(model="llama3.1-8b", gpus=8, tp=8, pp=1)
+    assert other_networks(one) == []
     figure = iteration_by_network(one, [])
     assert _table(figure, hv.Bars)["network"].nunique() == 1
     assert figure.get_dimension("time").range[1] >= one.interval_s[1]

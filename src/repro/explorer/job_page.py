@@ -133,7 +133,7 @@ def _answer(**values: Any) -> pn.viewable.Viewable:
 
 def _draw(**values: Any) -> pn.viewable.Viewable:
     one = estimate_fields(**values)
-    networks = other_networks(one) if one.job.gpus > one.job.device.domain_gpus else []
+    networks = other_networks(one)
     fixes = [] if one.memory_verdict == FITS else cheapest_fixes(one)
     return pn.Column(
         pn.pane.Alert(verdict(one), alert_type=_ALERTS[one.memory_verdict]),
