@@ -45,6 +45,8 @@ _VALUE = re.compile(r"(?P<text>\d[\d.,]*)<!-- (?P<name>[^>]+?) -->")
 _TABLE = re.compile(r"(<!-- table (?P<name>\S+) -->\n)(?P<text>.*?)(<!-- end -->)", re.S)
 _CONSOLE = re.compile(r"(```console\n\$ (?P<command>[^\n]+)\n)(?P<text>.*?)(```)", re.S)
 _WIDTH = "100"
+# Exit status of a command whose answer is that a job does not fit in memory.
+_DOES_NOT_FIT = 3
 _VERDICTS = ("reproduced", "same direction", "not reproduced")
 
 
@@ -177,8 +179,10 @@ def _output(command: str) -> list[str]:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
     result = subprocess.run(
-        command, shell=True, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+        command, shell=True, cwd=ROOT, env=environment, capture_output=True, text=True
     )
+    if result.returncode != _DOES_NOT_FIT:
+        result.check_returncode()
     lines = [line.rstrip() for line in result.stdout.splitlines()]
     return lines[next(number for number, line in enumerate(lines) if line) :]
 

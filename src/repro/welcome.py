@@ -7,7 +7,8 @@ _NOTHING_MEASURED = """\
 Nothing is measured here yet. Commands that need no measurement:
   repro claims                   published claims compared with predictions
   repro claims --reference       the same plus the reference run's measurements
-  repro explore                  web page with sliders: links, batch, GPUs
+  repro estimate MODEL --gpu h100  does your job fit, what should it reach
+  repro explore                  web pages: sliders for links and batch, your job
   repro what-if llama3.1-70b     fastest parallel plans to train an open model
   jupyter lab notebooks/         notebooks; source = "predicted" needs no run
 To measure:

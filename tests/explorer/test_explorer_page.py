@@ -58,3 +58,28 @@ def test_a_slider_moves_the_figures_and_the_address_keeps_it(drawn: Page) -> Non
     drawn.get_by_label("link rate").press("ArrowRight")
     drawn.wait_for_function(f"(before) => ({_DRAWN})() != before", arg=before)
     assert "protocol=tcp" in drawn.url and "gbps=41" in drawn.url
+
+
+def test_so_is_the_page_of_a_job(address: str, page: Page) -> None:
+    page.goto(f"{address}job?gpu=h100-sxm-80gb&gpus=64&model=llama3.1-8b")
+    expect(page.locator(".bk-Figure")).to_have_count(2)
+    expect(page.get_by_text("does not fit, with")).to_have_count(1)
+    expect(page.get_by_label("increase")).to_have_count(10)
+    assert faults(page) == []
+
+
+def test_the_address_of_a_job_opens_it_again(address: str, page: Page) -> None:
+    page.goto(f"{address}job")
+    expect(page.locator(".bk-Figure")).to_have_count(2)
+    text = page.get_by_label("config.json")
+    text.fill('{"model_type": "mamba"}')
+    text.blur()
+    expect(page.get_by_text("model_type 'mamba' is not understood")).to_have_count(1)
+    page.get_by_label("pipeline stages").fill("3")
+    page.get_by_label("pipeline stages").press("Enter")
+    page.wait_for_function(
+        "location.search.includes('pasted=') && location.search.includes('pp=3')"
+    )
+    page.reload()
+    expect(page.get_by_text("model_type 'mamba' is not understood")).to_have_count(1)
+    expect(page.get_by_label("pipeline stages")).to_have_value("3")

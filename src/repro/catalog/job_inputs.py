@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from repro.catalog.models.hugging_face import ModelFile, read_config
+from repro.catalog.models.hugging_face import ModelFile, parse_config, read_config
 from repro.catalog.models.megatron_arguments import is_arguments, read_arguments
 from repro.catalog.models.open_models import model_named, read_open_models
 from repro.catalog.systems.clusters import cluster as read_cluster
@@ -57,7 +57,7 @@ def read_model(given: str, seq: int | None = None, vocabulary: int | None = None
     ----------
     given
         Name in `params/open_models.yaml` in any spelling, path of a `config.json` or of Megatron's
-        arguments, or the arguments themselves.
+        arguments, or the text of either.
     seq
         Tokens of a sequence. Default: those that the model or the arguments state.
     vocabulary
@@ -79,6 +79,9 @@ def read_model(given: str, seq: int | None = None, vocabulary: int | None = None
 
 def _read_model(given: str, seq: int | None, vocabulary: int | None) -> ModelFile:
     path = Path(given)
+    if given.lstrip().startswith("{"):
+        _refuse_vocabulary("config.json", vocabulary)
+        return parse_config(given, "config.json")
     if _is_file(path) and path.suffix == ".json":
         _refuse_vocabulary(given, vocabulary)
         return replace(read_config(path), label=_label(path))

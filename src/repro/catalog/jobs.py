@@ -34,7 +34,7 @@ class Job(Entry):
     ----------
     model
         Name in `params/open_models.yaml`, path of a `config.json` or of Megatron's arguments, or
-        the arguments themselves.
+        the text of either.
     vocabulary
         Tokens of the tokenizer, where arguments do not state them.
     gpu

@@ -422,7 +422,8 @@ def calibrate(
     keep(links, LINKS, "network.links")
     keep(step, f"{CALIBRATIONS.name}/{name}.yaml", "parameters")
     keep(calibrate_operators(), OPERATORS, "operators.kernels")
-    modern = PUBLISHED / "training_modern.csv"
-    keep(calibrate_fused(read_rows(modern), modern.name), FUSED, "fused.parameters")
+    names = ("training_modern.csv", "training_mlperf.csv")
+    modern = pd.concat([read_rows(PUBLISHED / name) for name in names], ignore_index=True)
+    keep(calibrate_fused(modern, ", ".join(names)), FUSED, "fused.parameters")
     served = PUBLISHED / "inference_a100_fastertransformer.csv"
     keep(calibrate_serving(read_rows(served), served.name), FITTED, "serving.parameters")

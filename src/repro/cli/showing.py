@@ -157,7 +157,7 @@ def explore(
     port: Annotated[int, typer.Option(help="TCP port.", min=1, max=65535)] = 5006,
     show: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
 ) -> None:
-    """Serve a web page with sliders for iterations and parallel plans."""
+    """Serve web pages: sliders for iterations and parallel plans, and a job of your own."""
     from repro.explorer.serve import serve
 
     serve(port, show)

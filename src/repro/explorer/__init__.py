@@ -1,1 +1,1 @@
-"""Page with sliders: measured and predicted iterations, and parallel plans."""
+"""Pages with sliders: iterations and parallel plans, and a job of one's own."""

@@ -30,7 +30,7 @@ _COLOURS = {
 _ABOUT = """
 Bars are milliseconds of one iteration at full scale. *Predicted, as measured* uses the experiment's
 batch and the protocol's rate and latency; *predicted, as set* uses the sliders. All plans are
-predicted. The URL stores the settings."""
+predicted. The URL stores the settings. [Your job](job)"""
 
 
 class Page:
@@ -104,8 +104,8 @@ class Page:
 def page() -> pn.viewable.Viewable:
     """Return the page of one browser session."""
     opened = Page()
-    prepare_page(opened.widgets)
-    return opened.layout()
+    refused = prepare_page(opened.widgets)
+    return pn.Column(*refused, opened.layout())
 
 
 def _iteration(**setting: object) -> pn.viewable.Viewable:

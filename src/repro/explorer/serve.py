@@ -1,4 +1,4 @@
-"""Local web server of the page."""
+"""Local web server of both pages."""
 
 # Panel's functions have no types.
 # mypy: disable-error-code="no-untyped-call"
@@ -10,11 +10,11 @@ import panel as pn
 from bokeh.server.tornado import DEFAULT_SESSION_TOKEN_EXPIRATION
 
 from repro.errors import ReproError
-from repro.explorer.page import page
+from repro.explorer import job_page, page
 
 
 def serve(port: int, show: bool) -> None:
-    """Serve the page until interrupted.
+    """Serve the page of iterations at `/` and of a job at `/job` until interrupted.
 
     Raises
     ------
@@ -27,7 +27,7 @@ def serve(port: int, show: bool) -> None:
     pn.extension()
     try:
         pn.serve(
-            page,
+            {"/": page.page, "job": job_page.page},
             port=port,
             show=show,
             title="repro explore",

@@ -12,12 +12,21 @@ from matplotlib.path import Path
 
 from repro.catalog.models.trainable import trainable_models
 from repro.catalog.systems.protocols import read_transports
-from repro.figures.palette import BLACK, BLUE, GREEN, SKY_BLUE, VERMILION
+from repro.figures.palette import BLACK, BLUE, GREEN, GREY, SKY_BLUE, VERMILION, YELLOW
 from repro.results.metrics import interval, iteration_time_s
 from repro.results.store import why_not_run
 
 WIDTH, HEIGHT, LEGEND_WIDTH = 460, 320, 150
 MODEL_COLOURS = (BLUE, SKY_BLUE, VERMILION, GREEN)
+# Parts of a GPU's memory, in the order of stacks.
+MEMORY_COLOURS = {
+    "weights": BLUE,
+    "gradients": VERMILION,
+    "optimizer_states": GREEN,
+    "activations": SKY_BLUE,
+    "logits": YELLOW,
+    "framework": GREY,
+}
 _FIGURE_SIZE = 190
 # A thin rectangle: matplotlib warns of its own "|", which has no area.
 _UPRIGHT = Path([(-0.16, -1), (0.16, -1), (0.16, 1), (-0.16, 1), (-0.16, -1)])

@@ -28,6 +28,8 @@ _PURPOSE = (
 _QUESTIONS = (
     "Does a published claim hold, and if not, why? [Claims](claims.md); `make repro` measures "
     "them on your machine.",
+    "Does your training job fit, what should it reach, and why is it slower? `repro estimate "
+    "config.json --gpu h100 --gpus 64 --tp 8`.",
     "How long would a training job take on another cluster? `repro what-if llama3.1-70b --gpus "
     "1024`, and examples in [What if](what-if.md).",
     "Which batch, context and model fit into a GPU's memory? `repro fits llama3.1-70b --gpu "

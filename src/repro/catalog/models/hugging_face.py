@@ -76,17 +76,33 @@ def read_config(path: Path) -> ModelFile:
         The file cannot be read; its type or a field is not understood, or a dimension is missing.
     """
     try:
-        given = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ReproError(f"{path}: {error.strerror}; fix: name a readable config.json") from None
-    except (ValueError, RecursionError) as error:
+    except UnicodeDecodeError as error:
         raise ReproError(f"{path}: not JSON ({error}); fix: give a config.json") from None
-    if not isinstance(given, dict):
-        raise ReproError(f"{path}: not an object with fields; fix: give a config.json")
     try:
-        return read_fields(given, path.stem)
+        return parse_config(text, path.stem)
     except ReproError as error:
         raise ReproError(f"{path}: {error}") from None
+
+
+def parse_config(text: str, label: str) -> ModelFile:
+    """Read a decoder from the text of a `config.json`.
+
+    Raises
+    ------
+    ReproError
+        The text is no JSON object, its type or a field is not understood, or a dimension is
+        missing.
+    """
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ReproError(f"not JSON ({error}); fix: give a config.json") from None
+    if not isinstance(given, dict):
+        raise ReproError("not an object with fields; fix: give a config.json")
+    return read_fields(given, label)
 
 
 def read_fields(given: Fields, label: str) -> ModelFile:

@@ -4,17 +4,17 @@ import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
 import pandas as pd
 
-from repro.figures.palette import BLUE, GREEN, GREY, SKY_BLUE, VERMILION, YELLOW
-from repro.figures.panels import HEIGHT, LEGEND_WIDTH, WIDTH, limit_marks, options, panels
+from repro.figures.palette import SKY_BLUE
+from repro.figures.panels import (
+    HEIGHT,
+    LEGEND_WIDTH,
+    MEMORY_COLOURS,
+    WIDTH,
+    limit_marks,
+    options,
+    panels,
+)
 
-_COLOURS = {
-    "weights": BLUE,
-    "gradients": VERMILION,
-    "optimizer_states": GREEN,
-    "activations": SKY_BLUE,
-    "logits": YELLOW,
-    "framework": GREY,
-}
 _ROW_HEIGHT, _MARGIN = 30, 120
 
 
@@ -38,11 +38,11 @@ def published_and_predicted(memory: pd.DataFrame, savings: pd.DataFrame) -> hv.L
 
 def parts(memory: pd.DataFrame, title: str, limit_gb: float | None = None) -> hv.Overlay:
     """Draw memory by part, a bar for each row, the first on top; marks at the memory of a GPU."""
-    shown = memory[list(_COLOURS)][::-1]
+    shown = memory[list(MEMORY_COLOURS)][::-1]
     shown = shown.rename(columns=lambda name: name.replace("_", " ")).rename_axis("case")
     bars = shown.hvplot.barh(
         stacked=True,
-        color=list(_COLOURS.values()),
+        color=list(MEMORY_COLOURS.values()),
         title=f"{title}, GB (predicted; mark: the memory that the GPU has)",
         # Bars lie on their side, and their axes' labels do not.
         xlabel="",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from repro.catalog.systems.gpus import find_gpu_name
+from repro.catalog.systems.gpus import find_gpu_name, gpu
 from repro.catalog.systems.serving import ServingCosts, read_serving_stacks
 from repro.predict.calibration.fit import group_weights, held_out, most_probable, residuals_of
 from repro.predict.fused.iteration import iteration_times_s
@@ -147,7 +147,13 @@ def model_weights(table: pd.DataFrame) -> Array:
 
 
 def calibrate_fused(table: pd.DataFrame, source: str) -> FusedCalibration:
-    """Fit parameters to published runs; residuals are of held-out models."""
+    """Fit parameters to published runs; residuals are of held-out models.
+
+    Runs on GPUs of generations without parameters of their own are left out.
+    """
+    fitted = {name.split()[1] for name in TRAINING_PRIORS if name.startswith("sustained ")}
+    of_generation = [gpu(find_gpu_name(str(label))).generation for label in table.gpu]
+    table = table[[one in fitted for one in of_generation]].reset_index(drop=True)
     fitting, of_kind = training_fitting(table), kinds(read_runs(table))
     errors = fitting.cross_validate(table["model"])
     return FusedCalibration(

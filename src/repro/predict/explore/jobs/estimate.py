@@ -297,10 +297,12 @@ def _estimated(tried: Sequence[tuple[str, ResolvedJob | None]]) -> list[Change]:
 def other_networks(one: JobEstimate) -> list[Change]:
     """Return the same job over other protocols and NICs, fastest first.
 
-    IPoIB delivers the fraction of RDMA's rate that the papers measured; TCP/IP has one port of 10
-    Gbit/s per node.
+    None for a job that GPU links alone connect. IPoIB delivers the fraction of RDMA's rate that the
+    papers measured; TCP/IP has one port of 10 Gbit/s per node.
     """
     job, known = one.job, read_protocols()
+    if job.gpus <= job.device.domain_gpus:
+        return []
     node = job.nic_gbps
     ipoib = known["ipoib"].effective_gbps / known["rdma"].effective_gbps
     rates = {

@@ -33,7 +33,7 @@ def report_text(one: JobEstimate, measured: Measured | None = None) -> str:
     """Format an estimate: the job, memory, the iteration by phase, and other networks."""
     job = one.job
     parts = [_job_text(job, _calibration_text(one)), "", _memory_text(one), "", _time_text(one)]
-    networks = other_networks(one) if job.gpus > job.device.domain_gpus else []
+    networks = other_networks(one)
     if networks:
         parts += ["", "The same job over other networks:", _changes_text(networks, one)]
     if measured is not None:
@@ -173,13 +173,13 @@ def report_json(one: JobEstimate, measured: Measured | None = None) -> dict[str,
             "fixes": [] if one.memory_verdict == FITS else changes_json(cheapest_fixes(one)),
         },
         "iteration_time_s": {"expected": one.iteration_time_s, "low": low, "high": high},
-        "phases_s": by_phase(one),
+        "phases_s": {name.replace(" ", "_"): seconds for name, seconds in by_phase(one).items()},
         "tokens_per_s_per_gpu": one.tokens_per_s_per_gpu,
         "tflops_per_gpu": one.flops / one.iteration_time_s / job.gpus / 1e12,
         "mfu": one.mfu,
         "peak_tflops": one.peak_flops / 1e12,
         "nic_gbps": one.nic_gbps,
-        "networks": changes_json(other_networks(one) if job.gpus > job.device.domain_gpus else []),
+        "networks": changes_json(other_networks(one)),
     }
     if measured is not None:
         report["measured"] = {
