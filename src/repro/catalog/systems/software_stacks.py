@@ -28,7 +28,9 @@ class Stack(Entry):
     attention kernels: `vendor`, written for each generation (cuDNN, FlashAttention-3), or `flash2`.
     `hides_tensor` and `hides_experts` state whether it can overlap tensor- and expert-parallel
     communication with compute, if configured to. With `gradient_syncs_per_micro_batch`, sharded
-    gradients are reduced in each backward pass.
+    gradients are reduced in each backward pass. With `fp32_shards`, sharded weights and gradients
+    are in fp32, and the optimizer has no other copy. With `keeps_projections`, selective
+    recomputation keeps outputs of projections only.
     """
 
     label: str
@@ -38,6 +40,8 @@ class Stack(Entry):
     hides_tensor: bool
     hides_experts: bool
     gradient_syncs_per_micro_batch: bool
+    fp32_shards: bool = False
+    keeps_projections: bool = False
     source: str
 
 

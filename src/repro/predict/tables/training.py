@@ -63,7 +63,9 @@ _SOFTWARE = same_kind("set stack", TEXT, "")
 _FUSED = (
     *_RUN,
     Column("model", TEXT, ""),
-    *same_kind("tp pp cp ep vpp micro_batch", default=1),
+    *same_kind("tp pp cp ep etp vpp micro_batch", default=1),
+    Column("gradient_bytes", POSITIVE, DEFAULTS["gradient_bytes"]),
+    Column("lora_rank", _STATED, 0),
     *same_kind("experts experts_per_token expert_ffn shared_expert_ffn", default=0),
     Column("expert_imbalance", number(1, or_blank=True), 1),
     *same_kind("gated_mlp zero_bubble fsdp tied_embeddings", YES_NO, "no"),
@@ -233,11 +235,13 @@ def read_runs(table: pd.DataFrame) -> Run:
     rows["dp"] = rows.dp.fillna(rows.gpus / groups)
     refuse(table, "gpus", ~np.isclose(rows.gpus, groups * rows.dp), "tp x pp x cp x dp")
     refuse(table, "vpp", (rows.zero_bubble > 0) & (rows.vpp > 1), "1 where zero_bubble is yes")
+    refuse(table, "lora_rank", rows.lora_rank > 0, "0: adapters are estimated as jobs only")
     windows = {name: entry.shape.window for name, entry in read_open_models().items()}
     rows["window"] = rows.window.fillna(rows.model.map(windows)).fillna(0)
     fill_widths(rows)
     rows["value_dim"] = rows.head_dim
-    rows = rows.assign(**dict.fromkeys(_NOT_STATED, 0.0), **DEFAULTS, windowed=0.5)
+    unstated = {name: value for name, value in DEFAULTS.items() if name not in rows}
+    rows = rows.assign(**dict.fromkeys(_NOT_STATED, 0.0), **unstated, windowed=0.5)
     rows["ffn"] = rows.ffn.where(rows.experts == 0, 0.0)
 
     def of_gpu(value: Callable[[Gpu], float]) -> pd.Series:
