@@ -9,7 +9,7 @@ from megatron.core.models import backends
 from megatron.core.transformer import transformer_block
 
 
-class _Norm(torch.nn.LayerNorm):
+class SplitNorm(torch.nn.LayerNorm):
     """A layer norm that knows of sequence parallelism, as Apex's and Transformer Engine's do."""
 
     def __init__(self, config: object, hidden_size: int, eps: float, **_: object) -> None:
@@ -22,7 +22,7 @@ class _Norm(torch.nn.LayerNorm):
 def split_norms() -> Iterator[None]:
     """Megatron-Core builds models with them in this scope."""
     with (
-        mock.patch.object(backends, "LNImpl", _Norm),
-        mock.patch.object(transformer_block, "LayerNormImpl", _Norm),
+        mock.patch.object(backends, "LNImpl", SplitNorm),
+        mock.patch.object(transformer_block, "LayerNormImpl", SplitNorm),
     ):
         yield

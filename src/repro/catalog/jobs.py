@@ -58,7 +58,8 @@ class Job(Entry):
     zero
         Shared by replicas: 0 nothing, 1 the optimizer's states, 2 gradients too, 3 weights too.
     gradient_bytes
-        Size of a gradient in memory and on the wire.
+        Size of a gradient in memory, where micro batches are summed, and on the wire. Megatron-LM:
+        4, or 2 with --grad-reduce-in-bf16.
     lora_rank
         Rank of adapters, which alone are trained; 0: everything is.
     expert_imbalance

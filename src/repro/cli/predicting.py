@@ -394,6 +394,8 @@ def calibrate(
     GPUs are fitted to training runs, links to collectives, and all other parts
     to published measurements.
     """
+    import pandas as pd
+
     from repro.predict.calibration.fit import write_fit
     from repro.predict.calibration.link_fitting import calibrate_links
     from repro.predict.calibration.operator_fitting import calibrate_operators

@@ -10,20 +10,25 @@ from typing import Any
 
 import numpy as np
 
-from repro.catalog.models.layers import Attention, Elements, Operation, elements
+from repro.catalog.models.layers import Attention, Elements, Linear, Operation, elements
 from repro.predict.workload import RECOMPUTE, Array
 
 
 @dataclass(frozen=True)
 class Widths:
     """Bytes of one parameter's weight, gradient, second copy of the weight and both moments, and of
-    one element that is kept for the backward pass."""
+    one element that is kept for the backward pass.
+
+    `gathered` are those of a sharded weight, and of its gradient, while it is whole, where they
+    differ from those of shards.
+    """
 
     weight: Any
     gradient: Any
     master: Any
     moments: Any
     element: float
+    gathered: tuple[Any, Any] | None = None
 
 
 MIXED = Widths(weight=2, gradient=4, master=4, moments=8, element=2)
@@ -95,6 +100,8 @@ def activation_bytes(
     sequences: Array | float,
     tensor_parallel: Array,
     sequence_parallel: Array,
+    expert_tensor_parallel: Array | float = 1.0,
+    keeps_projections: Array | float = 0.0,
 ) -> tuple[Array, Array]:
     """Count the activations of one layer and micro batch, in bytes.
 
@@ -110,6 +117,11 @@ def activation_bytes(
         Sequences of the micro batch.
     tensor_parallel, sequence_parallel
         Ranks that divide widths, and the sequence between products.
+    expert_tensor_parallel
+        Ranks that divide an expert, each with all of its tokens.
+    keeps_projections
+        1 where selective recomputation keeps the layer's input and outputs of projections only:
+        queries, keys and values, attention's and the MLP's.
 
     Returns
     -------
@@ -118,6 +130,7 @@ def activation_bytes(
         memory beside them while its backward pass runs.
     """
     own, scores, others = tokens["own"], np.zeros(()), np.zeros(())
+    projected: Array = np.zeros(())
     for one in layer:
         if isinstance(one, Attention):
             read = tokens[one.reads]
@@ -125,16 +138,24 @@ def activation_bytes(
             width = own * (width + (kept.element + kept.copy) * one.output_width)
             others = others + (width + read * kept.element * one.kv_width) / tensor_parallel
             scores = scores + kept.score * one.heads * own * read / sequences / tensor_parallel
+            inputs = own * one.query_width + read * one.kv_width
+            projected = projected + kept.element * inputs / tensor_parallel
+        elif isinstance(one, Linear) and one.splits == "inputs" and one.experts is None:
+            outputs = one.outputs * np.minimum(one.inputs, 1)
+            projected = projected + kept.element * own * outputs / sequence_parallel
         elif isinstance(one, Elements):
             split = sequence_parallel if one.splits == "sequence" else tensor_parallel
+            split = split / expert_tensor_parallel if one.routed else split
             each = kept.element * one.inputs + kept.operand * one.outputs + kept.mask * one.masked
             others = others + own * each / split
     # The first operation is a norm, whose input is the layer's.
     entered = kept.element * own * elements(layer)[0].inputs / sequence_parallel
     whole = others + scores
-    by_mode = {"none": whole, "selective": others, "full": entered}
+    selective = np.where(np.equal(keeps_projections, 1), entered + projected, others)
+    by_mode = {"none": whole, "selective": selective, "full": entered}
     size: Array = np.choose(recompute.astype(int), [by_mode[name] for name in RECOMPUTE])
-    return size, np.where(recompute == RECOMPUTE.index("full"), whole, 0.0)
+    again: Array = np.where(recompute == RECOMPUTE.index("full"), whole - entered, 0.0)
+    return size, again
 
 
 def model_states(
@@ -159,12 +180,16 @@ def model_states(
         Share of the parameters that have gradients and optimizer states.
     """
 
-    def kept(level: int) -> Array:
-        return np.where(zero >= level, np.minimum(own + at_once, held), held)
+    whole = np.minimum(at_once, held - own)
+    weight, gradient = widths.gathered or (widths.weight, widths.gradient)
+
+    def kept(level: int, width: Any, gathered: Any) -> Array:
+        size: Array = np.where(zero >= level, width * own + gathered * whole, width * held)
+        return size
 
     return {
-        "weights": widths.weight * kept(3),
-        "gradients": trained * widths.gradient * kept(2),
+        "weights": kept(3, widths.weight, weight),
+        "gradients": trained * kept(2, widths.gradient, gradient),
         "optimizer_states": trained
         * (widths.master + widths.moments)
         * np.where(zero >= 1, own, held),

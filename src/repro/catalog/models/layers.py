@@ -129,7 +129,8 @@ class Elements:
     masked
         Elements per token with a dropout mask of one byte.
     routed
-        Whether tokens are gathered for experts and scattered back.
+        Whether tokens are gathered for experts and scattered back. All ranks that divide an expert
+        have its tokens.
     """
 
     name: str
@@ -223,7 +224,8 @@ def decoder_layer(model: Any) -> list[Operation]:
         *_mlp_block(model, model.ffn, inner + chosen * expert),
         *_mlp(h, model.shared_expert_ffn, gated, "shared expert"),
         Linear("router", h, experts, None, timed=False),
-        Elements("routing", chosen * h, 12, 12, "sequence", 2 * chosen * h, routed=True),
+        # Each token's inputs of its experts; outputs are weighted inside the experts' activation.
+        Elements("routing", chosen * h, 12, 12, "sequence", outputs=chosen * h, routed=True),
         Message("expert", h, chosen),
         Linear("experts up", h, (1 + gated) * expert, "outputs", experts, chosen),
         Linear("experts down", expert, h, "inputs", experts, chosen),
@@ -268,12 +270,13 @@ def _attention_block(model: Any) -> list[Operation]:
         Linear("queries, keys, values", h, (1 - latent) * (queries + values), "outputs")
     ]
     if np.any(latent):
-        keys = model.kv_heads * model.rope_dim
+        keys, ranks = model.kv_heads * model.rope_dim, model.query_rank + model.kv_rank
         wide = model.query_rank + (1 - narrow) * h
         projections += [
             Linear("query compression", h, model.query_rank, None),
             Linear("queries", wide, latent * queries, "outputs"),
             Linear("key, value compression", h, model.kv_rank + model.rope_dim, None),
+            Elements("latent norms", ranks, 4, 8, "sequence", ranks, ranks),
             Linear("keys, values", model.kv_rank, latent * (values - keys), "outputs"),
         ]
     return [

@@ -30,6 +30,9 @@ class Stack(Entry):
     communication with compute, if configured to. With `gradient_syncs_per_micro_batch`, sharded
     gradients are reduced in each backward pass. Gradients travel with `gradient_bytes`;
     with `gathers_low_precision`, parameters of linear layers are gathered in the layers' precision.
+    With `fp32_shards`, sharded weights and gradients
+    are in fp32, and the optimizer has no other copy. With `keeps_projections`, selective
+    recomputation keeps outputs of projections only.
     """
 
     label: str
@@ -41,6 +44,8 @@ class Stack(Entry):
     gradient_syncs_per_micro_batch: bool
     gradient_bytes: Literal[2, 4]
     gathers_low_precision: bool
+    fp32_shards: bool = False
+    keeps_projections: bool = False
     source: str
 
 

@@ -5,7 +5,7 @@ from functools import reduce
 
 import numpy as np
 
-from repro.catalog.models.layers import count_parameters, layer_kinds
+from repro.catalog.models.layers import Linear, layer_kinds
 from repro.predict.fused.layer import FusedPasses, layer_passes
 from repro.predict.fused.parameters import FusedParameters, of_stack, product_costs
 from repro.predict.fused.run import Run
@@ -128,13 +128,19 @@ def _mean_passes(run: Run, parameters: FusedParameters) -> FusedPasses:
 
 
 def layer_parameters(run: Run) -> tuple[Array, Array]:
-    """Count parameters of the mean layer: those that tensor parallelism splits, and experts'."""
-    split, routed = np.zeros(()), np.zeros(())
+    """Count parameters of the mean layer on a GPU as if replicas shared none: common, experts'."""
+    common, routed = np.zeros(()), np.zeros(())
     for count, layer in layer_kinds(run):
-        common = count_parameters(layer, 0)
-        split = split + count / run.layers * common
-        routed = routed + count / run.layers * (count_parameters(layer, run.experts) - common)
-    return split, routed
+        share = count / run.layers
+        for one in layer:
+            if not isinstance(one, Linear):
+                continue
+            if one.experts is None:
+                ranks = 1.0 if one.splits is None else run.tp
+                common = common + share * one.parameters / ranks
+            else:
+                routed = routed + share * one.parameters * one.experts / (run.ep * run.etp)
+    return common, routed
 
 
 @dataclass(frozen=True)
@@ -158,10 +164,10 @@ class HeldParameters:
 
 def held_parameters(run: Run, tables: Array | float = 1.0) -> HeldParameters:
     """What a GPU holds, with so many tables of the vocabulary."""
-    split, experts = layer_parameters(run)
+    common, routed = layer_parameters(run)
     layers, ranks = stage_layers(run), run.dp * run.cp
-    common = (split * layers + tables * run.vocab * run.hidden) / run.tp
-    routed = experts * layers / (run.ep * run.etp)
+    common = common * layers + tables * run.vocab * run.hidden / run.tp
+    routed = routed * layers
     return HeldParameters(common, routed, common / ranks + routed / run.expert_replicas)
 
 
@@ -245,11 +251,9 @@ def _replica_rate(
 def _sharded_wire_s(run: Run, parameters: FusedParameters) -> Array:
     """Seconds that one layer's sharded parameters and gradients are on the wire (pass, run):
     gathered for each pass, and reduced in the backward pass."""
-    split, experts = layer_parameters(run)
+    common, experts = layer_parameters(run)
     ranks = run.dp * run.cp
-    count = split / run.tp * (ranks - 1) / ranks + experts / (run.ep * run.etp) * (
-        1 - 1 / run.expert_replicas
-    )
+    count = common * (ranks - 1) / ranks + experts * (1 - 1 / run.expert_replicas)
     gather = run.parameter_bytes * count / _replica_rate(run, parameters, ranks)
     often = of_stack(run, lambda stack: stack.gradient_syncs_per_micro_batch)
     reduce = run.trained * gather * np.where(often > 0, 1.0, 1.0 / run.micro_batches)

@@ -16,7 +16,6 @@ from repro.catalog.systems.software_stacks import read_stacks, stack_of
 from repro.catalog.systems.topology import Level, Topology
 from repro.errors import ReproError
 from repro.predict.fused.run import (
-    DEFAULTS,
     GENERATIONS,
     OPERAND_BYTES,
     PRECISIONS,
@@ -63,7 +62,9 @@ _SOFTWARE = same_kind("set stack", TEXT, "")
 _FUSED = (
     *_RUN,
     Column("model", TEXT, ""),
-    *same_kind("tp pp cp ep vpp micro_batch", default=1),
+    *same_kind("tp pp cp ep etp vpp micro_batch", default=1),
+    Column("gradient_bytes", _STATED, np.nan),
+    Column("lora_rank", _STATED, 0),
     *same_kind("experts experts_per_token expert_ffn shared_expert_ffn", default=0),
     Column("expert_imbalance", number(1, or_blank=True), 1),
     *same_kind("gated_mlp zero_bubble fsdp tied_embeddings", YES_NO, "no"),
@@ -242,12 +243,12 @@ def read_runs(table: pd.DataFrame) -> Run:
     sinks = {name: float(shape.sinks) for name, shape in shapes.items()}
     fill_widths(rows)
     rows["value_dim"] = rows.head_dim
+    adapted = rows.model.str.endswith(_ADAPTED) | (rows.lora_rank > 0)
     rows = rows.assign(
         **dict.fromkeys(_NOT_STATED, 0.0),
-        etp=DEFAULTS["etp"],
         windowed=0.5,
         sinks=rows.model.map(sinks).fillna(0.0),
-        trained=np.where(rows.model.str.endswith(_ADAPTED), _ADAPTERS, 1.0),
+        trained=np.where(adapted, _ADAPTERS, 1.0),
     )
     rows["ffn"] = rows.ffn.where(rows.experts == 0, 0.0)
 
@@ -278,7 +279,9 @@ def read_runs(table: pd.DataFrame) -> Run:
         precision=precision,
         generation=of_gpu(lambda one: GENERATIONS.index(one.generation)),
         stack=stack,
-        gradient_bytes=[float(one.gradient_bytes) for one in software],
+        gradient_bytes=rows.gradient_bytes.fillna(
+            pd.Series([float(one.gradient_bytes) for one in software], rows.index)
+        ),
         parameter_bytes=gathered,
         hidden_gradients=overlaps("dp", "dp-grad"),
         **{f"hidden_{name}": overlaps(name) for name in ("dp", "tp", "pp", "ep")},

@@ -16,7 +16,7 @@ from repro.predict.fused.iteration import FusedPhases, predict_phases, sent_thro
 from repro.predict.fused.memory import FRAGMENTATION, FRAMEWORK_BYTES, memory
 from repro.predict.fused.parameters import half_width, measured_generations, read_fused
 from repro.predict.fused.run import PRECISIONS, Run, decoder_runs, peak_flops, training_flops
-from repro.predict.memory import MIXED, Memory, Widths
+from repro.predict.memory import Memory
 from repro.predict.parameters import TRANSFER
 from repro.predict.workload import RECOMPUTE
 
@@ -189,16 +189,7 @@ def _stages(jobs: Sequence[ResolvedJob], run: Run) -> list[pd.DataFrame]:
     stage = np.concatenate([np.arange(count) for count in counts])
     many = run.rows(at)
     zero = np.array([float(job.zero) for job in jobs])[at]
-    # Fully sharded weights are the optimizer's own, in fp32, and are cast when they are gathered.
-    own = np.array([job.stack == "pytorch-fsdp" and job.zero == 3 for job in jobs])[at]
-    widths = Widths(
-        weight=np.where(own, 4.0, MIXED.weight),
-        gradient=np.where(own, 4.0, np.array([float(job.gradient_bytes) for job in jobs])[at]),
-        master=np.where(own, 0.0, MIXED.master),
-        moments=MIXED.moments,
-        element=MIXED.element,
-    )
-    found = memory(many, stage, zero=zero, widths=widths)
+    found = memory(many, stage, zero=zero)
     table = pd.DataFrame({name: getattr(found, name) for name in PARTS})
     table["framework"] = FRAMEWORK_BYTES
     whole = table.sum(axis=1)
