@@ -208,7 +208,9 @@ def log(
     seq: Annotated[int | None, typer.Option(help="Tokens of a sequence.")] = None,
     global_batch: Annotated[int | None, typer.Option(help="Sequences per iteration.")] = None,
     micro_batch: Annotated[int | None, typer.Option(help="Sequences per forward pass.")] = None,
-    vocabulary: Annotated[int | None, typer.Option(help="Tokens of the tokenizer.")] = None,
+    vocabulary: Annotated[
+        int | None, typer.Option("--vocabulary", "--vocab-size", help="Tokens of the tokenizer.")
+    ] = None,
     tp: Annotated[int | None, typer.Option(help="Tensor parallel size.")] = None,
     pp: Annotated[int | None, typer.Option(help="Pipeline stages.")] = None,
     stack: Annotated[str | None, typer.Option(help="Software in params/stacks.yaml.")] = None,

@@ -5,22 +5,29 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from repro.catalog.jobs import Job, job_of, resolve
+from repro.catalog.jobs import Job, ResolvedJob, job_of, resolve
 from repro.catalog.systems.gpus import find_gpu_name
 from repro.errors import ReproError
-from repro.logs.training.reading import LoggedRun, TrainingLog
+from repro.logs.training.reading import TrainingLog
+from repro.logs.training.runs import LoggedRun
 from repro.predict.explore.jobs.estimate import JobEstimate, by_phase, estimate
 from repro.predict.explore.jobs.estimate_report import changes_json, measured_text, report_text
 from repro.predict.explore.jobs.explain import Measured, explain
 
 # Fields of a job that logs state.
-_FROM_LOGS = ("gpus", "tp", "pp", "cp", "ep", "micro_batch", "global_batch", "seq")
+_FROM_LOGS = (
+    *("gpus", "tp", "pp", "cp", "ep", "micro_batch", "global_batch", "seq"),
+    "vocabulary",
+)
+# Those that stay where the log has arguments, which state the others.
+_BESIDE_ARGUMENTS = ("model", "gpus", "gpu", "vocabulary")
 # What a run must state to be predicted, and the options that give it.
 _NEEDED = {
     "model": "--model NAME or config.json",
     "gpu": "--gpu NAME or --cluster NAME",
     "gpus": "--gpus N",
 }
+_UNKNOWN_BATCH = "tokens of an iteration are not stated; give --global-batch N, --seq N"
 _SHOWN_EXPLANATIONS = 5
 
 
@@ -56,11 +63,11 @@ def _judge(run: LoggedRun, log: TrainingLog, given: Mapping[str, Any]) -> Judged
         missing.remove(_NEEDED["gpu"])
     if missing:
         return JudgedRun(run, None, f"not stated by the log; give {', '.join(missing)}")
-    value = _measured(run, fields)
+    job = resolve(job_of(fields))
+    value = _measured(run, fields, job)
     if value is None:
-        return JudgedRun(run, None, "neither a time nor tokens per second per GPU is printed")
-    one = estimate([resolve(job_of(fields))])[0]
-    return JudgedRun(run, explain(one, value), "")
+        return JudgedRun(run, None, _UNKNOWN_BATCH)
+    return JudgedRun(run, explain(estimate([job])[0], value), "")
 
 
 def _fields(run: LoggedRun, log: TrainingLog, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,20 +86,21 @@ def _fields(run: LoggedRun, log: TrainingLog, given: Mapping[str, Any]) -> dict[
             fields["gpu"] = find_gpu_name(log.device)
     if run.arguments:
         # Arguments state the plan; sizes that the log prints beside them are the same ones.
-        fields = {name: fields[name] for name in ("model", "gpus", "gpu") if name in fields}
+        fields = {name: fields[name] for name in _BESIDE_ARGUMENTS if name in fields}
     return {name: value for name, value in {**fields, **given}.items() if name in Job.model_fields}
 
 
-def _measured(run: LoggedRun, fields: Mapping[str, Any]) -> str | None:
+def _measured(run: LoggedRun, fields: Mapping[str, Any], job: ResolvedJob) -> str | None:
+    """Return what a run took, as `explain` takes it; a time counts if its tokens are known."""
     time_s, own = run.middle("time_s"), run.middle("tokens_per_s_per_gpu")
-    every = run.middle("tokens_per_s")
-    if time_s is not None and ("global_batch" in fields or run.arguments):
+    every, samples = run.middle("tokens_per_s"), run.middle("samples_per_s")
+    if time_s is not None and (run.arguments or fields.keys() >= {"global_batch", "seq"}):
         return f"{time_s!r} s"
     if own is not None:
         return f"{own!r} tokens/s/GPU"
     if every is not None:
         return f"{every!r} tokens/s"
-    return f"{time_s!r} s" if time_s is not None else None
+    return f"{samples * job.shape.seq!r} tokens/s" if samples is not None else None
 
 
 def log_text(log: TrainingLog, judged: list[JudgedRun]) -> str:
