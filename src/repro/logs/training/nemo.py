@@ -27,7 +27,7 @@ _FIELDS = {
     "expert_model_parallel_size": "ep",
 }
 # GPUs of a node as gpustat lists them.
-_LISTED = re.compile(r"^\[(\d{1,2})\] (?:NVIDIA|AMD) [^|]{1,60}\|")
+_LISTED = re.compile(r"^\s{0,4}\[(\d{1,2})\] (?:NVIDIA|AMD) [^|]{1,60}\|")
 
 
 def read(lines: Sequence[Line]) -> ToolLog:

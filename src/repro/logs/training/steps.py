@@ -15,7 +15,7 @@ _TAGS = re.compile(
 )
 # Numbers of ranks and times in front of lines only, as they may be values elsewhere.
 _FRONT = re.compile(
-    r"\s*(?:\d{1,6}:\s|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\s)"
+    r"\s{0,40}(?:\d{1,6}:\s|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\s)"
 )
 # Longer lines hold data, not messages.
 _LONGEST_LINE = 5_000
