@@ -39,6 +39,7 @@ def test_the_papers_sections_have_their_notebooks() -> None:
         "inference",
         "operators",
         "open_models",
+        "my_cluster",
     }
 
 

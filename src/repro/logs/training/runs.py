@@ -11,7 +11,7 @@ import pandas as pd
 
 from repro.logs.training.steps import Line, Step, Timer, ToolLog
 
-# What lies in front of an iteration that takes longer, by the messages printed there.
+# Messages in front of an iteration that takes longer, by what it then includes.
 _PAUSES = {
     "checkpoint": re.compile(r"\bsav(?:ing|ed)\b.{0,40}\bcheckpoint|save-checkpoint", re.I),
     "evaluation": re.compile(
@@ -234,8 +234,8 @@ def _phases(
 ) -> dict[str, float]:
     """Return medians of timers over iterations but those of the warm-up.
 
-    Timers follow the line of their iteration. Those right in front of the first iteration are used
-    if none follows one, as in an excerpt.
+    Timers follow the line of their iteration. An excerpt may have only timers in front of its one
+    iteration, which are used then.
     """
     ordered = sorted(steps, key=lambda step: step.line)
     lines = [step.line for step in ordered]

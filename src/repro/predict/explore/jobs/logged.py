@@ -9,7 +9,7 @@ from repro.catalog.jobs import Job, ResolvedJob, job_of, resolve
 from repro.catalog.systems.gpus import find_gpu_name
 from repro.errors import ReproError
 from repro.logs.training.reading import TrainingLog
-from repro.logs.training.runs import LoggedRun
+from repro.logs.training.runs import KINDS, LoggedRun
 from repro.predict.explore.jobs.estimate import JobEstimate, by_phase, estimate
 from repro.predict.explore.jobs.estimate_report import changes_json, measured_text, report_text
 from repro.predict.explore.jobs.explain import Measured, explain
@@ -27,6 +27,22 @@ _NEEDED = {
     "gpu": "--gpu NAME or --cluster NAME",
     "gpus": "--gpus N",
 }
+# Megatron's timers of each part of an iteration. Collectives inside layers are within the passes.
+_TIMERS: Mapping[str, tuple[str, ...]] = {
+    "forward and backward": ("forward-compute", "backward-compute"),
+    "data parallel": (
+        *("backward-params-all-reduce", "backward-layernorm-all-reduce", "grads-all-reduce"),
+        *("grads-reduce-scatter", "params-all-gather", "all-grads-sync"),
+    ),
+    "pipeline": (
+        *("forward-recv", "forward-send", "backward-recv", "backward-send"),
+        *("forward-send-backward-recv", "backward-send-forward-recv"),
+        *("forward-send-forward-recv", "backward-send-backward-recv"),
+        *("backward-embedding-all-reduce", "embedding-grads-all-reduce"),
+    ),
+    "optimizer": ("optimizer",),
+}
+PARTS = (*_TIMERS, "other")
 _UNKNOWN_BATCH = "tokens of an iteration are not stated; give --global-batch N, --seq N"
 _SHOWN_EXPLANATIONS = 5
 
@@ -103,6 +119,39 @@ def _measured(run: LoggedRun, fields: Mapping[str, Any], job: ResolvedJob) -> st
     return f"{samples * job.shape.seq!r} tokens/s" if samples is not None else None
 
 
+def measured_parts(run: LoggedRun) -> dict[str, float]:
+    """Sum the timers of a run by `PARTS`, in seconds; empty if they do not cover an iteration.
+
+    Only Megatron's timers of forward and backward passes do. `other` is the time of no timer.
+    """
+    total = run.middle("time_s")
+    if total is None or not run.phases_s.keys() >= {"forward-compute", "backward-compute"}:
+        return {}
+    found = {
+        part: sum(run.phases_s.get(timer, 0.0) for timer in timers)
+        for part, timers in _TIMERS.items()
+    }
+    return {**found, "other": max(total - sum(found.values()), 0.0)}
+
+
+def predicted_parts(one: JobEstimate) -> dict[str, float]:
+    """Sum the phases of an estimate by `PARTS`, in seconds."""
+    phases = by_phase(one)
+    return {
+        PARTS[0]: sum(
+            phases[name]
+            for name in (
+                *("compute", "tensor parallel", "context parallel", "expert parallel"),
+                "host launches",
+            )
+        ),
+        "data parallel": phases["data parallel"],
+        "pipeline": phases["pipeline parallel"] + phases["pipeline bubble"],
+        "optimizer": phases["optimizer"],
+        "other": phases["stragglers"],
+    }
+
+
 def log_text(log: TrainingLog, judged: list[JudgedRun]) -> str:
     """Format a log: what was recognized, and each run with its verdict."""
     parts = [f"{log.recognized} of {log.lines} lines are iterations"]
@@ -118,9 +167,7 @@ def log_text(log: TrainingLog, judged: list[JudgedRun]) -> str:
 
 def _run_text(run: LoggedRun) -> str:
     kinds = run.steps.kind.value_counts()
-    count = ", ".join(
-        f"{kinds[kind]} {kind}" for kind in ("steady", "warm-up", "spike") if kind in kinds
-    )
+    count = ", ".join(f"{kinds[kind]} {kind}" for kind in KINDS if kind in kinds)
     lines = [f"{run.tool}: {len(run.steps)} iterations ({count})"]
     shown = {
         "time_s": ("s per iteration", 1.0),
