@@ -68,7 +68,7 @@ def test_mutated_lines_give_finite_numbers_and_no_more_steps_than_lines(tool: st
             for name, value in vars(step).items():
                 assert value is None or math.isfinite(value), (name, step)
             assert step.time_s is None or step.time_s > 0
-        assert all(0 < value < 1e31 for value in log.stated.values())
+        assert all(0 < value < 1e40 for value in log.stated.values())
         assert all(0 < timer.time_s < 1e30 for timer in log.timers)
 
 
