@@ -13,7 +13,12 @@ from repro.logs.training.runs import KINDS
 _PREFIXES = (
     *("0: ", "12:  ", "[rank3]: ", "[rank3]:", "worker-0: ", "[default7]:"),
     *("2025-01-02T03:04:05.678901234Z ", "2025-01-02T03:04:05+00:00 ", "[1,3]<stdout>:"),
-    *("(RayTrainWorker pid=1) ", "(RayTrainWorker pid=17, ip=10.0.0.1) ", "\x1b[36m[rank0]: "),
+    *(
+        "trainer-1  | ",
+        "(RayTrainWorker pid=1) ",
+        "(RayTrainWorker pid=17, ip=10.0.0.1) ",
+        "\x1b[36m[rank0]: ",
+    ),
     "0: [default7]:",
 )
 # A printed value has at most this relative error by rounding.
@@ -259,6 +264,13 @@ def test_bars_of_loading_and_evaluation_are_not_of_training() -> None:
     (run,) = read_training_log(text).runs
     assert run.middle("time_s") == 2.1
     assert "means over many iterations" in run.warnings[0]
+
+
+def test_abbreviated_steps_of_bars_are_told_by_the_bars_own_number() -> None:
+    bar = "Epoch 0:  90%|# | {}/3000 [1:03<2:00, global_step=2e+3, train_step_timing in s={}]\n"
+    text = "".join(bar.format(2000 + n, 1.9 + 0.01 * n) for n in range(4))
+    (run,) = read_training_log(text).runs
+    assert run.steps.iteration.tolist() == [2000, 2001, 2002, 2003]
 
 
 def test_mlperf_tokens_and_sizes() -> None:

@@ -59,6 +59,15 @@ VINTAGES: dict[str, tuple[str, str, float | None, float | None]] = {
         29.57,
         4432.597,
     ),
+    "Primus": (
+        "Megatron",
+        "[20251202 06:56:28][rank-7/8][INFO ] [--------trainer.py:2560] : iteration 4408/ 5000 |"
+        " consumed samples: 564224 | elapsed time per iteration (ms): 13100.0/13240.9 |"
+        " throughput per GPU (TFLOP/s/GPU): 579.4/573.6 | tokens per GPU (tokens/s/GPU):"
+        " 10005.5/9903.7 | global batch size: 128 | lm loss: 4.142716E-03 |\n",
+        13.1,
+        10005.5,
+    ),
     "torchtitan of 2024": (
         "torchtitan",
         "[rank0]:2024-06-01 12:00:00,000 - root - INFO - step: 10  loss:  5.1  memory: 40.00GiB"
@@ -72,6 +81,20 @@ VINTAGES: dict[str, tuple[str, str, float | None, float | None]] = {
         " global_step=19.00, consumed_samples=5120.0, train_step_timing in s=50.20]\n",
         50.2,
         None,
+    ),
+    "NeMo 1 without a total": (
+        "NeMo",
+        "Epoch 1: : 1it [00:04,  4.36s/it, v_num=d3c7, reduced_train_loss=0.674, global_step=1.000,"
+        " consumed_samples=128.0, train_step_timing in s=3.370]\n",
+        3.37,
+        None,
+    ),
+    "Composer in one line": (
+        "Composer",
+        "[batch=40/40]: Train throughput/device/tokens_per_sec: 4884.9990"
+        "   memory/peak_allocated_mem: 14.7660\n",
+        None,
+        4884.999,
     ),
     "DeepSpeed 0.3": (
         "DeepSpeed training",
@@ -98,6 +121,13 @@ VINTAGES: dict[str, tuple[str, str, float | None, float | None]] = {
         "***** train metrics *****\n  train_runtime            = 0:02:00.50\n"
         "  train_samples_per_second =     66.400\n  train_steps_per_second   =      0.500\n",
         2.0,
+        None,
+    ),
+    "Hugging Face in a container": (
+        "Hugging Face Trainer",
+        "training-nlp-1  | {'learning_rate': '6.7e-06', 'epoch': '0.5'}\n"
+        "training-nlp-1  | 80/80 [01:41<00:00,  1.27s/it]\n",
+        1.27,
         None,
     ),
     "MLPerf": (

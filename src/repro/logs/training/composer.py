@@ -34,10 +34,10 @@ def read(lines: Sequence[Line]) -> ToolLog:
         text = line.text
         if "batch=" in text and (found := _BATCH.search(text)):
             blocks.append({"line": line.number, "iteration": whole(found[1])})
-        elif "/" in text and (found := _VALUE.search(text)):
+        for name, value in _VALUE.findall(text) if "/" in text else ():
             if not blocks:
                 blocks.append({"line": line.number, "iteration": None})
-            blocks[-1][found[1]] = positive(found[2])
+            blocks[-1][name] = positive(value)
         if "num_" in text or "global_train" in text or "max_seq" in text:
             stated |= stated_in(text, _NODES)
     if "nodes" in stated and "gpus_per_node" in stated:

@@ -9,7 +9,7 @@ TOOL = "Hugging Face Trainer"
 _SIGN = re.compile(r"['\"](?:learning_rate|train_runtime)['\"]:")
 # A bar of training has no title, unlike those of loading and tokenizing.
 _BAR = re.compile(
-    r"^\s*\d{1,3}%\|[^|]*\| (\d+)/(\d+) \[(?:(\d+):)?(\d\d):(\d\d)<[\d:?]+,\s{1,4}([\d.]+)"
+    r"^\s*(?:\d{1,3}%\|[^|]*\| )?(\d+)/(\d+) \[(?:(\d+):)?(\d\d):(\d\d)<[\d:?]+,\s{1,4}([\d.]+)"
     r"\s?(s/it|it/s)"
 )
 _SUMMARY = {
@@ -45,7 +45,7 @@ def read(lines: Sequence[Line]) -> ToolLog:
         text = line.text
         logged = logged or (("'" in text or '"' in text) and bool(_SIGN.search(text)))
         if (
-            "%|" in text
+            "it" in text
             and (found := _BAR.match(text))
             and (value := positive(found[6])) is not None
         ):

@@ -57,7 +57,7 @@ _FLOPS = (
     *("tflops", "tflops per gpu", "tflop/s/gpu", "[lm]tflops"),
 )
 _TOKENS = (
-    *("tokens per second per gpu", "tokens/sec/gpu"),
+    *("tokens per second per gpu", "tokens/sec/gpu", "tokens per gpu (tokens/s/gpu)"),
     *("tokens per gpu per second (tgs)", "tokens per gpu per second tgs"),
 )
 
@@ -132,7 +132,8 @@ def _step(number: int, iteration: str, text: str) -> Step | None:
     text = text[: text.rfind("|")]
     if "=" in text:
         text = text.replace("=", ":").replace("_", " ")
-    fields = labelled(text)
+    # Primus prints `this iteration/mean of iterations`.
+    fields = {name: value.partition("/")[0] for name, value in labelled(text).items()}
     time_s = None
     for name, value in fields.items():
         if unit := _TIME.search(name):

@@ -7,7 +7,8 @@ from repro.logs.training.steps import Line, Step, ToolLog, positive, whole
 
 TOOL = "NeMo"
 _TIMING = re.compile(r"train_step_timing(?: in s)?\s{0,4}[:=]\s{0,4}([\d.eE+-]+)")
-_ITERATION = re.compile(r"(?:iteration |global_step\s{0,4}[:=]\s{0,4})(\d+)")
+# Bars abbreviate large numbers of steps (2e+3), but not their own.
+_ITERATION = re.compile(r"(?:\biteration |\| ?)(\d+)/\d+|\bglobal_step\s{0,4}[:=]\s{0,4}([\d.e+]+)")
 _BATCH = re.compile(r"global_batch_size\s{0,4}[:=]\s{0,4}(\d+)")
 _FLOPS = re.compile(r"TFLOPS_per_GPU\s{0,4}[:=]\s{0,4}([\d.eE+-]+)")
 _MEMORY = re.compile(r"max_memory_allocated\s{0,4}[:=]\s{0,4}(\d+)")
@@ -41,7 +42,7 @@ def read(lines: Sequence[Line]) -> ToolLog:
             steps.append(
                 Step(
                     line.number,
-                    whole(number[1]) if number else None,
+                    whole(number[1] or number[2]) if number else None,
                     positive(found[1]),
                     tflops_per_gpu=positive(flops[1]) if flops else None,
                     memory_bytes=positive(memory[1]) if memory else None,

@@ -13,9 +13,9 @@ _TAGS = re.compile(
     r"\[(?:rank|default)\d{1,6}\]:\s?|\[\d+,\d+\]<std(?:out|err)>:\s?|\bworker-\d{1,6}:\s"
     r"|\(\w{1,40} (?:pid=\d{1,9}|rank=\d{1,6})[^()]{0,60}\)\s?"
 )
-# Numbers of ranks and times in front of lines only, as they may be values elsewhere.
+# Numbers of ranks, containers and times in front of lines only, as they may be values elsewhere.
 _FRONT = re.compile(
-    r"\s{0,40}(?:\d{1,6}:\s|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\s)"
+    r"\s{0,40}(?:\d{1,6}:\s|[A-Za-z][\w.-]{0,60}[-_]\d{1,4}\s{1,20}\|\s|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\s)"
 )
 # Longer lines hold data, not messages.
 _LONGEST_LINE = 5_000
