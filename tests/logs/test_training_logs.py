@@ -273,6 +273,19 @@ def test_abbreviated_steps_of_bars_are_told_by_the_bars_own_number() -> None:
     assert run.steps.iteration.tolist() == [2000, 2001, 2002, 2003]
 
 
+@pytest.mark.parametrize(
+    ("line", "device"),
+    [
+        ("CUDA capacity: NVIDIA H100 80GB HBM3 with 79.10GiB memory", "H100 80GB"),
+        ("[titan] CUDA capacity: AMD Instinct MI355X with 287.98GiB memory", "MI355X"),
+        ("|   0  NVIDIA A100-SXM4-40GB          On  | 00000000:07:00.0", "A100-SXM4-40GB"),
+        ("GPU = NVIDIA GeForce RTX 4090. Max memory = 23.52 GB.", None),
+    ],
+)
+def test_gpus_are_named_as_drivers_name_them(line: str, device: str | None) -> None:
+    assert read_training_log(line + "\n" + _megatron(1, 1000)).device == device
+
+
 def test_mlperf_tokens_and_sizes() -> None:
     def line(key: str, value: str, metadata: str = "{}") -> str:
         return (

@@ -45,13 +45,14 @@ _LIKELY = re.compile(r"\b(?:iter(?:ation)?|step|batch|epoch|throughput|tokens|sa
 _LAUNCHED = re.compile(r"--nproc[_-]per[_-]node[= ](\d{1,4})\b")
 _LAUNCHED_NODES = re.compile(r"--nnodes[= ](\d{1,6})\b(?!:)")
 _DEVICE = re.compile(
-    r"\bNVIDIA (?:GeForce )?([A-Z]{1,3}\d{2,4}[A-Z]{0,2}(?:[ -](?:SXM\d?|PCIe|NVL))?)"
+    r"\b(?:NVIDIA (?:GeForce )?|AMD Instinct )"
+    r"([A-Z]{1,3}\d{2,4}[A-Z]{0,2}\b(?:[ -](?:SXM\d?|PCIe|NVL))?(?:[ -]\d{2,3}GB)?)"
 )
 
 
 @dataclass(frozen=True)
 class TrainingLog:
-    """Runs of a log, the lines that were recognized and all of them."""
+    """Runs of a log, the lines that were recognized, all of them, and the GPU as it is printed."""
 
     runs: tuple[LoggedRun, ...]
     recognized: int

@@ -154,7 +154,8 @@ def predicted_parts(one: JobEstimate) -> dict[str, float]:
 
 def log_text(log: TrainingLog, judged: list[JudgedRun]) -> str:
     """Format a log: what was recognized, and each run with its verdict."""
-    parts = [f"{log.recognized} of {log.lines} lines are iterations"]
+    device = f"; the GPU is called {log.device}" if log.device else ""
+    parts = [f"{log.recognized} of {log.lines} lines are iterations{device}"]
     for number, one in enumerate(judged, start=1):
         title = f"run {number} of {len(judged)}, " if len(judged) > 1 else ""
         parts += ["", f"{title}{_run_text(one.run)}"]
@@ -196,6 +197,7 @@ def log_json(log: TrainingLog, judged: list[JudgedRun]) -> dict[str, Any]:
         "tool": log.runs[0].tool,
         "lines": log.lines,
         "recognized_lines": log.recognized,
+        "device": log.device,
         "runs": [_run_json(one) for one in judged],
     }
 
