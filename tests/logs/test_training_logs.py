@@ -153,6 +153,19 @@ def test_a_number_that_is_cut_is_not_one() -> None:
         assert run.steps.time_s.min() > 130
 
 
+def test_a_cut_value_of_a_block_is_none() -> None:
+    text = text_of("tests/logs/training/composer_mpt_30b.txt")
+    at = text.index("device/tokens_per_sec: 1255.1776") + len("device/tokens_per_sec: 12")
+    (run,) = read_training_log(text[:at]).runs
+    assert run.middle("tokens_per_s_per_gpu") is None
+    assert run.middle("tokens_per_s") == pytest.approx(20082.8, rel=1e-4)
+
+
+def test_a_line_without_an_end_is_read() -> None:
+    (run,) = read_training_log("Epoch 0: | 20/200 [1:00, train_step_timing in s=50.2").runs
+    assert run.middle("time_s") == 50.2
+
+
 def test_shuffled_lines_are_one_run_with_the_same_time() -> None:
     lines = text_of("tests/logs/training/megatron_deepspeed_52b.txt").splitlines()
     random.Random(1).shuffle(lines)

@@ -40,6 +40,7 @@ TOOLS = tuple(_READERS)
 _BACK = 2
 # Iterations whose number goes back more often than this share are out of order, not many runs.
 _SHUFFLED, _FEWEST_BACK = 0.35, 4
+_OF_NUMBERS = "0123456789.,"
 _NUMBERS = re.compile(r"\d")
 _LIKELY = re.compile(r"\b(?:iter(?:ation)?|step|batch|epoch|throughput|tokens|samples)\b", re.I)
 _LAUNCHED = re.compile(r"--nproc[_-]per[_-]node[= ](\d{1,4})\b")
@@ -68,14 +69,17 @@ def read_training_log(text: str) -> TrainingLog:
     ReproError
         No line is an iteration; the message has the nearest one.
     """
-    lines = lines_of(text)
-    logs = [read(lines) for read in _READERS.values()]
-    found = [log for log in logs if log.steps]
+    # A number that ends the file may be cut; it is left out if iterations remain.
+    for kept in dict.fromkeys((text.rstrip(_OF_NUMBERS), text)):
+        lines = lines_of(kept)
+        logs = [read(lines) for read in _READERS.values()]
+        found = [log for log in logs if log.steps]
+        if found:
+            break
     if not found:
         raise ReproError(_nothing(lines, logs))
     # Two formats of one job state the same iterations: the one with more of them counts.
     best = max(found, key=_timed)
-    best = replace(best, steps=_uncut(best.steps, text, lines[-1].number))
     parts, notes = _split(best)
     runs: list[LoggedRun] = []
     stated: Mapping[str, float] = {}
@@ -112,13 +116,6 @@ def _nothing(lines: Sequence[Line], logs: Sequence[ToolLog]) -> str:
             facts = ", ".join(f"{name} {value:g}" for name, value in log.stated.items())
             said += f"; {log.tool} states {facts}, but no time"
     return f"{said}; the nearest is line {nearest.number}: {nearest.text.strip()[:80]!r}"
-
-
-def _uncut(steps: Sequence[Step], text: str, last: int) -> tuple[Step, ...]:
-    """Drop an iteration whose line ends the file in the middle of a number, if there are others."""
-    if len(steps) > 1 and steps[-1].line == last and text[-1:].isdigit():
-        return tuple(steps[:-1])
-    return tuple(steps)
 
 
 def _lines_of_runs(lines: Sequence[Line], parts: Sequence[Sequence[Step]]) -> list[list[Line]]:
