@@ -17,7 +17,14 @@ from repro.results.store import not_run, write_dataset
 pytestmark = pytest.mark.slow
 
 # Notebooks that only predict are the same everywhere, and the pipeline runs them.
-_PREDICTED = {"hardware_generations", "memory", "open_models", "what_if", "your_job"}
+_PREDICTED = {
+    "hardware_generations",
+    "memory",
+    "my_cluster",
+    "open_models",
+    "what_if",
+    "your_job",
+}
 _NOTEBOOKS = sorted({path.stem for path in (ROOT / "notebooks").glob("*.ipynb")} - _PREDICTED)
 _REASON = "no namespaces for user 1000"
 

@@ -40,6 +40,7 @@ def test_the_papers_sections_have_their_notebooks() -> None:
         "operators",
         "open_models",
         "your_job",
+        "my_cluster",
     }
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from repro.errors import ReproError
 from repro.logs.measurements import COLUMNS
-from repro.logs.reading import TOOLS, read_log
+from repro.logs.reading import TOOLS, read_log, read_text
 
 SAMPLES = Path(__file__).parent / "samples"
 WRITTEN_BY = {
@@ -75,6 +75,14 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     damaged.write_bytes(b"\x1f\x8bno gzip at all")
     with pytest.raises(ReproError, match=r"damaged\.gz: cannot be decompressed \("):
         read_log(damaged)
+
+
+def test_redirected_output_of_powershell_is_read(tmp_path: Path) -> None:
+    name = "osu_several.txt"
+    text = (SAMPLES / name).read_text(encoding="utf-8")
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-16")
+    assert read_text(path).splitlines() == text.splitlines()
 
 
 def test_ranks_and_collectives_are_checked_and_missing_ranks_asked_for() -> None:

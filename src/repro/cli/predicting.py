@@ -198,10 +198,15 @@ def log(
     seq: Annotated[int | None, typer.Option(help="Tokens of a sequence.")] = None,
     global_batch: Annotated[int | None, typer.Option(help="Sequences per iteration.")] = None,
     micro_batch: Annotated[int | None, typer.Option(help="Sequences per forward pass.")] = None,
-    vocabulary: Annotated[int | None, typer.Option(help="Tokens of the tokenizer.")] = None,
+    vocabulary: Annotated[
+        int | None, typer.Option("--vocabulary", "--vocab-size", help="Tokens of the tokenizer.")
+    ] = None,
     tp: Annotated[int | None, typer.Option(help="Tensor parallel size.")] = None,
     pp: Annotated[int | None, typer.Option(help="Pipeline stages.")] = None,
     stack: Annotated[str | None, typer.Option(help="Software in params/stacks.yaml.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Also write a dataset of the runs (.nc).")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print what a training log says of its iterations, what to expect, and what differs.
@@ -212,6 +217,8 @@ def log(
     from repro.logs.reading import read_text
     from repro.logs.training.reading import read_training_log
     from repro.predict.explore.jobs.logged import judge, log_json, log_text
+    from repro.results.store import write_dataset
+    from repro.results.training_logs import log_dataset
 
     options = {
         "model": model,
@@ -231,7 +238,8 @@ def log(
     given = {} if job is None else read_job(job).model_dump(exclude_none=True)
     given |= {name: value for name, value in options.items() if value is not None}
     try:
-        found = read_training_log(read_text(file))
+        text = read_text(file)
+        found = read_training_log(text)
     except ReproError as error:
         raise ReproError(f"{file}: {error}") from None
     judged = judge(found, given)
@@ -239,6 +247,9 @@ def log(
         print_json(log_json(found, judged))
     else:
         typer.echo(log_text(found, judged))
+    if output is not None:
+        models = [one.measured.estimate.job.label if one.measured else "" for one in judged]
+        write_dataset(log_dataset(found, text, file.name, models), output)
     if any(one.verdict == "slower" for one in judged):
         raise typer.Exit(3)
 

@@ -104,7 +104,9 @@ def read_text(path: Path) -> str:
         raise ReproError(f"cannot be read ({error.strerror})") from None
     if content.startswith(b"\x1f\x8b"):
         content = _decompress(content)
-    return content.decode("utf-8", errors="replace")
+    # Redirected output of PowerShell is UTF-16.
+    encoding = "utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
+    return content.decode(encoding, errors="replace")
 
 
 def _decompress(compressed: bytes) -> bytes:

@@ -3,12 +3,15 @@
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from repro.logs.training.steps import Line, Step, ToolLog
 
 TOOL = "MLPerf"
-_LINE = re.compile(r":::MLLOG\s*(\{.*\})")
+_LINE = re.compile(r":::MLLOG\s{0,8}(\{.*\})")
+# Benchmarks whose samples are tokens.
+_OF_TOKENS = ("gpt3",)
 _STATED = {
     "global_batch_size": "global_batch",
     "max_sequence_length": "seq",
@@ -22,6 +25,8 @@ _STATED = {
     "context_parallel_size": "cp",
     "expert_parallelism": "ep",
     "expert_model_parallel_size": "ep",
+    "number_of_nodes": "nodes",
+    "accelerators_per_node": "gpus_per_node",
     "number_of_ranks": "gpus",
     "world_size": "gpus",
     "num_gpus": "gpus",
@@ -34,6 +39,7 @@ def read(lines: Sequence[Line]) -> ToolLog:
     blocks: list[Step] = []
     stated: dict[str, float] = {}
     began: tuple[float, float] | None = None
+    tokens = False
     for line in lines:
         found = _LINE.search(line.text)
         try:
@@ -47,12 +53,13 @@ def read(lines: Sequence[Line]) -> ToolLog:
         metadata = metadata if isinstance(metadata, dict) else {}
         if key in _STATED and (size := _positive(value)):
             stated[_STATED[key]] = size
+        tokens = tokens or (key == "submission_benchmark" and value in _OF_TOKENS)
         if key == "tracked_stats" and isinstance(value, dict):
             step = _tracked(line, value, metadata)
             if step is not None:
                 steps.append(step)
-        time_ms, samples = entry.get("time_ms"), _samples(metadata)
-        if not isinstance(time_ms, (int, float)) or isinstance(time_ms, bool):
+        time_ms, samples = _positive(entry.get("time_ms")), _samples(metadata)
+        if time_ms is None:
             continue
         if key in ("block_start", "epoch_start") and samples is not None:
             began = time_ms, samples
@@ -61,7 +68,15 @@ def read(lines: Sequence[Line]) -> ToolLog:
             if seconds > 0 and trained > 0:
                 blocks.append(Step(line.number, samples_per_s=trained / seconds))
             began = None
-    return ToolLog(TOOL, tuple(steps or blocks), stated=stated)
+    if "nodes" in stated and "gpus_per_node" in stated:
+        stated.setdefault("gpus", stated["nodes"] * stated["gpus_per_node"])
+    found_steps = steps or blocks
+    if tokens:
+        found_steps = [
+            replace(step, tokens_per_s=step.samples_per_s, samples_per_s=None)
+            for step in found_steps
+        ]
+    return ToolLog(TOOL, tuple(found_steps), stated=stated)
 
 
 def _tracked(line: Line, value: dict[str, Any], metadata: dict[str, Any]) -> Step | None:
@@ -76,8 +91,9 @@ def _tracked(line: Line, value: dict[str, Any], metadata: dict[str, Any]) -> Ste
 def _samples(metadata: dict[str, Any]) -> float | None:
     for name in ("samples_count", "step_num", "epoch_num", "first_epoch_num"):
         value = metadata.get(name)
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
+        count = 0.0 if value == 0 else _positive(value)
+        if count is not None:
+            return count
     return None
 
 

@@ -8,13 +8,22 @@ from dataclasses import dataclass, field
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]")
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _SCALES = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
+# Tags that launchers put in front of each line a rank prints, and inside lines of several ranks.
+_TAGS = re.compile(
+    r"\[(?:rank|default)\d{1,6}\]:\s?|\[\d+,\d+\]<std(?:out|err)>:\s?|\bworker-\d{1,6}:\s"
+    r"|\(\w{1,40} (?:pid=\d{1,9}|rank=\d{1,6})[^()]{0,60}\)\s?"
+)
+# Numbers of ranks, containers and times in front of lines only, as they may be values elsewhere.
+_FRONT = re.compile(
+    r"\s{0,40}(?:\d{1,6}:\s|[A-Za-z][\w.-]{0,60}[-_]\d{1,4}\s{1,20}\|\s|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\s)"
+)
 # Longer lines hold data, not messages.
-_LONGEST_LINE = 20_000
+_LONGEST_LINE = 5_000
 
 
 @dataclass(frozen=True)
 class Line:
-    """Line of a log: its number from 1, and its text without escape sequences."""
+    """Line of a log: its number from 1, and its text without colours and launchers' prefixes."""
 
     number: int
     text: str
@@ -73,7 +82,7 @@ class ToolLog:
     """Everything that one tool printed.
 
     `stated` are facts by field of `repro.catalog.jobs.Job`, `arguments` is the text of Megatron's
-    arguments.
+    arguments, and `starts` are the numbers of lines that are printed once when a run begins.
     """
 
     tool: str
@@ -81,16 +90,28 @@ class ToolLog:
     timers: tuple[Timer, ...] = ()
     stated: Mapping[str, float] = field(default_factory=dict)
     arguments: str = ""
+    starts: tuple[int, ...] = ()
 
 
 def lines_of(text: str) -> list[Line]:
     """Split a text into lines; a progress bar that is redrawn has a line per state."""
     found = []
-    for number, row in enumerate(text.replace("\r\n", "\n").split("\n"), start=1):
+    rows = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
+    for number, row in enumerate(rows, start=1):
         for part in row.split("\r"):
             if part and len(part) <= _LONGEST_LINE:
-                found.append(Line(number, _ESCAPES.sub("", part) if "\x1b" in part else part))
+                found.append(Line(number, _plain(part)))
     return found
+
+
+def _plain(text: str) -> str:
+    """Remove escape sequences and what launchers add to a line."""
+    if "\x1b" in text:
+        text = _ESCAPES.sub("", text)
+    text = _TAGS.sub("", text)
+    while found := _FRONT.match(text):
+        text = text[found.end() :]
+    return text
 
 
 def number(text: str | None) -> float | None:
@@ -117,6 +138,13 @@ def whole(text: str | None) -> int | None:
     """Read a whole number of an iteration; None if it is none."""
     value = number(text)
     return int(value) if value is not None and 0 <= value < 1e15 else None
+
+
+def stated_in(text: str, patterns: Mapping[str, re.Pattern[str]]) -> dict[str, float]:
+    """Return the positive numbers that patterns find in a line, by name."""
+    found = {name: pattern.search(text) for name, pattern in patterns.items()}
+    values = {name: positive(match[1]) for name, match in found.items() if match}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def labelled(text: str, separator: str = "|") -> dict[str, str]:

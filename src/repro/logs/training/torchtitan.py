@@ -6,24 +6,34 @@ from collections.abc import Sequence
 from repro.logs.training.steps import Line, Step, ToolLog, positive, whole
 
 TOOL = "torchtitan"
-_STEP = re.compile(r"\bstep:\s*(\d+)\s+loss:")
+# Validation prints the same with another word in front.
+_STEP = re.compile(r"(?<!validate )\bstep:\s{0,8}(\d+)\s{1,8}(?:loss|[\w/]+loss):")
 _THROUGHPUT = re.compile(r"\b(?:tps|wps):\s*([\d,.]+)")
 _FLOPS = re.compile(r"\btflops:\s*([\d,.]+)")
 _MFU = re.compile(r"\bmfu:\s*(-?[\d.]+)\s*%")
 _MEMORY = re.compile(r"\bmemory:\s*([\d.]+)\s*GiB")
 _TIME = re.compile(r"\btime(?:_metrics/end_to_end)?\(s\):\s*([\d.]+)")
-_MESH = re.compile(r"[Bb]uilding (?:\d-D )?device mesh with (?:dims=)?\[(.*?)\],?\s*\(?\[?(.*)")
-_SIZES = re.compile(r"local batch size (\d+), global batch size (\d+)(?:.*?sequence length (\d+))?")
+_MESH = re.compile(
+    r"[Bb]uilding (?:\d-D )?device mesh with (?:dims=)?\[([^\]]*)\],?\s?[\[(]?([^\])]*)"
+)
+_DEGREES = re.compile(r"Building device mesh with parallelism: (.*)")
+_SIZES = re.compile(
+    r"local batch size (\d+), global batch size (\d+)(?:.{0,80}?sequence length (\d+))?"
+)
 _AXES = {"dp": "dp", "dp_shard": "dp", "dp_replicate": "dp", "tp": "tp", "pp": "pp", "cp": "cp"}
+_START = re.compile(r"\bTraining starts at step\b")
+# Experts are divided among the ranks of the other axes.
+_INNER = ("ep", "etp")
 
 
 def read(lines: Sequence[Line]) -> ToolLog:
     """Read iterations, the device mesh and batch sizes."""
     steps = []
     stated: dict[str, float] = {}
+    starts: list[int] = []
     for line in lines:
         text = line.text
-        if found := _STEP.search(text):
+        if "step:" in text and (found := _STEP.search(text)):
             tps, flops, mfu = _THROUGHPUT.search(text), _FLOPS.search(text), _MFU.search(text)
             memory, time = _MEMORY.search(text), _TIME.search(text)
             if tps or time:
@@ -38,13 +48,18 @@ def read(lines: Sequence[Line]) -> ToolLog:
                         memory_bytes=2**30 * (positive(memory[1]) or 0.0) if memory else None,
                     )
                 )
-        elif found := _MESH.search(text):
-            stated |= _mesh(found[1], found[2])
-        elif found := _SIZES.search(text):
-            stated |= {"micro_batch": float(found[1]), "global_batch": float(found[2])}
-            if found[3]:
-                stated["seq"] = float(found[3])
-    return ToolLog(TOOL, tuple(steps), stated=stated)
+        elif "Training starts" in text and _START.search(text):
+            starts.append(line.number)
+        elif "device mesh" in text and (found := _MESH.search(text)):
+            stated |= _mesh(re.findall(r"\w+", found[1]), re.findall(r"\d+", found[2]))
+        elif "device mesh" in text and (found := _DEGREES.search(text)):
+            degrees = re.findall(r"(\w+)=(\d+)", found[1])
+            stated |= _mesh([name for name, _ in degrees], [size for _, size in degrees])
+        elif "local batch size" in text and (found := _SIZES.search(text)):
+            names = ("micro_batch", "global_batch", "seq")
+            sizes = map(positive, found.groups())
+            stated |= {name: size for name, size in zip(names, sizes, strict=True) if size}
+    return ToolLog(TOOL, tuple(steps), stated=stated, starts=tuple(starts))
 
 
 def _percent(found: re.Match[str] | None) -> float | None:
@@ -55,16 +70,19 @@ def _percent(found: re.Match[str] | None) -> float | None:
         return None
 
 
-def _mesh(names: str, sizes: str) -> dict[str, float]:
+def _mesh(axes: Sequence[str], sizes: Sequence[str]) -> dict[str, float]:
     """Return the parallel sizes of a device mesh; sharded and replicated ranks are replicas."""
-    axes, numbers = re.findall(r"\w+", names), re.findall(r"\d+", sizes)
-    found: dict[str, float] = {}
-    for axis, size in zip(axes, numbers, strict=False):
-        name = _AXES.get(axis)
-        if name:
-            found[name] = found.get(name, 1.0) * float(size)
-    if found and len(axes) == len(numbers):
-        found["gpus"] = 1.0
-        for size in numbers:
-            found["gpus"] *= float(size)
+    numbers = [positive(size) for size in sizes]
+    if len(axes) != len(numbers):
+        return {}
+    found = {"gpus": 1.0}
+    for axis, size in zip(axes, numbers, strict=True):
+        if size is None:
+            return {}
+        if axis in _INNER:
+            found[axis] = size
+            continue
+        found["gpus"] *= size
+        if axis in _AXES:
+            found[_AXES[axis]] = found.get(_AXES[axis], 1.0) * size
     return found

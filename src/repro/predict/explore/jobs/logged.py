@@ -5,22 +5,45 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from repro.catalog.jobs import Job, job_of, resolve
+from repro.catalog.jobs import Job, ResolvedJob, job_of, resolve
 from repro.catalog.systems.gpus import find_gpu_name
 from repro.errors import ReproError
-from repro.logs.training.reading import LoggedRun, TrainingLog
+from repro.logs.training.reading import TrainingLog
+from repro.logs.training.runs import KINDS, LoggedRun
 from repro.predict.explore.jobs.estimate import JobEstimate, by_phase, estimate
 from repro.predict.explore.jobs.estimate_report import changes_json, measured_text, report_text
 from repro.predict.explore.jobs.explain import Measured, explain
 
 # Fields of a job that logs state.
-_FROM_LOGS = ("gpus", "tp", "pp", "cp", "ep", "micro_batch", "global_batch", "seq")
+_FROM_LOGS = (
+    *("gpus", "tp", "pp", "cp", "ep", "micro_batch", "global_batch", "seq"),
+    "vocabulary",
+)
+# Those that stay where the log has arguments, which state the others.
+_BESIDE_ARGUMENTS = ("model", "gpus", "gpu", "vocabulary")
 # What a run must state to be predicted, and the options that give it.
 _NEEDED = {
     "model": "--model NAME or config.json",
     "gpu": "--gpu NAME or --cluster NAME",
     "gpus": "--gpus N",
 }
+# Megatron's timers of each part of an iteration. Collectives inside layers are within the passes.
+_TIMERS: Mapping[str, tuple[str, ...]] = {
+    "forward and backward": ("forward-compute", "backward-compute"),
+    "data parallel": (
+        *("backward-params-all-reduce", "backward-layernorm-all-reduce", "grads-all-reduce"),
+        *("grads-reduce-scatter", "params-all-gather", "all-grads-sync"),
+    ),
+    "pipeline": (
+        *("forward-recv", "forward-send", "backward-recv", "backward-send"),
+        *("forward-send-backward-recv", "backward-send-forward-recv"),
+        *("forward-send-forward-recv", "backward-send-backward-recv"),
+        *("backward-embedding-all-reduce", "embedding-grads-all-reduce"),
+    ),
+    "optimizer": ("optimizer",),
+}
+PARTS = (*_TIMERS, "other")
+_UNKNOWN_BATCH = "tokens of an iteration are not stated; give --global-batch N, --seq N"
 _SHOWN_EXPLANATIONS = 5
 
 
@@ -56,11 +79,11 @@ def _judge(run: LoggedRun, log: TrainingLog, given: Mapping[str, Any]) -> Judged
         missing.remove(_NEEDED["gpu"])
     if missing:
         return JudgedRun(run, None, f"not stated by the log; give {', '.join(missing)}")
-    value = _measured(run, fields)
+    job = resolve(job_of(fields))
+    value = _measured(run, fields, job)
     if value is None:
-        return JudgedRun(run, None, "neither a time nor tokens per second per GPU is printed")
-    one = estimate([resolve(job_of(fields))])[0]
-    return JudgedRun(run, explain(one, value), "")
+        return JudgedRun(run, None, _UNKNOWN_BATCH)
+    return JudgedRun(run, explain(estimate([job])[0], value), "")
 
 
 def _fields(run: LoggedRun, log: TrainingLog, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,25 +102,60 @@ def _fields(run: LoggedRun, log: TrainingLog, given: Mapping[str, Any]) -> dict[
             fields["gpu"] = find_gpu_name(log.device)
     if run.arguments:
         # Arguments state the plan; sizes that the log prints beside them are the same ones.
-        fields = {name: fields[name] for name in ("model", "gpus", "gpu") if name in fields}
+        fields = {name: fields[name] for name in _BESIDE_ARGUMENTS if name in fields}
     return {name: value for name, value in {**fields, **given}.items() if name in Job.model_fields}
 
 
-def _measured(run: LoggedRun, fields: Mapping[str, Any]) -> str | None:
+def _measured(run: LoggedRun, fields: Mapping[str, Any], job: ResolvedJob) -> str | None:
+    """Return what a run took, as `explain` takes it; a time counts if its tokens are known."""
     time_s, own = run.middle("time_s"), run.middle("tokens_per_s_per_gpu")
-    every = run.middle("tokens_per_s")
-    if time_s is not None and ("global_batch" in fields or run.arguments):
+    every, samples = run.middle("tokens_per_s"), run.middle("samples_per_s")
+    if time_s is not None and (run.arguments or fields.keys() >= {"global_batch", "seq"}):
         return f"{time_s!r} s"
     if own is not None:
         return f"{own!r} tokens/s/GPU"
     if every is not None:
         return f"{every!r} tokens/s"
-    return f"{time_s!r} s" if time_s is not None else None
+    return f"{samples * job.shape.seq!r} tokens/s" if samples is not None else None
+
+
+def measured_parts(run: LoggedRun) -> dict[str, float]:
+    """Sum the timers of a run by `PARTS`, in seconds; empty if they do not cover an iteration.
+
+    Only Megatron's timers of forward and backward passes do. `other` is the time of no timer.
+    """
+    total = run.middle("time_s")
+    if total is None or not run.phases_s.keys() >= {"forward-compute", "backward-compute"}:
+        return {}
+    found = {
+        part: sum(run.phases_s.get(timer, 0.0) for timer in timers)
+        for part, timers in _TIMERS.items()
+    }
+    return {**found, "other": max(total - sum(found.values()), 0.0)}
+
+
+def predicted_parts(one: JobEstimate) -> dict[str, float]:
+    """Sum the phases of an estimate by `PARTS`, in seconds."""
+    phases = by_phase(one)
+    return {
+        PARTS[0]: sum(
+            phases[name]
+            for name in (
+                *("compute", "tensor parallel", "context parallel", "expert parallel"),
+                "host launches",
+            )
+        ),
+        "data parallel": phases["data parallel"],
+        "pipeline": phases["pipeline parallel"] + phases["pipeline bubble"],
+        "optimizer": phases["optimizer"],
+        "other": phases["stragglers"],
+    }
 
 
 def log_text(log: TrainingLog, judged: list[JudgedRun]) -> str:
     """Format a log: what was recognized, and each run with its verdict."""
-    parts = [f"{log.recognized} of {log.lines} lines are iterations"]
+    device = f"; the GPU is called {log.device}" if log.device else ""
+    parts = [f"{log.recognized} of {log.lines} lines are iterations{device}"]
     for number, one in enumerate(judged, start=1):
         title = f"run {number} of {len(judged)}, " if len(judged) > 1 else ""
         parts += ["", f"{title}{_run_text(one.run)}"]
@@ -110,9 +168,7 @@ def log_text(log: TrainingLog, judged: list[JudgedRun]) -> str:
 
 def _run_text(run: LoggedRun) -> str:
     kinds = run.steps.kind.value_counts()
-    count = ", ".join(
-        f"{kinds[kind]} {kind}" for kind in ("steady", "warm-up", "spike") if kind in kinds
-    )
+    count = ", ".join(f"{kinds[kind]} {kind}" for kind in KINDS if kind in kinds)
     lines = [f"{run.tool}: {len(run.steps)} iterations ({count})"]
     shown = {
         "time_s": ("s per iteration", 1.0),
@@ -136,11 +192,12 @@ def _run_text(run: LoggedRun) -> str:
 
 
 def log_json(log: TrainingLog, judged: list[JudgedRun]) -> dict[str, Any]:
-    """Return a log as plain data; fields are documented in docs/reference/json.md."""
+    """Return a log as plain data; fields are documented in docs/reference/json_log.md."""
     return {
         "tool": log.runs[0].tool,
         "lines": log.lines,
         "recognized_lines": log.recognized,
+        "device": log.device,
         "runs": [_run_json(one) for one in judged],
     }
 
