@@ -355,12 +355,22 @@ def traffic(
     typer.echo(traffic_table(volumes(gpt_shape(model), layout, topology)))
 
 
-@_command(epilog="Example: repro busbw dgx-h100 --size 64MiB")
+@_command(epilog="Example: repro busbw --gpu h100 --gpus-per-node 8 --nic 8x400 my_log.txt")
 def busbw(
-    cluster: Annotated[str, typer.Argument(help="Cluster in params/clusters.yaml.")],
+    cluster: Annotated[
+        str | None,
+        typer.Argument(help="Cluster in params/clusters.yaml; omit it with --gpu."),
+    ] = None,
     log: Annotated[
         Path | None,
-        typer.Argument(help="Log of nccl-tests, OSU, DeepSpeed or torch's profiler."),
+        typer.Argument(help="Log of a benchmark or a profiler of collectives, of any known tool."),
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="GPU in params/gpus.yaml, to describe a cluster.")
+    ] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs of a node.")] = None,
+    nic: Annotated[
+        str | None, typer.Option(help="NICs of a node in Gbit/s, e.g. 8x400 or 200.")
     ] = None,
     collective: Annotated[
         str | None, typer.Option(help="Collective, if LOG has none. Default: all_reduce.")
@@ -371,31 +381,74 @@ def busbw(
     ranks: Annotated[
         int | None, typer.Option(help="Ranks, if LOG states none. Default: GPUs of two nodes.")
     ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(help="Nodes, if LOG states none. Default: ranks fill nodes.")
+    ] = None,
     protocol: Annotated[
         str | None, typer.Option(help="Protocol between nodes. Default: measured or nominal rates.")
     ] = None,
 ) -> None:
-    """Print the bus bandwidth to expect on a cluster, or whether that of a log is as expected."""
+    """Print the bus bandwidth to expect on a cluster, or whether that of a log is as expected.
+
+    Exit status 3 if the peak of a log is below the 90 % interval.
+    """
+    from repro.catalog.described import described_cluster
     from repro.catalog.systems.clusters import cluster as read_cluster
     from repro.logs.reading import read_log
-    from repro.predict.network.expected import busbw_table, expected_busbw, judge_busbw
+    from repro.predict.network import expected as expectations
 
-    topology = read_cluster(cluster).topology
+    if gpu is not None:
+        if log is not None:
+            raise ReproError(f"cluster {cluster} beside --gpu {gpu}; fix: give either")
+        log = None if cluster is None else Path(cluster)
+        system, notes = described_cluster(gpu, gpus_per_node, nic)
+        for note in notes:
+            typer.echo(f"assumed: {note}", err=True)
+    elif gpus_per_node is not None or nic is not None:
+        raise ReproError("--gpus-per-node and --nic describe a cluster of --gpu; fix: give --gpu")
+    elif cluster is None:
+        raise ReproError("no cluster; fix: repro busbw CLUSTER [LOG], or --gpu GPU [LOG]")
+    else:
+        system = read_cluster(cluster)
+    per_node = system.topology.gpus_per_node
     if log is None:
         sizes = _STANDARD_SIZES if size is None else parse_size(size)
-        two_nodes = min(2 * topology.gpus_per_node, topology.gpus)
+        two_nodes = min(2 * per_node, system.topology.gpus)
         n = two_nodes if ranks is None else ranks
-        expected = expected_busbw(cluster, collective or "all_reduce", sizes, n, protocol)
-        typer.echo(busbw_table(expected))
+        name = collective or "all_reduce"
+        expected = expectations.expected_busbw(system, name, sizes, n, protocol, nodes)
+        typer.echo(expectations.busbw_table(expected))
         return
     measured = read_log(log, collective, ranks)
-    for skipped in measured.attrs["skipped"]:
-        typer.echo(f"not read: {skipped}", err=True)
+    skipped = measured.attrs["skipped"]
+    for one in skipped:
+        typer.echo(f"not read: {one}", err=True)
+    typer.echo(
+        f"{measured.attrs['tool']}: {len(measured)} measurements in {measured.attrs['lines']} "
+        f"lines, {len(skipped)} remarks",
+        err=True,
+    )
+    stated = measured.nodes.notna()
+    if nodes is not None and stated.all() and set(measured.nodes) != {nodes}:
+        listed = ", ".join(str(count) for count in sorted(set(measured.nodes)))
+        raise ReproError(f"{log}: lists {listed} nodes, not --nodes {nodes}; fix: omit --nodes")
+    if nodes is not None:
+        measured["nodes"] = measured.nodes.where(stated, nodes)
+    elif not stated.all():
+        typer.echo(
+            f"assumed: ranks fill nodes of {per_node} GPUs, as the log lists no hosts; "
+            "fix: give --nodes N",
+            err=True,
+        )
     if size is not None:
         measured = measured[measured.size_bytes == parse_size(size)]
         if measured.empty:
             raise ReproError(f"{log}: no measurement of size {size}; fix: omit --size")
-    typer.echo(busbw_table(judge_busbw(measured, cluster, protocol).join(measured.in_place)))
+    judged = expectations.judge_busbw(measured, system, protocol)
+    typer.echo(expectations.busbw_table(judged.join(measured.in_place)))
+    typer.echo(expectations.summary(judged))
+    if expectations.whole_verdict(judged) == expectations.SLOW:
+        raise typer.Exit(3)
 
 
 @_command(epilog="Example: repro retime trace.json --ranks 2")
