@@ -118,7 +118,8 @@ def test_prefixes_of_launchers_are_not_part_of_a_row(prefix: str, tmp_path: Path
         HEADER.replace("#", ""),
         "",
         *(HEADER[: HEADER.rindex(name)] for name in ("algbw", "#wrong")),
-        HEADER[: HEADER.index("busbw")],
+        *(HEADER[: HEADER.index(name)] for name in ("busbw", "#wrong  time")),
+        HEADER[: HEADER.rindex("time")],
     ],
 )
 def test_rows_without_a_header_or_with_a_cut_one_are_read(header: str, tmp_path: Path) -> None:

@@ -233,9 +233,8 @@ def _row(line: str, header: Sequence[str]) -> list[Timing]:
     """Read the one or two timings of a row, by the header's columns or by those of `ROW`."""
     words, columns = line.split(), list(header)
     usual = [*_COLUMNS, *_PLACE * ((len(words) - len(_COLUMNS)) // len(_PLACE))]
-    one_place = usual[: len(_COLUMNS) + len(_PLACE)]
     # The header is missing or cut behind one of its columns.
-    if ROW.match(line) and columns == usual[: len(columns)] and columns != one_place:
+    if ROW.match(line) and columns == usual[: len(columns)]:
         columns = usual
     if "redop" in columns and "root" not in columns and len(words) == len(columns) - 1:
         # The all-to-all of early versions leaves its operator blank.
@@ -246,7 +245,7 @@ def _row(line: str, header: Sequence[str]) -> list[Timing]:
         starts, in_place = starts[:1], [bool(_BLANK.search(line))]
     elif len(words) != len(columns):
         raise ValueError(f"{len(words)} columns where the header has {len(columns)}")
-    if len(starts) not in (1, 2) or len(columns) < starts[-1] + len(_PLACE):
+    if len(starts) not in (1, 2) or len(words) < starts[-1] + len(_PLACE):
         raise ValueError("the header is cut")
     label = dict(zip(columns, words, strict=False))
     return [

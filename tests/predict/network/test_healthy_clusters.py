@@ -1,12 +1,15 @@
 """Verdicts on bandwidths of clusters whose state is known, and the error on clusters left out."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from repro.catalog.described import described_cluster
+from repro.cli import app
 from repro.collectives.definitions import bus_factor
 from repro.predict.network.expected import (
     AS_EXPECTED,
@@ -142,3 +145,38 @@ def test_small_sizes_are_latency_bound() -> None:
     judged = judge_busbw(log("all_reduce", 16, 2, [1024], [1e-4]), cluster)
     assert judged.limit.item() == "latency-bound"
     assert "latency-bound, so links do not explain it" in judged.remark.item()
+
+
+SAMPLES = Path(__file__).parents[2] / "logs" / "samples"
+
+
+def test_the_command_takes_a_described_cluster_and_returns_3_below_the_interval() -> None:
+    command = ["busbw", "--gpu", "mi300x", "--gpus-per-node", "8"]
+    log = str(SAMPLES / "public_egrep.txt")
+    healthy = CliRunner().invoke(app, [*command, "--nic", "8x400", log])
+    assert healthy.exit_code == 0, healthy.exception
+    last = healthy.stdout.splitlines()[-1]
+    assert last.startswith("peak: all_reduce of 8 ranks 319 GB/s at 16 GiB (as expected, ")
+    assert last.endswith("verdict: as expected")
+    assert "24 measurements in 18 lines" in healthy.stderr
+    sockets = CliRunner().invoke(
+        app, ["busbw", "--gpu", "h200", "--nic", "8x400", str(SAMPLES / "public_sockets.txt")]
+    )
+    assert sockets.exit_code == 3
+    assert "TCP sockets instead of RDMA" in sockets.stdout
+    assert "8 GiB" in sockets.stdout
+
+
+def test_nodes_are_assumed_aloud_or_given() -> None:
+    command = ["busbw", "--gpu", "h100", "--gpus-per-node", "8", "--nic", "8x400"]
+    log = str(SAMPLES / "public_tree.txt")
+    assumed = CliRunner().invoke(app, [*command, log])
+    assert "all_reduce, 2 ranks on 1 node:" in assumed.stdout
+    assert "assumed: ranks fill nodes of 8 GPUs, as the log lists no hosts" in assumed.stderr
+    given = CliRunner().invoke(app, [*command, log, "--nodes", "2"])
+    assert given.exit_code == 0
+    assert "all_reduce, 2 ranks on 2 nodes:" in given.stdout
+    assert "assumed: ranks" not in given.stderr
+    listed = str(SAMPLES / "public_gb10.txt")
+    refused = CliRunner().invoke(app, [*command, listed, "--nodes", "3"])
+    assert "lists 2 nodes, not --nodes 3; fix: omit --nodes" in str(refused.exception)

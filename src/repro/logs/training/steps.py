@@ -22,7 +22,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Step:
-    """What a tool prints of one iteration, or of several in the mean; None where it does not.
+    """Values of one iteration, or of several in the mean; None where the tool prints none.
 
     Attributes
     ----------
