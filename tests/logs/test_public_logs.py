@@ -224,6 +224,13 @@ def test_osu_bandwidths_are_of_a_window() -> None:
     assert found[found.window == 1].time_us.min() == 0.31
 
 
+def test_osu_tables_without_a_title_are_those_of_their_heading(tmp_path: Path) -> None:
+    text = text_of("--- osu_bw (D D) ---", "# Size      Bandwidth (MB/s)", "4194304  432602.71")
+    (row,) = read(tmp_path, text).itertuples()
+    assert (row.collective, row.window) == ("send_recv", 64)
+    assert row.busbw_GBps == pytest.approx(432.60271)
+
+
 @pytest.mark.parametrize("text", ["one\ntwo\nbusbw 12\n", "hello 1 2 3 4 5 6 7 8 9\n"])
 def test_nothing_recognized_has_the_nearest_line(text: str, tmp_path: Path) -> None:
     with pytest.raises(ReproError, match=r"0 of \d lines are a meas.* nearest is line") as info:

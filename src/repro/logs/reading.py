@@ -50,7 +50,7 @@ _TEXT_SIGNS = {
         rf"(?:#[ \t]+|^ ?)nThread\b|^[ \t]*{nccl_tests.HEADER.pattern}|^{nccl_tests.ROW.pattern}",
         re.M,
     ),
-    "OSU micro-benchmarks": re.compile(rf"^\S*{osu.TITLE.pattern}", re.M),
+    "OSU micro-benchmarks": re.compile(rf"^(?:\S*{osu.TITLE.pattern}|# Size {{2,}}\S)", re.M),
     "DeepSpeed": re.compile(rf"{deepspeed.TABLE.pattern}|{deepspeed.LINE.pattern}"),
     "NCCL Inspector": re.compile(nccl_inspector.SIGN),
     "NCCL RAS": re.compile(nccl_ras.SIGN),
