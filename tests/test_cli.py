@@ -14,7 +14,7 @@ import pytest
 from waiting import wait_until
 
 from repro.cli import send_again
-from repro.cli.predicting import retime
+from repro.cli.judging import retime
 from repro.errors import ReproError
 from repro.extras import DISTRIBUTION
 from repro.paths import ROOT

@@ -81,7 +81,7 @@ def test_sizes_are_in_powers_of_1024(size: str, size_bytes: int) -> None:
 def test_only_collectives_need_the_ranks() -> None:
     for text in (TABLES, LINES):
         with pytest.raises(
-            ReproError, match=r"does not contain the number of ranks; fix: pass ranks=N"
+            ReproError, match=r"does not contain the number of ranks; fix: give --ranks N"
         ):
             read_deepspeed(text, ranks=None)
     assert read_deepspeed(line("send"), ranks=None)[0][0].ranks == 2

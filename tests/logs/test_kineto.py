@@ -104,7 +104,7 @@ def test_ranks_of_gloo_are_those_of_its_groups_or_given() -> None:
     for text in (trace(gloo(), distributedInfo=two), trace(gloo())):
         rows, (problem,) = read_kineto(text, ranks=None)
         assert rows == []
-        assert problem.endswith("process group is missing; fix: pass ranks=N (--ranks N)")
+        assert problem.endswith("process group is missing; fix: give --ranks N")
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_rates_are_of_one_direction() -> None:
 
 def test_only_collectives_need_the_ranks() -> None:
     with pytest.raises(
-        ReproError, match=r"does not contain the number of ranks; fix: pass ranks=N"
+        ReproError, match=r"does not contain the number of ranks; fix: give --ranks N"
     ):
         read_osu(ALL_GATHER, ranks=None)
     (row,), _ = read_osu(printed("Latency", "8      1.50"), ranks=None)

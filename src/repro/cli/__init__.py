@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from repro.cli import corpus, measuring, planning, predicting, showing
+from repro.cli import corpus, judging, measuring, planning, predicting, showing
 from repro.cli.options import JsonOption
 from repro.cli.output import print_json
 from repro.errors import ReproError
@@ -74,6 +74,7 @@ def doctor(as_json: JsonOption = False) -> None:
 app.add_typer(showing.app)
 app.add_typer(planning.app)
 app.add_typer(predicting.app)
+app.add_typer(judging.app)
 app.add_typer(measuring.app)
 app.add_typer(corpus.app, name="corpus", no_args_is_help=True, rich_help_panel=measuring.PANEL)
 

@@ -1,5 +1,6 @@
 """Bandwidths of collectives, as nccl-tests defines them."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,6 +33,33 @@ PLACES: dict[str, tuple[bool, ...]] = {
     "all_to_all": (False,),
     "send_recv": (False,),
 }
+
+
+# Spellings of NCCL, MPI and torch, without case and separators.
+_SPELLINGS: Mapping[str, str] = {
+    **{name.replace("_", ""): name for name in COLLECTIVES},
+    **{"allgatherbase": "all_gather", "bcast": "broadcast", "a2a": "all_to_all"},
+    **dict.fromkeys(("send", "recv", "p2p", "sendreceive"), "send_recv"),
+}
+
+
+def collective_name(text: str) -> str:
+    """Return the collective of a usual spelling, such as AllReduce, all-reduce or alltoall.
+
+    Raises
+    ------
+    ReproError
+        The text names none of `COLLECTIVES`.
+
+    Examples
+    --------
+    >>> collective_name("AllReduce"), collective_name("sendrecv")
+    ('all_reduce', 'send_recv')
+    """
+    found = _SPELLINGS.get(re.sub(r"[-_ ]", "", text).lower().removesuffix("perf"))
+    if found is None:
+        raise ReproError(f"unknown collective {text!r}; choose from: {', '.join(COLLECTIVES)}")
+    return found
 
 
 def bus_factor(collective: str, ranks: ArrayLike) -> NDArray[Any]:

@@ -8,6 +8,7 @@ Formats and definitions are from deepspeed/utils/comms_logging.py (`convert_size
 import re
 from collections.abc import Mapping
 
+from repro.logs.inference import rank_counts, ranks_from_bandwidths
 from repro.logs.measurements import (
     POINT_TO_POINT,
     Measurement,
@@ -28,7 +29,7 @@ _COLLECTIVES: Mapping[str, str] = {
     **dict.fromkeys(("send", "recv", "isend", "irecv"), "send_recv"),
 }
 _UNITS = {f"{prefix}B": 1024**power for power, prefix in enumerate(("", *"KMGTPEZY"))}
-_SIZE = r"(?P<value>\d+(?:\.\d+)?) ?(?P<unit>[KMGTPEZY]?B)"
+_SIZE = r"(?P<value>\d{1,18}(?:\.\d+)?) ?(?P<unit>[KMGTPEZY]?B)"
 _CALLER = r"(?: \| \[Caller Func: [^\]]*\])?"  # only with its setting `debug`
 
 # Both tables with "Comm. Op" have seven columns. The second one, of stragglers, repeats the first
@@ -37,7 +38,8 @@ TABLE = re.compile(r"Comm\. Op\s+Message Size\s+Count\s+Total ")
 _TOTALS = re.compile(TABLE.pattern + r"Latency\(ms\)\s+Avg Latency\(ms\)")
 _OPERATION = re.compile(rf"(?P<name>\w+){_CALLER}$")
 _SIZED = re.compile(r"\s+\d\S* ?[KMGTPEZY]?B\b")
-_ROW = re.compile(rf"\s+{_SIZE}\s+\d+\s+\S+\s+(?P<avg_ms>\S+)\s+\S+\s+\S+$")
+_ROW = re.compile(rf"\s+{_SIZE}\s+\d+\s+\S+\s+(?P<avg_ms>\S+)\s+(?P<tput>\S+)\s+(?P<busbw>\S+)$")
+_DECIMAL = re.compile(r"\d{1,9}\.\d\d$")
 _BEGIN = "comm op: "
 LINE = re.compile(rf"{_BEGIN}.*\| time \(ms\): ")
 _SINGLE = re.compile(
@@ -65,8 +67,9 @@ def read_deepspeed(text: str, ranks: int | None) -> Reading:
     text : str
         Content of the file.
     ranks
-        Number of ranks of the collectives, which the logger does not print. It does not
-        distinguish process groups either: log operations of smaller groups in a separate run.
+        Number of ranks of the collectives, which the logger does not print. Without it, a table's
+        two bandwidths imply it. The logger does not distinguish process groups: log operations of
+        smaller groups in a separate run.
 
     Raises
     ------
@@ -97,6 +100,8 @@ def _read_lines(text: str, ranks: int | None) -> Reading:
 def _read_tables(text: str, ranks: int | None) -> Reading:
     rows: list[Measurement] = []
     skipped: list[str] = []
+    if ranks is None and (ranks := _implied_ranks(text)):
+        skipped.append(f"the number of ranks: the bandwidths are those of {ranks}, which is used")
     inside, name = False, ""
     for number, line in numbered_lines(text):
         if TABLE.match(line):
@@ -112,6 +117,22 @@ def _read_tables(text: str, ranks: int | None) -> Reading:
             except ValueError as problem:
                 skipped.append(f"line {number}: {problem}: {' '.join(line.split())!r}")
     return rows, skipped
+
+
+def _implied_ranks(text: str) -> int | None:
+    """Return the ranks that a table's bandwidths imply; None if several numbers match.
+
+    `busbw` over `tput` is (n-1)/n, but 1 for messages between two ranks.
+    """
+    found = [row for _, line in numbered_lines(text) if (row := _ROW.match(line))]
+    pairs = [(row["tput"], row["busbw"]) for row in found]
+    numbers = [(float(a), float(b)) for a, b in pairs if _DECIMAL.match(a) and _DECIMAL.match(b)]
+    bound = [(a, b) for a, b in numbers if b < a]
+    if not bound:
+        return None
+    n = rank_counts()
+    matching = ranks_from_bandwidths((n - 1) / n, *zip(*bound, strict=True))
+    return matching[0] if len(matching) == 1 else None
 
 
 def _row(name: str, size: re.Match[str], milliseconds: str, ranks: int | None) -> Measurement:

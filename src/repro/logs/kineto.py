@@ -13,10 +13,11 @@ from typing import Any
 from repro.logs.measurements import POINT_TO_POINT, Measurement, Reading, measured
 from repro.logs.truncated_json import read_json
 
-_COLLECTIVES: Mapping[str, str] = {
+COLLECTIVES: Mapping[str, str] = {
     **dict.fromkeys(("allreduce", "all_reduce", "allreduce_coalesced"), "all_reduce"),
     **dict.fromkeys(
-        ("all_gather", "_allgather_base", "allgather_into_tensor_coalesced"), "all_gather"
+        ("all_gather", "_allgather_base", "_all_gather_base", "allgather_into_tensor_coalesced"),
+        "all_gather",
     ),
     **dict.fromkeys(
         ("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced"),
@@ -28,7 +29,7 @@ _COLLECTIVES: Mapping[str, str] = {
     **dict.fromkeys(("send", "recv"), "send_recv"),
 }
 # nccl-tests' name and bytes of an element type, by its name in c10 (kernels) and in C++ (gloo).
-_DTYPES: Mapping[str, tuple[str, int]] = {
+DTYPES: Mapping[str, tuple[str, int]] = {
     **dict.fromkeys(("Float", "float"), ("float", 4)),
     **dict.fromkeys(("Double", "double"), ("double", 8)),
     **dict.fromkeys(("Half", "c10::Half"), ("half", 2)),
@@ -93,6 +94,9 @@ def read_kineto(text: str, ranks: int | None) -> Reading:
         )
         cause = "all of one rank" if kernels else "fix: profile with ProfilerActivity.CUDA"
         skipped.append(f"{calls} calls of collectives without kernels; {cause}")
+    info = content.get("distributedInfo")
+    if not rows and not skipped and isinstance(info, dict) and info.get("world_size") == 1:
+        skipped.append("the trace has 1 rank, which exchanges nothing: there is nothing to judge")
     return rows, skipped
 
 
@@ -103,15 +107,15 @@ def _group_size(info: Mapping[str, Any] | None) -> int | None:
 
 
 def _collective(name: str) -> str:
-    if name not in _COLLECTIVES:
+    if name not in COLLECTIVES:
         raise ValueError(f"collective {name!r} is not supported")
-    return _COLLECTIVES[name]
+    return COLLECTIVES[name]
 
 
 def _dtype(name: str) -> tuple[str, int]:
-    if name not in _DTYPES:
+    if name not in DTYPES:
         raise ValueError(f"element type {name!r} is not supported")
-    return _DTYPES[name]
+    return DTYPES[name]
 
 
 def _kernel(event: Mapping[str, Any], args: Mapping[str, Any], ranks: int | None) -> Measurement:
@@ -140,7 +144,7 @@ def _gloo(event: Mapping[str, Any], args: Mapping[str, Any], ranks: int | None) 
     if "Input Dims" not in args:
         raise ValueError("has no sizes; fix: profile with record_shapes=True")
     if ranks is None:
-        raise ValueError("the size of its process group is missing; fix: pass ranks=N (--ranks N)")
+        raise ValueError("the size of its process group is missing; fix: give --ranks N")
     (dtype, width), *others = {_dtype(name) for name in args["Input type"]}
     if others:
         raise ValueError("elements of several types")

@@ -40,6 +40,8 @@ class Measurement:
         Time, in microseconds.
     algbw_GBps, busbw_GBps
         Bandwidths as in `repro.collectives.definitions`, in 1e9 B/s.
+    window
+        Messages in flight, whose latencies overlap; `time_us` is their time divided by them.
 
     Examples
     --------
@@ -57,6 +59,7 @@ class Measurement:
     time_us: float
     algbw_GBps: float
     busbw_GBps: float
+    window: int = 1
 
 
 # Measurements in the log's order, and a line for each skipped part: its place and the reason.
@@ -65,26 +68,38 @@ Reading = tuple[list[Measurement], list[str]]
 COLUMNS = tuple(field.name for field in fields(Measurement))
 
 
+# No message has more bytes, and no group more ranks.
+_MOST_BYTES, _MOST_RANKS = 2**60, 2**24
+
+
 def check(size_bytes: int, time_us: float) -> None:
-    """Raise a ValueError if a size is not positive, or a time not positive and finite."""
+    """Raise a ValueError if a size is no message's, or a time not positive and finite."""
     if size_bytes <= 0:
         raise ValueError("no bytes to move")
+    if size_bytes > _MOST_BYTES:
+        raise ValueError("more bytes than any message has")
     if not (math.isfinite(time_us) and time_us > 0):
         raise ValueError(f"its time is {time_us:g} us")
 
 
 def measured(
-    collective: str, dtype: str | None, size_bytes: int, ranks: int, time_us: float
+    collective: str,
+    dtype: str | None,
+    size_bytes: int,
+    ranks: int,
+    time_us: float,
+    nodes: int | None = None,
+    window: int = 1,
 ) -> Measurement:
     """Return a measurement with bandwidths computed from size and time.
 
-    Use it for logs that define bandwidths differently. Such logs contain neither hosts nor whether
-    the output replaced the input.
+    Use it for logs that define bandwidths differently and do not contain whether the output
+    replaced the input.
 
     Raises
     ------
     ValueError
-        The size is not positive, or the time is not a positive number.
+        The size is not positive, the time is not a positive number, or there is one rank.
 
     Examples
     --------
@@ -92,17 +107,22 @@ def measured(
     '10.0'
     """
     check(size_bytes, time_us)
+    if ranks < 2:
+        raise ValueError(f"{ranks} rank exchanges nothing: there is nothing to judge")
+    if ranks > _MOST_RANKS:
+        raise ValueError("more ranks than any group has")
     seconds = time_us * 1e-6
     return Measurement(
         collective=collective,
         dtype=dtype,
         size_bytes=size_bytes,
         ranks=ranks,
-        nodes=None,
+        nodes=nodes,
         in_place=False,
         time_us=time_us,
         algbw_GBps=float(algbw_GBps(size_bytes, seconds)),
         busbw_GBps=float(busbw_GBps(collective, ranks, size_bytes, seconds)),
+        window=window,
     )
 
 
@@ -115,7 +135,7 @@ def require_ranks(ranks: int | None) -> int:
         The number is None: neither the log nor the caller has it.
     """
     if ranks is None:
-        raise RanksMissing("does not contain the number of ranks; fix: pass ranks=N (--ranks N)")
+        raise RanksMissing("does not contain the number of ranks; fix: give --ranks N")
     return ranks
 
 
@@ -131,15 +151,37 @@ def as_frame(rows: Sequence[Measurement], skipped: Sequence[str]) -> pd.DataFram
 
 # Tags of mpirun --tag-output; also within a line that the program wrote in several parts.
 _TAG = re.compile(r"\[\d+,\d+\]<std(?:out|err)>: ?")
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]")
+# Prefixes of launchers and log collectors: quotes, times, ranks and hosts (which have a digit).
+_PREFIX = re.compile(
+    r"""\s*(?:
+        >[ ]?
+        | \[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?
+          (?:[ ]std(?:out|err)[ ][FP])?(?:[ ]|$)
+        | \[(?=[^\]]*\d)[\w.-]+(?:[,:/][\w.-]+)*\]:?(?:[ ]|$|(?=\#))
+        | (?=[\w.-]*\d)[\w.-]+[ ]?\|(?:[ ]|$)
+        | (?=[\w.-]*\d)[\w.-]+:(?:[ ]|$|(?=\#))
+    )""",
+    re.VERBOSE,
+)
+# Longer lines hold data, not rows.
+_LONGEST_LINE = 20_000
 
 
 def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield lines, numbered from 1, without mpirun's tags and trailing blanks.
+    """Yield lines, numbered from 1, without prefixes of launchers, colours and trailing blanks.
 
     Examples
     --------
     >>> list(numbered_lines("[1,0]<stdout>:# size  time"))
     [(1, '# size  time')]
+    >>> list(numbered_lines("2025-05-01T12:00:00.5Z worker-0:  1024  12.5"))
+    [(1, ' 1024  12.5')]
     """
     for number, line in enumerate(text.splitlines(), start=1):
-        yield number, _TAG.sub("", line).rstrip()
+        if len(line) > _LONGEST_LINE:
+            continue
+        plain = _TAG.sub("", _ESCAPES.sub("", line))
+        while found := _PREFIX.match(plain):
+            plain = plain[found.end() :]
+        yield number, plain.rstrip()

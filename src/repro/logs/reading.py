@@ -7,35 +7,69 @@ from pathlib import Path
 
 import pandas as pd
 
-from repro.collectives.definitions import bus_factor
+from repro.collectives.definitions import collective_name
 from repro.errors import ReproError
-from repro.logs import deepspeed, osu
+from repro.logs import (
+    deepspeed,
+    flight_recorder,
+    imb,
+    mscclpp,
+    nccl_inspector,
+    nccl_ras,
+    nccl_tests,
+    osu,
+    ucc,
+)
 from repro.logs.kineto import read_kineto
-from repro.logs.measurements import Reading, as_frame
-from repro.logs.nccl_tests import read_nccl_tests
+from repro.logs.measurements import Reading, as_frame, numbered_lines
 
 _Reader = Callable[[str, str | None, int | None], Reading]
-# Only nccl-tests' reader uses `collective`: all other logs contain the collective's name.
+# Readers ignore `collective` and `ranks` if all logs of their tool contain them.
 _READERS: Mapping[str, _Reader] = {
-    "nccl-tests": read_nccl_tests,
+    "nccl-tests": nccl_tests.read_nccl_tests,
     "OSU micro-benchmarks": lambda text, _, ranks: osu.read_osu(text, ranks),
     "DeepSpeed": lambda text, _, ranks: deepspeed.read_deepspeed(text, ranks),
     "Kineto": lambda text, _, ranks: read_kineto(text, ranks),
+    "NCCL Inspector": lambda text, *_: nccl_inspector.read_nccl_inspector(text),
+    "NCCL RAS": lambda text, *_: nccl_ras.read_nccl_ras(text),
+    "flight recorder": lambda text, _, ranks: flight_recorder.read_flight_recorder(text, ranks),
+    "Intel MPI Benchmarks": lambda text, *_: imb.read_imb(text),
+    "ucc_perftest": lambda text, _, ranks: ucc.read_ucc(text, ranks),
+    "MSCCL++": mscclpp.read_mscclpp,
 }
 TOOLS = tuple(_READERS)
 _JSON_SIGNS = {
     "Kineto": re.compile(r'"traceEvents"\s*:'),
+    "NCCL Inspector": re.compile(nccl_inspector.SIGN),
+    "NCCL RAS": re.compile(nccl_ras.SIGN),
+    "flight recorder": re.compile(flight_recorder.SIGN),
     "nccl-tests": re.compile(r'"(?:config|nccl_version|results)"\s*:'),
 }
 _TEXT_SIGNS = {
-    "nccl-tests": re.compile(r"#[ \t]+(?:nThread\b|size[ \t]+count[ \t]+type\b)"),
-    "OSU micro-benchmarks": re.compile(rf"^\S*{osu.TITLE.pattern}", re.M),
+    "nccl-tests": re.compile(
+        rf"(?:#[ \t]+|^ ?)nThread\b|^[ \t]*{nccl_tests.HEADER.pattern}|^{nccl_tests.ROW.pattern}",
+        re.M,
+    ),
+    "OSU micro-benchmarks": re.compile(rf"^(?:\S*{osu.TITLE.pattern}|# Size {{2,}}\S)", re.M),
     "DeepSpeed": re.compile(rf"{deepspeed.TABLE.pattern}|{deepspeed.LINE.pattern}"),
+    "NCCL Inspector": re.compile(nccl_inspector.SIGN),
+    "NCCL RAS": re.compile(nccl_ras.SIGN),
+    "Intel MPI Benchmarks": re.compile(imb.SIGN),
+    "ucc_perftest": re.compile(ucc.SIGN),
+    "MSCCL++": re.compile(mscclpp.SIGN),
 }
+# Lines that are likely to belong to a table or a record of a collective.
+_LIKELY = re.compile(
+    r"busbw|algbw|GB/s|MB/s|usec|\(us\)|latency|all_?reduce|all_?gather|all_?to_?all|reduce_?scatter",
+    re.I,
+)
+_NUMBERS = re.compile(r"(?:\b\d[\d.]*\b\s+){3,}")
+# First two bytes of a pickle of protocol 2 or later.
+_PICKLES = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 
 
 def read_log(path: Path, collective: str | None = None, ranks: int | None = None) -> pd.DataFrame:
-    """Read a file of nccl-tests, OSU micro-benchmarks, DeepSpeed or Kineto.
+    """Read a log of collectives, of any tool in `TOOLS`.
 
     Parameters
     ----------
@@ -49,7 +83,8 @@ def read_log(path: Path, collective: str | None = None, ranks: int | None = None
     DataFrame
         A row per measurement, with the fields of `measurements.Measurement`. Readers convert sizes
         and bandwidths to nccl-tests' definitions. `attrs["tool"]` is one of `TOOLS`;
-        `attrs["skipped"]` lists skipped parts with their place and the reason.
+        `attrs["skipped"]` lists skipped parts with their place and the reason; `attrs["lines"]` is
+        the number of lines.
 
     Raises
     ------
@@ -69,7 +104,7 @@ def read_log(path: Path, collective: str | None = None, ranks: int | None = None
     [['all_reduce', 1048576, 240.13]]
     """
     if collective is not None:
-        bus_factor(collective, 2)
+        collective = collective_name(collective)
     if ranks is not None and ranks < 1:
         raise ReproError(f"ranks is {ranks}; fix: pass 1 or more")
     try:
@@ -83,6 +118,7 @@ def read_log(path: Path, collective: str | None = None, ranks: int | None = None
         raise type(error)(f"{path}: {error}") from None
     frame = as_frame(rows, skipped)
     frame.attrs["tool"] = tool
+    frame.attrs["lines"] = len(text.splitlines())
     return frame
 
 
@@ -104,6 +140,11 @@ def read_text(path: Path) -> str:
         raise ReproError(f"cannot be read ({error.strerror})") from None
     if content.startswith(b"\x1f\x8b"):
         content = _decompress(content)
+    if content.startswith(_PICKLES):
+        raise ReproError(
+            "is a pickle, which runs code when it is loaded, so it is not read; fix: dump the "
+            "flight recorder as JSON (torch._C._distributed_c10d._dump_nccl_trace_json)"
+        )
     # Redirected output of PowerShell is UTF-16.
     encoding = "utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
     return content.decode(encoding, errors="replace")
@@ -128,9 +169,27 @@ def _tool(text: str) -> str:
         first = next((tool for tool, sign in _JSON_SIGNS.items() if sign.search(text)), None)
         tools = [first] if first else []
     else:
-        tools = [tool for tool, sign in _TEXT_SIGNS.items() if sign.search(text)]
+        plain = "\n".join(line for _, line in numbered_lines(text) if line)
+        tools = [tool for tool, sign in _TEXT_SIGNS.items() if sign.search(plain)]
     if not tools:
-        raise ReproError(f"is not a log of a supported tool; choose from: {', '.join(TOOLS)}")
+        raise ReproError(_nothing(text))
     if len(tools) > 1:
         raise ReproError(f"has logs of {' and '.join(tools)}; fix: use a separate file for each")
     return tools[0]
+
+
+def _nothing(text: str) -> str:
+    """Describe a text of which no line is recognized, with the nearest line."""
+    lines = [(number, line.strip()) for number, line in numbered_lines(text) if line.strip()]
+    tools = ", ".join(TOOLS)
+    if not lines:
+        return f"is not a log of a supported tool; choose from: {tools}; the file is empty"
+    signs = (_NUMBERS, _LIKELY, re.compile(""))
+    ranked = ([one for one in lines if sign.search(one[1])] for sign in signs)
+    number, line = next(found[0] for found in ranked if found)
+    wanted = "; rows of nccl-tests have size, count, type, redop, root, time, algbw, busbw, #wrong"
+    hint = wanted if _NUMBERS.search(line) or _LIKELY.search(line) else ""
+    return (
+        f"is not a log of a supported tool; choose from: {tools}; 0 of {len(lines)} lines are a "
+        f"measurement, the nearest is line {number}: {line[:80]!r}{hint}"
+    )

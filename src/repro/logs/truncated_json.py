@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from repro.errors import ReproError
@@ -47,3 +48,24 @@ def _complete_items(text: str, items: str) -> dict[str, Any]:
             break
         content[items].append(item)
     return content
+
+
+def json_values(text: str, skipped: list[str]) -> Iterator[tuple[str, Any]]:
+    """Yield JSON values that follow one another, each with its place; prefixes are skipped.
+
+    A value that is not complete is added to `skipped`, and reading resumes at the next line that
+    begins an object.
+    """
+    decoder, at = json.JSONDecoder(), 0
+    while (at := text.find("{", at)) >= 0:
+        place = f"character {at + 1}"
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (json.JSONDecodeError, RecursionError) as problem:
+            skipped.append(f"{place}: is no JSON object ({str(problem).partition(':')[0]})")
+            following = re.compile(r"\n[^{\n]*(?=\{\s*\")").search(text, at)
+            if following is None:
+                return
+            at = following.end()
+        else:
+            yield place, value

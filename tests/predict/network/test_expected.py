@@ -11,7 +11,7 @@ from repro.catalog.studies.collectives import COLLECTIVES
 from repro.catalog.systems.clusters import cluster, read_clusters
 from repro.catalog.systems.protocols import protocol
 from repro.cli import app
-from repro.cli.predicting import parse_size
+from repro.cli.judging import parse_size
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
 from repro.paths import PUBLISHED
@@ -20,10 +20,9 @@ from repro.predict.network.expected import (
     FAST,
     SLOW,
     expected_busbw,
-    group_on,
     judge_busbw,
-    limits,
 )
+from repro.predict.network.limits import group_on, limits
 from repro.predict.network.links import cost_priors, steps
 from repro.predict.tables.reading import read_rows
 
@@ -51,7 +50,7 @@ def test_nothing_is_expected_above_the_limiting_links_nominal_rate(
         assert (found.high_GBps <= found.ceiling_GBps).all()
         # Larger messages get more, up to a share of the nominal rate that is not small.
         assert (np.diff(found.typical_GBps) > 0).all()
-        assert found.typical_GBps.iloc[-1] > 0.6 * found.ceiling_GBps.iloc[-1]
+        assert found.typical_GBps.iloc[-1] > 0.4 * found.ceiling_GBps.iloc[-1]
 
 
 def test_large_messages_get_a_protocols_rate_and_small_ones_its_latency() -> None:
@@ -68,7 +67,7 @@ def test_large_messages_get_a_protocols_rate_and_small_ones_its_latency() -> Non
 def test_regimes_follow_one_another_and_only_the_transfer_is_a_links() -> None:
     found = expected_busbw("dgx-a100", "all_reduce", _SIZES, 8)
     assert list(found.regime.unique()) == ["latency", "start-up", "transfer"]
-    assert found.limit.iloc[0] == "latency, not a link"
+    assert found.limit.iloc[0] == "latency-bound"
     assert found.limit.iloc[-1] == "node: 2400 Gbit/s per GPU"
     between = expected_busbw("dgx-a100", "all_reduce", 1e11, 16)
     assert between.limit.tolist() == ["fabric: 1600 Gbit/s per node"]
@@ -85,7 +84,8 @@ def test_ranks_spread_over_more_nodes_cross_the_fabric() -> None:
     inside = expected_busbw("dgx-a100", "all_reduce", 1e11, 8)
     spread = expected_busbw("dgx-a100", "all_reduce", 1e11, 8, nodes=2)
     assert (inside.nodes.item(), spread.nodes.item()) == (1, 2)
-    assert (inside.ceiling_GBps.item(), spread.ceiling_GBps.item()) == (300.0, 200.0)
+    # Four GPUs of a node use four NICs of 25 GB/s, which a tree over two nodes crosses once.
+    assert (inside.ceiling_GBps.item(), spread.ceiling_GBps.item()) == (300.0, 4 * 25 * 7 / 4)
 
 
 def test_an_all_to_all_shares_a_nodes_nics() -> None:
@@ -93,7 +93,7 @@ def test_an_all_to_all_shares_a_nodes_nics() -> None:
     found = expected_busbw("dgx-a100", "all_to_all", 1e13, 16)
     seconds = 8 * 8 / 16 * 1e13 / 200e9
     assert found.ceiling_GBps.item() == pytest.approx(15 / 16 * 1e13 / seconds * 1e-9)
-    assert found.typical_GBps.item() == pytest.approx(0.85 * found.ceiling_GBps.item(), rel=1e-3)
+    assert found.typical_GBps.item() == pytest.approx(0.7 * found.ceiling_GBps.item(), rel=1e-3)
 
 
 def test_no_algorithm_sends_less_than_the_least() -> None:
@@ -102,7 +102,7 @@ def test_no_algorithm_sends_less_than_the_least() -> None:
     for name, least in {"all_reduce": 1.0, "all_gather": 0.5, "reduce_scatter": 0.5}.items():
         fabric = limits(group_on(entry, name, 8))[-1]
         assert fabric.most_GBps == pytest.approx(12.5 * float(bus_factor(name, 8)) / least)
-        assert fabric.ceiling_GBps == 12.5
+        assert fabric.ring_GBps == 12.5
 
 
 def test_the_interval_of_a_measured_network_contains_90_percent_of_its_rows() -> None:
@@ -181,8 +181,13 @@ def test_sizes_as_people_write_them(text: str, size: float) -> None:
     ("arguments", "problem"),
     [
         (("nowhere",), "unknown cluster 'nowhere'; choose from: pinnacles, cluster-b"),
-        (("pinnacles", "--ranks", "9"), "has 8 GPUs; take a whole number from 2 to 8"),
-        (("pinnacles", "--ranks", "1"), "take a whole number from 2 to 8"),
+        (("pinnacles", "--ranks", "9", "--nodes", "4"), "9 ranks take 5 to 9 nodes"),
+        (("pinnacles", "--ranks", "1"), "ranks 1: 1 rank exchanges nothing; fix: give 2 or more"),
+        ((), "no cluster; fix: repro busbw CLUSTER [LOG], or --gpu GPU [LOG]"),
+        (("pinnacles", "--nic", "8x400"), "describe a cluster of --gpu; fix: give --gpu"),
+        (("--gpu", "h100", "pinnacles", "a.log"), "cluster pinnacles beside --gpu h100"),
+        (("--gpu", "abacus"), "unknown GPU 'abacus'; choose from: a100-sxm-80gb"),
+        (("--gpu", "h100", "--nic", "fast"), "nic 'fast'; write the NICs of a node as 8x400"),
         (("pinnacles", "--size", "5parsec"), "size '5parsec': take a number of bytes"),
         (("pinnacles", "--size", "0"), "size '0': take a number of bytes"),
         (("pinnacles", "--protocol", "quic"), "choose from: rdma, ipoib, tcp"),
@@ -210,7 +215,7 @@ def test_the_command_prints_a_row_per_size() -> None:
     assert head.startswith("all_reduce, 8 ranks on 2 nodes: ")
     assert "typical_GBps" in columns and "verdict" not in columns
     assert [row.split()[:2] for row in rows[:2]] == [["1", "KiB"], ["4", "KiB"]]
-    assert "latency, not a link" in rows[0]
+    assert rows[0].endswith("latency-bound")
     assert "fabric: 100 Gbit/s per node" in rows[-1]
 
 
@@ -231,7 +236,9 @@ def test_the_command_judges_a_log(tmp_path: Path) -> None:
         app, ["busbw", "pinnacles", str(path), "--protocol", "rdma", "--collective", "all_reduce"]
     )
     assert result.exit_code == 0, result.exception
-    head, _, slow, good = result.stdout.splitlines()
+    head, _, slow, good, whole = result.stdout.splitlines()
     assert head.startswith("all_reduce, 4 ranks on 2 nodes: ")
     assert " slow " in slow and "TCP/IP" in slow
     assert AS_EXPECTED in good
+    assert whole.startswith("peak: all_reduce of 4 ranks ")
+    assert whole.endswith(f"verdict: {AS_EXPECTED}")

@@ -1,6 +1,6 @@
 """Clusters under study (`params/clusters.yaml`)."""
 
-from pydantic import field_validator
+from pydantic import PositiveFloat, field_validator
 
 from repro.catalog.reading import Entry, choose, read_params
 from repro.catalog.systems.gpus import Gpu, gpu
@@ -18,7 +18,8 @@ class Cluster(Entry):
     it: its peak between nodes replaces the nominal rate times the calibration's efficiency.
     Data-parallel collectives use its model wherever it was measured on as many ranks and nodes.
     `fabric_ring_sharing` states that rings with several ranks per node were measured to share NICs
-    (`repro.predict.network.collectives`).
+    (`repro.predict.network.collectives`). `nic_gbps` is the rate of one NIC; without it, that of
+    the GPU's port in its maker's systems.
     """
 
     label: str
@@ -28,6 +29,7 @@ class Cluster(Entry):
     protocols: tuple[str, ...] = ()
     network: str | None = None
     fabric_ring_sharing: bool = False
+    nic_gbps: PositiveFloat | None = None
     source: str
 
     @field_validator("protocols")
@@ -43,6 +45,11 @@ class Cluster(Entry):
     def device(self) -> Gpu:
         """Data sheet of the GPU."""
         return gpu(self.gpu)
+
+    @property
+    def one_nic_gbps(self) -> float:
+        """Rate of one NIC in Gbit/s."""
+        return min(self.nic_gbps or self.device.nic_gbps, self.topology.levels[-1].link_gbps)
 
 
 def read_clusters() -> dict[str, Cluster]:

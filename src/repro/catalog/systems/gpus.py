@@ -128,7 +128,12 @@ def _sizes_gb(words: set[str]) -> list[int]:
 
 
 def gpu_named(name: str) -> Gpu:
-    """Return the GPU that `name` spells; all its words must be in the names of one GPU only.
+    """Return the GPU that `name` spells, as `gpu_name` does."""
+    return gpu(gpu_name(name))
+
+
+def gpu_name(name: str) -> str:
+    """Return the key of the GPU that `name` spells: all its words are in names of this one only.
 
     Raises
     ------
@@ -145,7 +150,7 @@ def gpu_named(name: str) -> Gpu:
     ]
     if len(found) > 1:
         raise ReproError(f"GPU {name!r} is one of several; choose from: {', '.join(found)}")
-    return gpu(found[0] if found else name)
+    return found[0] if found else name
 
 
 def _plain_words(name: str) -> set[str]:
