@@ -165,6 +165,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "megatron-2021": _validation("training_a100_vtrain.csv"),
     "megatron-tables": _validation("training_a100_tables.csv"),
     "modern": _validation("training_modern.csv"),
+    "mlperf": _validation("training_mlperf.csv"),
     "collectives": _validation("collectives_nccl.csv"),
     "big-red-200": _validation("nccl_bigred200.csv"),
     "serving": _validation("inference_a100_fastertransformer.csv"),
