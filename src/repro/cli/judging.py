@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from repro.cli.options import JsonOption
+from repro.cli.options import (
+    ClusterOption,
+    GlobalBatchOption,
+    GpuOption,
+    GpusPerNodeOption,
+    JsonOption,
+    MicroBatchOption,
+    NicOption,
+    PpOption,
+    SeqOption,
+    StackOption,
+    TpOption,
+    VocabularyOption,
+)
 from repro.cli.output import print_json, print_table
 from repro.errors import ReproError
 
@@ -43,20 +56,18 @@ def log(
         Path | None, typer.Option(help="YAML file of a job, for what the log omits.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="Model, as repro estimate takes it.")] = None,
-    gpu: Annotated[str | None, typer.Option(help="GPU, as repro estimate takes it.")] = None,
+    gpu: GpuOption = None,
     gpus: Annotated[int | None, typer.Option(help="Number of GPUs.")] = None,
-    cluster: Annotated[str | None, typer.Option(help="Cluster in params/clusters.yaml.")] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs of a node.")] = None,
-    nic: Annotated[str | None, typer.Option(help="NICs of a node in Gbit/s, e.g. 8x400.")] = None,
-    seq: Annotated[int | None, typer.Option(help="Tokens of a sequence.")] = None,
-    global_batch: Annotated[int | None, typer.Option(help="Sequences per iteration.")] = None,
-    micro_batch: Annotated[int | None, typer.Option(help="Sequences per forward pass.")] = None,
-    vocabulary: Annotated[
-        int | None, typer.Option("--vocabulary", "--vocab-size", help="Tokens of the tokenizer.")
-    ] = None,
-    tp: Annotated[int | None, typer.Option(help="Tensor parallel size.")] = None,
-    pp: Annotated[int | None, typer.Option(help="Pipeline stages.")] = None,
-    stack: Annotated[str | None, typer.Option(help="Software in params/stacks.yaml.")] = None,
+    cluster: ClusterOption = None,
+    gpus_per_node: GpusPerNodeOption = None,
+    nic: NicOption = None,
+    seq: SeqOption = None,
+    global_batch: GlobalBatchOption = None,
+    micro_batch: MicroBatchOption = None,
+    vocabulary: VocabularyOption = None,
+    tp: TpOption = None,
+    pp: PpOption = None,
+    stack: StackOption = None,
     output: Annotated[
         Path | None, typer.Option(help="Also write a dataset of the runs (.nc).")
     ] = None,
@@ -120,10 +131,8 @@ def busbw(
     gpu: Annotated[
         str | None, typer.Option(help="GPU in params/gpus.yaml, to describe a cluster.")
     ] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs of a node.")] = None,
-    nic: Annotated[
-        str | None, typer.Option(help="NICs of a node in Gbit/s, e.g. 8x400 or 200.")
-    ] = None,
+    gpus_per_node: GpusPerNodeOption = None,
+    nic: NicOption = None,
     collective: Annotated[
         str | None, typer.Option(help="Collective, if LOG has none. Default: all_reduce.")
     ] = None,

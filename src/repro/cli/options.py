@@ -23,4 +23,19 @@ SeqOption = Annotated[
 VocabularyOption = Annotated[
     int | None, typer.Option("--vocabulary", "--vocab-size", help="Tokens of the tokenizer.")
 ]
+TpOption = Annotated[
+    int | None, typer.Option("--tp", "--tensor-model-parallel-size", help="Tensor parallel.")
+]
+PpOption = Annotated[
+    int | None, typer.Option("--pp", "--pipeline-model-parallel-size", help="Pipeline stages.")
+]
+MicroBatchOption = Annotated[
+    int | None,
+    typer.Option("--micro-batch", "--micro-batch-size", help="Sequences per forward pass."),
+]
+GlobalBatchOption = Annotated[
+    int | None,
+    typer.Option("--global-batch", "--global-batch-size", help="Sequences per iteration."),
+]
+StackOption = Annotated[str | None, typer.Option(help="Software in params/stacks.yaml.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -9,11 +9,16 @@ import typer
 from repro.cli.options import (
     MODEL_HELP,
     ClusterOption,
+    GlobalBatchOption,
     GpuOption,
     GpusPerNodeOption,
     JsonOption,
+    MicroBatchOption,
     NicOption,
+    PpOption,
     SeqOption,
+    StackOption,
+    TpOption,
     VocabularyOption,
 )
 from repro.cli.output import print_json, print_table
@@ -41,13 +46,8 @@ def estimate(
     cluster: ClusterOption = None,
     gpus_per_node: GpusPerNodeOption = None,
     nic: NicOption = None,
-    tp: Annotated[
-        int | None, typer.Option("--tp", "--tensor-model-parallel-size", help="Tensor parallel.")
-    ] = None,
-    pp: Annotated[
-        int | None,
-        typer.Option("--pp", "--pipeline-model-parallel-size", help="Pipeline stages."),
-    ] = None,
+    tp: TpOption = None,
+    pp: PpOption = None,
     cp: Annotated[
         int | None, typer.Option("--cp", "--context-parallel-size", help="Context parallel.")
     ] = None,
@@ -59,20 +59,14 @@ def estimate(
         typer.Option("--etp", "--expert-tensor-parallel-size", help="Ranks that divide an expert."),
     ] = None,
     vpp: Annotated[int | None, typer.Option(help="Model chunks per pipeline stage.")] = None,
-    micro_batch: Annotated[
-        int | None,
-        typer.Option("--micro-batch", "--micro-batch-size", help="Sequences per forward pass."),
-    ] = None,
-    global_batch: Annotated[
-        int | None,
-        typer.Option("--global-batch", "--global-batch-size", help="Sequences per iteration."),
-    ] = None,
+    micro_batch: MicroBatchOption = None,
+    global_batch: GlobalBatchOption = None,
     seq: SeqOption = None,
     vocabulary: VocabularyOption = None,
     precision: Annotated[
         str | None, typer.Option(help="Linear layers: bf16, fp8, mxfp8 or nvfp4.")
     ] = None,
-    stack: Annotated[str | None, typer.Option(help="Software in params/stacks.yaml.")] = None,
+    stack: StackOption = None,
     recompute: Annotated[
         str | None,
         typer.Option("--recompute", "--recompute-granularity", help="none, selective or full."),
