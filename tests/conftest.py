@@ -14,6 +14,7 @@ import xarray as xr
 from hypothesis import settings
 from hypothesis.configuration import set_hypothesis_home_dir
 from made_up import made_up_experiment
+from rank_pool import RankPool
 
 from repro import background
 
@@ -94,6 +95,14 @@ def one_rank() -> Iterator[None]:
     with device_scope(), alone():
         model_parallel_cuda_manual_seed(1, inference_rng_tracker=not torch.cuda.is_available())
         yield
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[RankPool]:
+    """Rank processes that all tests use in turn."""
+    ranks = RankPool()
+    yield ranks
+    ranks.close()
 
 
 @pytest.fixture

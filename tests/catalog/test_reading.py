@@ -6,7 +6,6 @@ import pytest
 
 from repro.catalog.models.papers import Model
 from repro.catalog.reading import read_yaml
-from repro.catalog.studies.operators import OperatorStudy
 from repro.catalog.systems.clusters import Cluster
 from repro.errors import ReproError
 from repro.paths import ROOT
@@ -57,18 +56,6 @@ def test_what_is_wrong_is_named(tmp_path: Path, change: tuple[str, str], message
         _read(tmp_path, _MODEL.replace(*change))
     assert "models.yaml" in str(raised.value)
     assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    "change", [("micro_batch_size: 16", "micro_batch_size: 3"), ("batch: 256", "batch: 2")]
-)
-def test_a_study_of_too_few_samples_to_divide_is_refused(
-    tmp_path: Path, change: tuple[str, str]
-) -> None:
-    path = tmp_path / "operator_study.yaml"
-    path.write_text((ROOT / "params" / path.name).read_text().replace(*change))
-    with pytest.raises(ReproError, match=f"{change[1].replace(': ', ' is ')}; choose 4 or more"):
-        read_yaml(path, OperatorStudy)
 
 
 def test_a_cluster_whose_protocol_has_no_rate_is_refused(tmp_path: Path) -> None:

@@ -1,50 +1,38 @@
-"""Other papers' errors as yardsticks: as small an error, as large a share."""
+"""Other papers' errors as yardsticks: an error that is as small reproduces them."""
 
-from pathlib import Path
-
+import numpy as np
+import pandas as pd
 import pytest
-from made_up_operators import made_up_operators
 
-from repro.claims.studies.operators import Yardstick, yardstick
-from repro.claims.verdicts import judge_claims
-from repro.results import store
-from repro.results.store import not_run
+from repro.claims.published import read_claims
+from repro.claims.studies.operators import error_finding
+from repro.claims.verdicts import judge
 
 
-def test_errors_and_shares_are_those_of_the_measurements() -> None:
-    results = made_up_operators(factor=1.25)
-    for claim in ("C162", "C163"):
-        found = yardstick(claim, results)
-        assert found.value == pytest.approx(20.0, abs=0.1)
-        assert found.interval[0] <= found.value + 1e-6 and found.interval[1] >= found.value - 1e-6
-    assert yardstick("C164", results).value == 100.0
-    assert "1 of 1" in yardstick("C164", results).said
+def test_less_is_better() -> None:
+    errors_pct = pd.Series([1.0, -4.0, 2.0, -2.0])
+    found = error_finding(errors_pct, published=2.0)
+    # The geometric mean; the arithmetic one is 2.25.
+    assert found.value == pytest.approx(2.0) and found.verdict == "reproduced"
+    assert error_finding(errors_pct, published=50.0).verdict == "reproduced"
+    assert error_finding(5 * errors_pct, published=2.0).verdict == "not reproduced"
+    assert "4 measured iterations" in found.reason and "4.0 %" in found.reason
 
 
-def test_less_is_better_of_errors_and_more_of_shares() -> None:
-    assert Yardstick(2.0, (1.0, 3.0), "", least=True).reaches(3.0)
-    assert Yardstick(4.0, (2.9, 6.0), "", least=True).reaches(3.0)
-    assert not Yardstick(4.0, (3.5, 6.0), "", least=True).reaches(3.0)
-    assert Yardstick(90.0, (60.0, 99.0), "", least=False).reaches(85.0)
-    assert not Yardstick(50.0, (30.0, 70.0), "", least=False).reaches(85.0)
+def test_an_interval_that_holds_the_published_error_reproduces_it() -> None:
+    errors_pct = pd.Series(np.tile([1.0, 9.0], 8))
+    found = error_finding(errors_pct, published=2.5)
+    assert found.value == pytest.approx(3.0) and found.verdict == "reproduced"
+    assert found.interval is not None and found.interval[0] < 2.5 < found.interval[1]
 
 
-def test_verdicts_are_of_the_testbed() -> None:
-    judged = {one.id: one for one in judge_claims({"operators": made_up_operators(1.25)})}
-    assert set(judged) == {"C162", "C163", "C164"}
-    assert judged["C163"].verdict == "not reproduced" and judged["C164"].verdict == "reproduced"
-    assert judged["C163"].predicted is None
-    (reason,) = {one.reason for one in judge_claims({"operators": not_run({"machine": "idle"})})}
-    assert reason == "machine: idle"
-
-
-def test_what_an_earlier_version_measured_is_said_to_be_outdated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store, "RESULTS", tmp_path)
-    store.write_dataset(made_up_operators(), tmp_path / "operators.nc")
-    assert store.has_runs(store.read_result("operators"))
-    outdated = made_up_operators().drop_vars("call_autograd")
-    store.write_dataset(outdated, tmp_path / "operators.nc")
-    (reason,) = {one.reason for one in judge_claims({"operators": store.read_result("operators")})}
-    assert "earlier version" in reason
+def test_errors_are_of_the_measured_gpus() -> None:
+    claims = [claim for claim in read_claims() if claim.id in ("C162", "C163", "C164")]
+    dlrm, transformer, sharding = judge(claims, {})
+    assert dlrm.predicted_verdict == transformer.predicted_verdict == "reproduced"
+    # Three sizes of four sets of tables, and two of four models, on two GPUs.
+    assert "24 measured iterations" in dlrm.predicted_reason
+    assert "16 measured iterations" in transformer.predicted_reason
+    assert (sharding.predicted, sharding.predicted_verdict) == (None, "not reproduced")
+    assert "several GPUs" in sharding.predicted_reason
+    assert {one.verdict for one in (dlrm, transformer, sharding)} == {"not run"}

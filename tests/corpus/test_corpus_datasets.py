@@ -13,6 +13,7 @@ from megatron.core.datasets.indexed_dataset import IndexedDataset
 from megatron.core.datasets.t5_dataset import (
     T5MaskedWordPieceDataset,
 )
+from rank_pool import RankPool
 from synthetic_corpus import Corpus
 
 from repro.corpus import datasets as module
@@ -23,7 +24,6 @@ from repro.corpus.records import to_line
 from repro.corpus.t5 import decoder_tokens_needed
 from repro.corpus.tokenizer import LocalTokenizer
 from repro.errors import ReproError
-from repro.experiments.machine.own_ranks import run_ranks
 
 pytestmark = pytest.mark.slow
 
@@ -251,13 +251,9 @@ def test_an_interrupted_build_leaves_no_cache(
     build("gpt", corpus.data_dir, tmp_path)
 
 
-def _on_one_of_two(
-    rank: int, ranks: int, port: int, data_dir: Path, cache: Path
-) -> list[tuple[int, int, list[int]]]:
+def _on_one_of_two(data_dir: Path, cache: Path) -> list[tuple[int, int, list[int]]]:
     """A rank's task."""
-    address = f"tcp://127.0.0.1:{port}"
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=ranks)
-    if rank == 0:
+    if dist.get_rank() == 0:
         time.sleep(0.5)  # the other must wait for it
     found = []
     for family, key in (("gpt", "tokens"), ("t5", "text_enc")):
@@ -266,9 +262,9 @@ def _on_one_of_two(
     return found
 
 
-def test_two_ranks_share_one_cache(corpus: Corpus, tmp_path: Path) -> None:
+def test_two_ranks_share_one_cache(pool: RankPool, corpus: Corpus, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    one, other = run_ranks("datasets", 2, _on_one_of_two, corpus.data_dir, cache)
+    one, other = pool.run(_on_one_of_two, corpus.data_dir, cache, ranks=2)
     assert one == other and len(one) == 2
     assert sorted(path.name.split("-")[0] for path in cache.iterdir()) == ["gpt", "t5"]
 

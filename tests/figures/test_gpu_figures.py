@@ -18,7 +18,7 @@ from repro.predict.calibration.measured_gpu import (
     decoding_parts,
     operator_errors,
 )
-from repro.predict.operators.gpu_replay import gpu_iterations
+from repro.predict.operators.trace_replay import iterations
 from repro.results.measured import by_gpu, read_all_kept, read_kept
 
 pytestmark = pytest.mark.slow
@@ -61,9 +61,9 @@ def test_what_had_no_memory_is_not_shown() -> None:
 
 
 def test_both_clocks_of_an_iteration_are_drawn_over_what_it_took(backend: str) -> None:
-    iterations = by_gpu(read_all_kept("gpu_iterations"), gpu_iterations)
-    figure = clocks(iterations)
-    for panel, (_, found) in zip(figure, iterations.groupby("gpu"), strict=True):
+    replayed = by_gpu(read_all_kept("gpu_iterations"), iterations)
+    figure = clocks(replayed)
+    for panel, (_, found) in zip(figure, replayed.groupby("gpu"), strict=True):
         host, gpu, both = (one.dimension_values(1) for one in panel if isinstance(one, hv.Scatter))
         np.testing.assert_allclose(both, 1 + found.error_pct / 100)
         assert len(host) == len(found)

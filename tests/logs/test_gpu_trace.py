@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from repro.errors import ReproError
-from repro.logs.gpu_trace import PARTS, WAIT, read_gpu_trace
+from repro.logs.operator_trace import PARTS, WAIT, read_gpu_trace
 
 _FORWARD, _BACKWARD, _OPTIMIZER = PARTS
 

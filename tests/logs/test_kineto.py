@@ -5,25 +5,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.multiprocessing import spawn
 
-from repro.experiments.machine.own_ranks import run_ranks
 from repro.logs.kineto import read_kineto
 
 pytestmark = pytest.mark.slow
 
 SAMPLE = (Path(__file__).parent / "samples" / "kineto_nccl.json").read_text(encoding="utf-8")
 MiB = 1024**2
+_RANKS = 2
 
 
-def _traced(rank: int, ranks: int, port: int) -> str:
-    """A rank's task: the trace of what gloo runs, in this order."""
+def _trace(rank: int, folder: Path) -> None:
+    """A rank's task: write the trace of what gloo runs, in this order."""
     import torch
     import torch.distributed as dist
 
     from repro.observe.operator_trace import trace_of
 
-    address = f"tcp://127.0.0.1:{port}"
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=ranks)
+    address = f"file://{folder}/rendezvous"
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=_RANKS)
     x, whole = torch.ones(1000), torch.ones(2000, dtype=torch.bfloat16)
 
     def communicate() -> None:
@@ -33,7 +34,8 @@ def _traced(rank: int, ranks: int, port: int) -> str:
         dist.broadcast(x, 0)
         dist.barrier()
 
-    return trace_of(communicate)
+    (folder / f"{rank}.json").write_text(trace_of(communicate), encoding="utf-8")
+    dist.destroy_process_group()
 
 
 def trace(*events: dict[str, Any], **head: Any) -> str:
@@ -78,8 +80,10 @@ def test_kernels_of_nccl() -> None:
     assert barrier.endswith("collective 'barrier' is not supported")
 
 
-def test_a_trace_of_gloo_made_here() -> None:
-    for text in run_ranks("gloo", 2, _traced):
+def test_a_trace_of_gloo_made_here(tmp_path: Path) -> None:
+    spawn(_trace, (tmp_path,), nprocs=_RANKS)
+    for rank in range(_RANKS):
+        text = (tmp_path / f"{rank}.json").read_text(encoding="utf-8")
         rows, skipped = read_kineto(text, ranks=None)
         found = sorted((row.collective, row.dtype, row.ranks, row.size_bytes) for row in rows)
         assert found == [

@@ -9,7 +9,7 @@ import pytest
 
 from repro.catalog.studies.operator_benchmarks import benchmark_of
 from repro.errors import ReproError
-from repro.logs.operator_trace import HOST, HOST_OF_VIEW, read_operator_file, read_operator_trace
+from repro.logs.operator_trace import read_cpu_file, read_cpu_trace
 
 
 def _event(name: str, start: float, end: float, dims: list[Any] | None = None) -> dict[str, Any]:
@@ -46,32 +46,40 @@ _ITERATION = _trace(
     _event("aten::mul_", 210, 220, [[48], []]),
     _event("aten::mul_", 230, 240, [[48], []]),
     _event("aten::unheard_of", 250, 260, [[48]]),
-    # A view stands for those that it consists of.
     _event("aten::select", 270, 274, [[6, 8]]),
     _event("aten::as_strided", 271, 273, [[6, 8]]),
 )
 
 
-def test_an_operator_stands_for_what_it_calls() -> None:
-    found = {(one.segment, one.operator): one for one in read_operator_trace(_ITERATION, ranks=2)}
-    product = found[0, "product nn"]
-    assert product.sizes == (6, 8, 4) and product.calls == 1
-    assert product.traced_s == pytest.approx(90e-6)
-    assert (0, "copy_/2") not in found
-    assert found[1, "mul_/1"].calls == 2 and found[1, "mul_/1"].sizes == (48,)
-    # What no microbenchmark stands for is named, without sizes.
-    assert found[1, "unheard_of"].sizes == ()
-    assert found[0, HOST].calls == 1 and found[1, HOST].calls == 3
-    assert (0, HOST_OF_VIEW) not in found and found[1, HOST_OF_VIEW].calls == 1
+def test_an_operator_includes_what_it_calls() -> None:
+    view, product, *others = read_cpu_trace(_ITERATION)
+    assert (view.operator, view.sizes) == ("t", ())
+    assert (product.operator, product.sizes) == ("product nn", (6, 8, 4))
+    assert (product.launches, product.busy_s) == (1, pytest.approx(90e-6))
+    # Views within the linear layer are calls, the copy within the product is none; operators
+    # without a microbenchmark have no sizes.
+    assert [(one.operator, one.sizes) for one in others] == [
+        ("mul_/1", (48,)),
+        ("mul_/1", (48,)),
+        ("unheard_of", ()),
+        ("as_strided", ()),
+    ]
 
 
-def test_collectives_of_several_ranks_divide_an_iteration() -> None:
-    rows = read_operator_trace(_ITERATION, ranks=2)
-    (reduced,) = [one for one in rows if one.operator == "all_reduce"]
-    assert (reduced.segment, reduced.sizes) == (0, (4000,))
-    alone = read_operator_trace(_ITERATION)
-    assert {one.segment for one in alone} == {0}
-    assert "all_reduce" not in {one.operator for one in alone}
+def test_precisions_are_those_of_the_operands_or_of_the_run() -> None:
+    bf16 = _event("aten::relu", 0, 1, [[6, 4]])
+    bf16["args"]["Input type"] = ["c10::BFloat16"]
+    joined = _event("aten::cat", 2, 3, [[[6, 4], [6, 4]], []])
+    joined["args"]["Input Strides"] = [[[4, 1], [4, 1]], []]
+    text = _trace(bf16, joined)
+    assert [one.precisions for one in read_cpu_trace(text)] == [("bf16",), ()]
+    assert [one.precisions for one in read_cpu_trace(text, "fp32")] == [("bf16",), ("fp32",)]
+
+
+def test_a_trace_of_a_gpu_is_refused() -> None:
+    kernel = {**_event("some kernel", 5, 9), "cat": "kernel"}
+    with pytest.raises(ReproError, match="it is a GPU's; fix: profile an iteration on a CPU"):
+        read_cpu_trace(_trace(_event("aten::relu", 0, 1, [[6, 4]]), kernel))
 
 
 @pytest.mark.parametrize(
@@ -124,13 +132,12 @@ def test_sums_of_all_rows_are_told_from_others() -> None:
     ("text", "message"),
     [
         (_trace(_event("aten::mm", 0, 1)), "no shapes; fix: profile with record_shapes=True"),
-        (_trace(_event("step", 0, 1, [[1]])), "has no operators"),
-        ("{}", "has no operators"),
+        ("{}", "no shapes"),
     ],
 )
 def test_a_trace_that_says_too_little_is_one_line(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "trace.json.gz"
     path.write_bytes(gzip.compress(text.encode()))
     with pytest.raises(ReproError, match=message) as caught:
-        read_operator_file(path)
+        read_cpu_file(path)
     assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)

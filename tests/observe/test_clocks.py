@@ -1,13 +1,12 @@
 """Offsets of clocks: of real ranks, whose machine has one clock, and in closed form."""
 
 import time
-from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch.distributed as dist
-from train.rank_pool import RankPool
+from rank_pool import RankPool
 
 from repro.observe.clock_offsets import ClockOffset, on_rank0_clock
 from repro.observe.clocks import measure_offset
@@ -17,13 +16,6 @@ _ROUNDING_S = 1e-6
 
 
 pytestmark = pytest.mark.alone
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    ranks = RankPool()
-    yield ranks
-    ranks.close()
 
 
 def _measure() -> tuple[float, ClockOffset, float]:

@@ -1,53 +1,43 @@
-"""However tables are divided, ranks together do what one does."""
+"""A recommendation model learns as one of PyTorch's modules and optimizer does."""
 
 import pytest
 import torch
-from rank_pool import RankPool
+from torch.nn import functional
 
-from repro.catalog.models.dlrm import PLANS, DlrmShape, Table, plan_shards
-
-pytestmark = pytest.mark.slow
+from repro.catalog.models.dlrm import DlrmShape, Table
+from repro.train.dlrm import Batch, Dlrm
 
 _SHAPE = DlrmShape(dense=3, width=6, bottom=(5,), top=(4,), batch=12)
 _TABLES = (Table(20, 3), Table(11, 7), Table(30, 1))
-_STEPS = 3
+_STEPS, _RATE = 3, 0.01
 
 
-def _trained(plan: str) -> tuple[list[float], dict[tuple[int, int, int], torch.Tensor]]:
-    """Losses of this rank, and its shards by table, first row and first column."""
-    import torch.distributed as dist
-
-    from repro.train.dlrm import Dlrm
-
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    # As many samples on all ranks together.
-    shape = _SHAPE.model_copy(update={"batch": _SHAPE.batch // ranks})
-    shards = plan_shards(plan, _TABLES, shape.width, ranks)
-    model = Dlrm(shape, _TABLES, shards, rank, ranks)
-    losses = [model.iterate(model.batch(seed)) for seed in range(_STEPS)]
-    own = [one for one in shards if one.rank == rank]
-    held = {
-        (one.table, one.rows[0], one.columns[0]): weight
-        for one, weight in zip(own, model.weights, strict=True)
-    }
-    return losses, held
+def _loss(model: Dlrm, bags: torch.nn.ModuleList, batch: Batch) -> torch.Tensor:
+    """Naumov et al., 2019: dot products of all pairs of vectors, beside the dense one."""
+    sums = [bag(one.rows, one.offsets) for bag, one in zip(bags, batch.lookups, strict=True)]
+    dense = model.bottom(batch.dense)
+    vectors = torch.stack([dense, *sums], 1)
+    pairs = torch.einsum("bik,bjk->bij", vectors, vectors).flatten(1)
+    logits = model.top(torch.cat([pairs, dense], 1))
+    return functional.binary_cross_entropy_with_logits(logits, batch.clicked)
 
 
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_ranks_do_what_one_does(pool: RankPool, plan: str, ranks: int) -> None:
-    ((losses, whole),) = pool.run(_trained, plan, ranks=1)
-    found = pool.run(_trained, plan, ranks=ranks)
-    together = torch.tensor([one for one, _ in found]).mean(0)
-    assert torch.allclose(together, torch.tensor(losses), rtol=1e-5)
-    for _, held in found:
-        for (table, row, column), part in held.items():
-            rows, columns = slice(row, row + part.shape[0]), slice(column, column + part.shape[1])
-            assert torch.allclose(part, whole[table, 0, 0][rows, columns], atol=1e-6)
-
-
-def test_looked_up_rows_learn(pool: RankPool) -> None:
-    ((_, held),) = pool.run(_trained, "row-wise", ranks=1)
-    before = torch.arange(20 * 6).view(20, 6).float().sin()
-    # Of 20 rows, 36 lookups a step leave few as they were.
-    assert (held[0, 0, 0] != before).any(1).float().mean() > 0.9
+def test_steps_are_those_of_stochastic_gradient_descent() -> None:
+    model, reference = Dlrm(_SHAPE, _TABLES), Dlrm(_SHAPE, _TABLES)
+    bags = torch.nn.ModuleList(
+        torch.nn.EmbeddingBag.from_pretrained(weight.clone(), freeze=False, mode="sum")
+        for weight in model.weights
+    )
+    parameters = [*bags.parameters(), *reference.bottom.parameters(), *reference.top.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=_RATE)
+    for seed in range(_STEPS):
+        batch = model.batch(seed)
+        optimizer.zero_grad()
+        loss = _loss(reference, bags, batch)
+        loss.backward()
+        optimizer.step()
+        assert model.iterate(batch) == pytest.approx(loss.item(), rel=1e-5)
+    for weight, bag in zip(model.weights, bags, strict=True):
+        assert torch.allclose(weight, bag.weight, atol=1e-6)
+    for one, other in zip(model.top.parameters(), reference.top.parameters(), strict=True):
+        assert torch.allclose(one, other, atol=1e-6)

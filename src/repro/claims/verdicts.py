@@ -24,6 +24,7 @@ from repro.claims.studies.compression import COMPRESSION
 from repro.claims.studies.every import brought_by, study_findings
 from repro.claims.studies.hardware import HARDWARE, ClaimEstimate
 from repro.claims.studies.inference import INFERENCE
+from repro.claims.studies.operators import YARDSTICKS
 from repro.claims.studies.partitions import PARTITIONS
 from repro.claims.studies.predictions import PREDICTIONS, Predicted
 from repro.observe.precision import CONFIDENCE
@@ -104,6 +105,8 @@ def judge(claims: Sequence[Claim], results: Mapping[str, xr.Dataset]) -> list[Ju
             at_full_scale = evaluate_prediction(claim, prediction, *evaluated[prediction])
         if claim.id in LOGGED:
             at_full_scale = _CLOSED_FORMS
+        if yardstick := YARDSTICKS.get(claim.id):
+            at_full_scale = yardstick(claim)
         if finding := study_findings(claim, results, "testbed"):
             on_testbed = finding
             on_nodes = study_findings(claim, results, "cluster") or _UNTESTED

@@ -214,22 +214,21 @@ def busbw(
         raise typer.Exit(3)
 
 
-@_command(epilog="Example: repro retime trace.json --ranks 2")
+@_command(epilog="Example: repro retime trace.json")
 def retime(
     trace: Annotated[Path, typer.Argument(help="Trace recorded with record_shapes=True.")],
-    ranks: Annotated[int, typer.Option(help="Ranks of the process group.")] = 1,
     as_json: JsonOption = False,
 ) -> None:
-    """Print measured and predicted times of the operators in a PyTorch profiler trace.
+    """Print measured and predicted times of the operators in a PyTorch profiler trace of a CPU.
 
-    Predictions use microbenchmarks of this machine (`repro operators`).
+    Predictions use fp32 microbenchmarks of this machine (`repro operators`).
     """
-    from repro.logs.operator_trace import read_operator_file
+    from repro.logs.operator_trace import read_cpu_file
     from repro.predict.operators.trace_replay import replay_trace
     from repro.results.store import has_runs, read_result, why_not_run
 
-    rows, measured = read_operator_file(trace, ranks), read_result("operators")
+    calls, measured = read_cpu_file(trace), read_result("operators")
     if not has_runs(measured):
         raise ReproError(f"no microbenchmarks ({why_not_run(measured)}); fix: dvc repro operators")
-    found = replay_trace(rows, measured, ranks)
+    found = replay_trace(calls, measured).reset_index()
     print_table(found, found.round(3).to_string(index=False), as_json)

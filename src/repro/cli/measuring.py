@@ -49,7 +49,7 @@ def decoding(profile: _Profile = "default") -> None:
 
 @app.command(rich_help_panel=PANEL)
 def operators(profile: _Profile = "default") -> None:
-    """Write times of single operators and of iterations on this machine to results/operators.nc.
+    """Write times of operators and of iterations on this machine's CPU to results/operators.nc.
 
     The printed table compares each iteration with its trace replayed at the operators' times.
     """
@@ -60,7 +60,9 @@ def operators(profile: _Profile = "default") -> None:
 
     measured = measure_operators(profile)
     write_dataset(measured, RESULTS / "operators.nc")
-    typer.echo(iterations(measured).round(4).to_string(index=False))
+    typer.echo(
+        iterations(measured).drop(columns=["tables", "longer"]).round(1).to_string(index=False)
+    )
 
 
 @app.command(rich_help_panel=PANEL)

@@ -1,163 +1,208 @@
-"""Reader of PyTorch profiler traces: operators with their shapes, between collectives.
+"""Reader of PyTorch profiler traces: the operators of an iteration with their shapes, in order.
 
-Keys are those of torch/csrc/profiler (`record_shapes=True`); the trace is one rank's.
+Keys are those of torch/csrc/profiler with the activity CPU, for GPUs also CUDA
+(`record_shapes=True`). A kernel refers to the operator that launched it by its external id. The
+iteration has one micro batch on one rank.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from repro.catalog.studies.operator_benchmarks import (
-    COLLECTIVES,
-    Sizes,
-    benchmark_of,
-    collective_bytes,
-)
+from repro.catalog.studies.operator_benchmarks import Sizes, benchmark_of, precisions_of
 from repro.errors import ReproError
 from repro.logs.reading import read_text
 from repro.logs.truncated_json import read_json
 
-# Operators that represent the host's time between operators (Python and autograd); the second one
-# between operators that compute nothing.
-HOST, HOST_OF_VIEW = "host", "host of a view"
-HOSTS = (HOST, HOST_OF_VIEW)
-# Prefix of events that enclose steps of the backward pass; and key of the number that a step shares
-# with its forward operator, and with unrecorded operators before that one.
-_ENGINE, _NUMBER = "autograd::engine::", "Sequence number"
-_VIEWS = (
-    *("view", "view_as", "reshape", "_reshape_alias", "flatten", "unflatten", "t", "transpose"),
-    *("permute", "select", "slice", "narrow", "unsqueeze", "squeeze", "expand", "expand_as"),
-    *("detach", "as_strided", "split", "split_with_sizes", "chunk", "unbind", "alias"),
-)
+# Calls before, during and after the backward pass, which autograd runs in a separate thread.
+PARTS = ("forward", "backward", "optimizer")
+# Operator name of a host's wait for all launched work.
+WAIT = "wait"
+_ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+_BACKWARD = "autograd::engine"
+_OPTIMIZER_STEP = "_fused_adamw_/1"
+
+_Event = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class TracedOperator:
-    """Calls of one operator on the same sizes in the same segment.
+@dataclass
+class TracedCall:
+    """A call that computes, or `WAIT`.
 
     Attributes
     ----------
-    segment
-        Index of the segment. Each segment of an iteration ends with a collective of several ranks.
+    part
+        One of `PARTS`.
     operator, sizes
-        As in `repro.catalog.studies.operator_benchmarks`; no sizes without a microbenchmark. Or one
-        of `HOSTS`, with a call for each outermost operator.
-    autograd
-        Whether autograd records the operator for the backward pass, or runs it there.
-    calls
-        Number of calls.
-    traced_s
-        Total time in the trace, in seconds, including the profiler's overhead.
+        As in `repro.catalog.studies.operator_benchmarks`; no sizes without a microbenchmark.
+    precisions
+        Precisions of its largest operands.
+    launches
+        Number of kernels, copies and memsets on a GPU; 1 on a CPU.
+    busy_s
+        Time on the device in the trace, in seconds; on a CPU with the profiler's overhead.
     """
 
-    segment: int
+    part: str
     operator: str
-    sizes: Sizes
-    autograd: bool
-    calls: int
-    traced_s: float
+    sizes: Sizes = ()
+    precisions: tuple[str, ...] = ()
+    launches: int = 0
+    busy_s: float = 0.0
 
 
-def read_operator_trace(text: str, ranks: int = 1) -> list[TracedOperator]:
-    """Read all operators of a trace.
+@dataclass
+class _Thread:
+    """Outermost call of a thread, which includes nested operators until it ends."""
+
+    until: float = 0.0
+    call: TracedCall = field(default_factory=lambda: TracedCall(PARTS[0], ""))
+
+
+def read_gpu_trace(text: str, precision: str, parameters: int) -> list[TracedCall]:
+    """Read all calls of an iteration that launch work, and waits, in the order of the host.
 
     Parameters
     ----------
     text : str
         Content of the file.
-    ranks : int
-        Size of the process group; collectives of one rank are only host work.
+    precision : str
+        Precision of lists of tensors, which the profiler does not record.
+    parameters : int
+        Number of fp32 parameters of the optimizer step: the profiler omits shapes of long lists.
 
     Raises
     ------
     ReproError
-        The trace has no operators, or no shapes.
+        The trace has no operators with shapes, or nothing ran on a GPU.
     """
-    events = [
-        event
-        for event in read_json(text, "traceEvents", []).get("traceEvents", [])
-        if isinstance(event, dict) and event.get("ph") == "X" and event.get("cat") == "cpu_op"
+    events = _events(text)
+    launched: defaultdict[Any, list[float]] = defaultdict(list)
+    for event in events:
+        if event.get("cat") in _ON_GPU:
+            launched[event["args"].get("External id")].append(event["dur"] * 1e-6)
+    if not launched:
+        raise ReproError("nothing in it ran on a GPU; fix: profile with ProfilerActivity.CUDA")
+    calls = [
+        call for call in _gpu_calls(events, launched) if call.launches or call.operator == WAIT
     ]
-    if not any(event["name"].startswith("aten::") for event in events):
-        raise ReproError("has no operators; fix: profile with ProfilerActivity.CPU")
-    if not any("Input Dims" in event.get("args", {}) for event in events):
-        raise ReproError("its operators have no shapes; fix: profile with record_shapes=True")
-    calls: defaultdict[tuple[int, str, Sizes, bool], list[float]] = defaultdict(list)
-    segment = 0
-    for operator, sizes, autograd, seconds in _operators(events, ranks):
-        calls[segment, operator, sizes, autograd].append(seconds)
-        segment += operator in COLLECTIVES.values()
-    return [
-        TracedOperator(*key, calls=len(seconds), traced_s=sum(seconds))
-        for key, seconds in calls.items()
-    ]
+    return _with_lists(calls, precision, parameters)
 
 
-def read_operator_file(path: Path, ranks: int = 1) -> list[TracedOperator]:
-    """Read all operators of a trace file, which may be compressed by gzip.
+def read_cpu_trace(text: str, precision: str = "", parameters: int = 0) -> list[TracedCall]:
+    """Read all calls of an iteration on a CPU.
+
+    These are the outermost operators with a microbenchmark, and innermost operators without one.
+    Parameters are as in `read_gpu_trace`; without them, lists of tensors have no precision.
 
     Raises
     ------
     ReproError
-        The file cannot be read, or its trace has no operators or no shapes.
+        The trace has no operators with shapes, or something ran on a GPU.
+    """
+    events = _events(text)
+    if any(event.get("cat") in _ON_GPU for event in events):
+        raise ReproError("it is a GPU's; fix: profile an iteration on a CPU")
+    return _with_lists(list(_cpu_calls(events)), precision, parameters)
+
+
+def read_cpu_file(path: Path) -> list[TracedCall]:
+    """Read all calls of a trace file, which may be compressed by gzip, with `read_cpu_trace`.
+
+    Raises
+    ------
+    ReproError
+        The file cannot be read, its trace has no operators with shapes, or is a GPU's.
     """
     try:
-        return read_operator_trace(read_text(path), ranks)
+        return read_cpu_trace(read_text(path))
     except ReproError as error:
         raise ReproError(f"{path}: {error}") from None
 
 
-def _operators(
-    events: list[dict[str, Any]], ranks: int
-) -> Iterator[tuple[str, Sizes, bool, float]]:
-    """Yield (operator, sizes, autograd, seconds) in order of time.
+def _events(text: str) -> list[_Event]:
+    """Return events that have a duration, those that enclose others first."""
+    events = [
+        event
+        for event in read_json(text, "traceEvents", []).get("traceEvents", [])
+        if isinstance(event, dict) and event.get("ph") == "X"
+    ]
+    if not any("Input Dims" in event.get("args", {}) for event in events):
+        raise ReproError("its operators have no shapes; fix: profile with record_shapes=True")
+    return sorted(events, key=lambda event: (event["ts"], -event["dur"]))
 
-    These are the host time of each outermost operator, collectives, operators with a
-    microbenchmark, and innermost operators without one.
-    """
-    # Per thread: end of the current outermost operator, of the current operator with a
-    # microbenchmark, and of the current operator with a part in autograd.
-    outermost_until: defaultdict[Any, float] = defaultdict(float)
-    benchmark_until: defaultdict[Any, float] = defaultdict(float)
-    autograd_until: defaultdict[Any, float] = defaultdict(float)
-    ordered = sorted(events, key=lambda event: (event["ts"], -event["dur"]))
-    recorded = _recorded_for_backward(ordered)
-    for number, event in enumerate(ordered):
-        thread, start, seconds = event["tid"], event["ts"], event["dur"] * 1e-6
-        end = start + event["dur"]
-        namespace, _, short = event["name"].partition("::")
-        args: Mapping[str, Any] = event.get("args", {})
-        if number in recorded or event["name"].startswith(_ENGINE):
-            autograd_until[thread] = max(autograd_until[thread], end)
-        autograd = start < autograd_until[thread]
-        if namespace == "c10d" and short in COLLECTIVES and ranks > 1:
-            yield COLLECTIVES[short], (collective_bytes(args),), autograd, seconds
-        if namespace != "aten":
+
+def _parts(events: list[_Event]) -> Iterator[tuple[_Event, str]]:
+    """Yield each event with the part of the iteration in which it begins."""
+    backward = [event for event in events if str(event["name"]).startswith(_BACKWARD)]
+    begin = min((event["ts"] for event in backward), default=float("inf"))
+    end = max((event["ts"] + event["dur"] for event in backward), default=float("inf"))
+    for event in events:
+        yield event, PARTS[(event["ts"] >= begin) + (event["ts"] >= end)]
+
+
+def _benchmarked(event: _Event, part: str) -> TracedCall | None:
+    """Return the call of an operator that has a microbenchmark, of others None."""
+    name, args = str(event["name"]), event.get("args", {})
+    found = benchmark_of(name, args) if name.startswith("aten::") else None
+    return found and TracedCall(part, *found, precisions_of(found[0], args))
+
+
+def _gpu_calls(events: list[_Event], launched: dict[Any, list[float]]) -> list[TracedCall]:
+    """Return all calls in order, with the launches of nested operators."""
+    threads: defaultdict[Any, _Thread] = defaultdict(_Thread)
+    calls = []
+    for event, part in _parts(events):
+        start, name = event["ts"], str(event["name"])
+        if event.get("cat") == "cuda_runtime" and "Synchronize" in name:
+            calls.append(TracedCall(part, WAIT))
+        if event.get("cat") != "cpu_op":
             continue
-        if start >= outermost_until[thread]:
-            outermost_until[thread] = end
-            yield HOST_OF_VIEW if short in _VIEWS else HOST, (), autograd, 0.0
-        if start < benchmark_until[thread]:
-            continue
-        if benchmark := benchmark_of(event["name"], args):
-            benchmark_until[thread] = end
-            yield *benchmark, autograd, seconds
-        elif number + 1 == len(ordered) or ordered[number + 1]["ts"] >= end:
-            yield short, (), autograd, seconds
+        thread = threads[event["tid"]]
+        gpu_s = launched.get(event.get("args", {}).get("External id"), [])
+        if start >= thread.until:
+            if benchmarked := _benchmarked(event, part):
+                thread.until = start + event["dur"]
+                thread.call = benchmarked
+                calls.append(thread.call)
+            elif gpu_s:
+                thread.call = TracedCall(part, name.rpartition("::")[2])
+                calls.append(thread.call)
+        if gpu_s:
+            thread.call.launches += len(gpu_s)
+            thread.call.busy_s += sum(gpu_s)
+    return calls
 
 
-def _recorded_for_backward(ordered: Sequence[Mapping[str, Any]]) -> set[int]:
-    """Return the indices of events that have a step in the backward pass; the outer if nested."""
-    arguments = [event.get("args", {}) for event in ordered]
-    # Only steps of the backward pass have the id of their forward thread.
-    steps = {args.get(_NUMBER) for args in arguments if args.get("Fwd thread id")} - {None}
-    last: dict[Any, int] = {}
+def _cpu_calls(events: list[_Event]) -> Iterator[TracedCall]:
+    """Yield all calls in order; nested ones belong to the outermost with a microbenchmark."""
     until: defaultdict[Any, float] = defaultdict(float)
-    for number, (event, args) in enumerate(zip(ordered, arguments, strict=True)):
-        forward = args.get(_NUMBER) in steps and not args.get("Fwd thread id")
-        if forward and event["ts"] >= until[event["tid"]]:
-            until[event["tid"]] = event["ts"] + event["dur"]
-            last[args[_NUMBER]] = number
-    return set(last.values())
+    operators = [event for event in events if event.get("cat") == "cpu_op"]
+    begins = [event["ts"] for event in operators[1:]] + [float("inf")]
+    for (event, part), next_begins in zip(_parts(operators), begins, strict=True):
+        name, thread, end = str(event["name"]), event["tid"], event["ts"] + event["dur"]
+        if event["ts"] < until[thread] or not name.startswith("aten::"):
+            continue
+        call = _benchmarked(event, part)
+        if call:
+            until[thread] = end
+        elif next_begins >= end:
+            call = TracedCall(part, name.rpartition("::")[2])
+        if call:
+            call.launches, call.busy_s = 1, event["dur"] * 1e-6
+            yield call
+
+
+def _with_lists(calls: list[TracedCall], precision: str, parameters: int) -> list[TracedCall]:
+    """Complete the calls on lists of tensors, of which the profiler records too little."""
+    steps = [call for call in calls if call.operator == _OPTIMIZER_STEP and call.sizes == (1,)]
+    for call in steps if parameters else []:
+        # Each launch updates equally many parameters.
+        fraction = call.launches / sum(step.launches for step in steps)
+        call.sizes, call.precisions = (parameters * fraction,), ("fp32",)
+    for call in calls:
+        if call.sizes and not call.precisions and precision:
+            call.precisions = (precision,)
+    return calls

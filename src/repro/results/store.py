@@ -15,9 +15,9 @@ from repro.errors import ReproError
 from repro.paths import RESULTS
 
 # What is measured beside experiments and says something of claims.
-_STUDIES = ("communication", "hierarchical_zero", "compression", "operators")
+_STUDIES = ("communication", "hierarchical_zero", "compression")
 # What was measured without it was measured by an earlier version.
-_NEWEST = {"operators": "call_autograd", "decoding": "probe_width"}
+_NEWEST = {"operators": "call_part", "decoding": "flops"}
 
 
 def write_dataset(dataset: xr.Dataset, path: Path) -> None:

@@ -16,7 +16,7 @@ from repro.claims.findings import Judgement
 from repro.claims.judged import CLAIMS, read_judgements
 from repro.claims.published import documented_claims, read_sources
 from repro.claims.shown.table import frame
-from repro.claims.studies.operators import OPERATORS
+from repro.claims.studies.operators import YARDSTICKS
 from repro.claims.studies.predictions import PREDICTIONS
 from repro.claims.verdicts import judge
 from repro.results.store import read_evidence
@@ -172,9 +172,9 @@ def _formula(claim: str) -> str:
     """Return the formula of a claim's quantity, or the description of the function for it."""
     if claim in TESTS:
         return TESTS[claim].formula
-    if claim not in PREDICTIONS and claim not in OPERATORS:
+    if claim not in PREDICTIONS and claim not in YARDSTICKS:
         return "not computed"
-    compute = PREDICTIONS[claim].compute if claim in PREDICTIONS else OPERATORS[claim]
+    compute = PREDICTIONS[claim].compute if claim in PREDICTIONS else YARDSTICKS[claim]
     function = compute.func if isinstance(compute, partial) else compute
     return (inspect.getdoc(function) or function.__name__.strip("_").replace("_", " ")).split("\n")[
         0

@@ -15,7 +15,7 @@ from repro.site.pages import table, write_page
 @cache
 def datasets() -> dict[str, xr.Dataset]:
     """Read all datasets of the pipeline once; a missing one holds the reason."""
-    others = {name: read_result(name) for name in ("sensitivity", "decoding")}
+    others = {name: read_result(name) for name in ("sensitivity", "decoding", "operators")}
     return read_evidence() | read_sweeps() | others
 
 

@@ -1,25 +1,24 @@
 """A decoder with a cache of keys and values, which writes a token to each sequence at a time.
 
 Megatron-Core's inference engines ask CUDA for memory and streams, so that on CPUs this one stands
-for them: the layers of `DecoderShape` in torch, split over ranks as Megatron-Core splits them. On a
-GPU it is what the performance model's serving is judged on.
+for them: the layers of `DecoderShape` in torch. The performance model's serving is judged on it.
 """
 
 import math
-import time
 from dataclasses import dataclass
-from statistics import median
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as functional
 
 from repro.catalog.models.open_models import DecoderShape
 from repro.catalog.studies.decoding import Weights
 from repro.catalog.studies.gpu import GpuWeights
+from repro.train.timed import cpu_s
 
-# Calls of attention of which the median is taken, with one sequence.
-_ATTENDED = 10
+# A matrix larger than a CPU's caches, and rows of products that are bound by computing.
+_MATRIX, _ROWS = (16384, 4096), 64
+# Calls whose median is taken on a CPU, together.
+_TOTAL_S = 1.0
 _BASE = 10_000.0
 # Numbers of a matrix that differ, a prime, so that rows do too: to draw all takes longer than what
 # is measured.
@@ -44,6 +43,11 @@ class Linear:
             self._scale = (full.abs().amax() / torch.finfo(_EIGHTH).max).float()
             self._weight = (full / self._scale).to(_EIGHTH)
             self._one = torch.ones_like(self._scale)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights, without scales."""
+        return self._weight.nbytes
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         if self._scale is None:
@@ -90,7 +94,7 @@ class _Layer:
 
 
 class Decoder:
-    """One rank's part of a model: its heads, its columns of the MLP, its caches.
+    """A model's layers and its caches.
 
     Parameters
     ----------
@@ -99,8 +103,6 @@ class Decoder:
     weights
         Precision of all products; where they are in fp8, the one with the vocabulary is in bf16,
         as engines have it. Hidden states and caches are in bf16.
-    rank, ranks
-        Of tensor parallelism; where there are several, they have joined a process group.
     device
         Where it is: `cpu` or `cuda`.
     """
@@ -109,42 +111,36 @@ class Decoder:
         self,
         shape: DecoderShape,
         weights: Weights | GpuWeights,
-        rank: int = 0,
-        ranks: int = 1,
         device: str = "cpu",
     ):
         generator = torch.Generator(device).manual_seed(0)
-        self._shape, self._ranks = shape, ranks
-        self._heads, self._kv_heads = shape.heads // ranks, shape.kv_heads // ranks
+        self._shape = shape
         h, width = shape.hidden, shape.heads * shape.head_dim
         kept = shape.kv_heads * shape.head_dim
 
-        def part(outputs: int, inputs: int, dim: int = 0) -> torch.Tensor:
-            return random_matrix(outputs, inputs, generator).chunk(ranks, dim)[rank].contiguous()
-
-        def linear(*parts: torch.Tensor) -> Linear:
-            return Linear(torch.cat(parts) if len(parts) > 1 else parts[0], weights)
+        def linear(outputs: int, inputs: int) -> Linear:
+            return Linear(random_matrix(outputs, inputs, generator), weights)
 
         self._layers = [
             _Layer(
-                linear(part(width, h), part(kept, h), part(kept, h)),
-                linear(part(h, width, dim=1)),
-                linear(part(shape.ffn, h), part(shape.ffn, h)),
-                linear(part(h, shape.ffn, dim=1)),
+                linear(width + 2 * kept, h),
+                linear(h, width),
+                linear(2 * shape.ffn, h),
+                linear(h, shape.ffn),
             )
             for _ in range(shape.layers)
         ]
         drawn = torch.randn(shape.vocab, h, generator=generator, device=device)
         self._embedding = drawn.to(torch.bfloat16)
-        self._logits = Linear(part(shape.vocab, h), "bf16" if weights == "fp8" else weights)
+        logits = random_matrix(shape.vocab, h, generator)
+        self._logits = Linear(logits, "bf16" if weights == "fp8" else weights)
         self._norm = torch.ones(h, dtype=torch.bfloat16, device=device)
         self._memory = self._cache = torch.empty(0, dtype=torch.bfloat16, device=device)
         self._length = 0
 
     def fill(self, batch: int, context: int, room: int) -> None:
-        """Take `batch` sequences of `context` cached tokens, with room for as many more; ranks are
-        done together."""
-        size = (batch, self._kv_heads, context + room, self._shape.head_dim)
+        """Take `batch` sequences of `context` cached tokens, with room for as many more."""
+        size = (batch, self._shape.kv_heads, context + room, self._shape.head_dim)
         needed = self._shape.layers * 2 * math.prod(size)
         # Mapped once: that takes longer than the steps that are measured.
         if len(self._memory) < needed:
@@ -154,8 +150,6 @@ class Decoder:
         self._cache = self._memory[:needed].view(self._shape.layers, 2, *size)
         self._cache[..., :context, :] = 1 / self._shape.head_dim
         self._length = context
-        if self._ranks > 1:
-            dist.barrier()
 
     def drawn_tokens(self, *size: int) -> torch.Tensor:
         """Random ones: rows that are alike draw less power, and a GPU multiplies them faster."""
@@ -183,19 +177,14 @@ class Decoder:
         hidden, turns = functional.embedding(tokens, self._embedding), self._turns(tokens.shape[1])
         for layer, cache in zip(self._layers, self._cache, strict=True):
             attended = self._attended(layer, cache, hidden, turns)
-            hidden = hidden + self._reduced(layer.out(attended))
+            hidden = hidden + layer.out(attended)
             gate, up = layer.up(self._normed(hidden)).chunk(2, dim=-1)
-            hidden = hidden + self._reduced(layer.down(functional.silu(gate) * up))
+            hidden = hidden + layer.down(functional.silu(gate) * up)
         self._length += tokens.shape[1]
         return hidden
 
     def _next(self, hidden: torch.Tensor) -> torch.Tensor:
-        logits = self._logits(self._normed(hidden))
-        if self._ranks > 1:
-            parts = [torch.empty_like(logits) for _ in range(self._ranks)]
-            dist.all_gather(parts, logits)
-            logits = torch.cat(parts, dim=-1)
-        return logits.argmax(dim=-1)
+        return self._logits(self._normed(hidden)).argmax(dim=-1)
 
     def _normed(self, hidden: torch.Tensor) -> torch.Tensor:
         return functional.rms_norm(hidden, (self._shape.hidden,), self._norm)
@@ -204,19 +193,20 @@ class Decoder:
         self, layer: _Layer, cache: torch.Tensor, hidden: torch.Tensor, turns: _Turns
     ) -> torch.Tensor:
         d, at, new = self._shape.head_dim, self._length, hidden.shape[1]
+        heads, kv_heads = self._shape.heads, self._shape.kv_heads
         projected = layer.qkv(self._normed(hidden)).view(*hidden.shape[:2], -1, d).transpose(1, 2)
-        q, k, v = torch.split(projected, [self._heads, self._kv_heads, self._kv_heads], dim=1)
+        q, k, v = torch.split(projected, [heads, kv_heads, kv_heads], dim=1)
         q, k = _turned(q, turns), _turned(k, turns)
         keys, values = cache
         keys[:, :, at : at + new], values[:, :, at : at + new] = k, v
         if new > 1:
             attended = functional.scaled_dot_product_attention(
-                q, k, v, is_causal=True, enable_gqa=self._heads != self._kv_heads
+                q, k, v, is_causal=True, enable_gqa=heads != kv_heads
             )
             return attended.transpose(1, 2).flatten(2)
         seen = slice(0, at + 1)
         # Queries that share keys are rows of one product, which reads these once.
-        grouped = q.reshape(len(hidden), self._kv_heads, -1, d)
+        grouped = q.reshape(len(hidden), kv_heads, -1, d)
         attended = functional.scaled_dot_product_attention(
             grouped, keys[:, :, seen], values[:, :, seen]
         )
@@ -229,11 +219,6 @@ class Decoder:
         angle = at[:, None] * _BASE ** (-torch.arange(half, device=device) / half)
         return angle.cos().to(self._norm.dtype), angle.sin().to(self._norm.dtype)
 
-    def _reduced(self, partial: torch.Tensor) -> torch.Tensor:
-        if self._ranks > 1:
-            dist.all_reduce(partial)
-        return partial
-
 
 def _turned(heads: torch.Tensor, turns: _Turns) -> torch.Tensor:
     """Rotary embeddings of (sequence, head, token, width)."""
@@ -241,42 +226,31 @@ def _turned(heads: torch.Tensor, turns: _Turns) -> torch.Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
-def token_s(decoder: Decoder, batch: int, context: int, tokens: int) -> float:
-    """Seconds of a step, the median of so many of one sequence, fewer of more (`_calls`)."""
-    decoder.fill(batch, context, tokens)
-    last, times = torch.zeros(batch, dtype=torch.long), []
-    for _ in range(_calls(tokens, batch)):
-        start = time.perf_counter()
-        last = decoder.step(last)
-        times.append(time.perf_counter() - start)
-    return median(times)
+def token_s(decoder: Decoder, batch: int, context: int) -> float:
+    """Return the CPU time of a step with so many cached tokens per sequence, in seconds."""
+    decoder.fill(batch, context, room=1)
+    tokens = decoder.drawn_tokens(batch)
 
+    def step() -> None:
+        decoder.rewind(context)
+        decoder.step(tokens)
 
-def _calls(alone: int, batch: int) -> int:
-    """Instead of so many with one sequence: those of a larger batch take longer, and a repeat's
-    differ less from each other than from those of another repeat."""
-    return max(1, round(alone / math.sqrt(batch)))
+    return cpu_s(step, total_s=_TOTAL_S)
 
 
 @torch.inference_mode()
-def attention_s(decoder: Decoder, memory: torch.Tensor, batch: int, context: int) -> float:
-    """Seconds of one layer's attention to a cache in this `memory`; ranks meet behind it, as in a
-    step, where they wait for the slowest."""
-    shape, heads, ranks = decoder._shape, decoder._kv_heads, decoder._ranks
-    size = 2 * batch * heads * context * shape.head_dim
-    # A layer's cache is not there where the layer before has read its own.
-    layers = max(1, min(shape.layers, len(memory) // size))
-    caches = memory[: layers * size].view(layers, 2, batch, heads, context, shape.head_dim)
-    queries = torch.ones_like(caches[0, 0, :, :, : shape.heads // shape.kv_heads])
-    hidden = torch.zeros(batch, 1, shape.hidden, dtype=torch.bfloat16)
-    times = []
-    # Short as they are, the first one's share of finding caches as others left them is large.
-    for _ in range(1 + _calls(_ATTENDED, batch)):
-        if ranks > 1:
-            dist.barrier()
-        start = time.perf_counter()
-        for cache in caches:
-            functional.scaled_dot_product_attention(queries, *cache)
-            decoder._reduced(hidden)
-        times.append(time.perf_counter() - start)
-    return median(times[1:]) / layers
+def rates(weights: Weights) -> tuple[float, float]:
+    """Return two rates of a linear layer on the CPU, whose weights its caches do not hold.
+
+    Returns
+    -------
+    bytes_per_s, flops
+        The rate of reading weights for one row, and of the products of many rows.
+    """
+    outputs, inputs = _MATRIX
+    linear = Linear(random_matrix(outputs, inputs, torch.Generator().manual_seed(0)), weights)
+    one_s, many_s = (
+        cpu_s(linear, torch.ones(rows, inputs, dtype=torch.bfloat16), total_s=_TOTAL_S)
+        for rows in (1, _ROWS)
+    )
+    return linear.weight_bytes / one_s, 2 * _ROWS * outputs * inputs / many_s

@@ -5,7 +5,7 @@ bytes than caches hold, as weights and activations of a model do.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from repro.catalog.studies.operator_benchmarks import Sizes
 from repro.train.decoding import scaled_product
 from repro.train.megatron.models import DTYPES
-from repro.train.operators import nbytes, prepared
+from repro.train.operators import prepared
 
 Kind = Literal["gemm", "attention_prefill", "attention_decode", "addition"]
 Work = Callable[[], object]
@@ -151,12 +151,21 @@ def _in_turns_s(
 ) -> list[float]:
     """Seconds of one of enough calls, on sets of operands that take turns."""
     first = make()
-    count = min(_MOST_SETS, int(turns_bytes // max(1, nbytes(first))))
+    count = min(_MOST_SETS, int(turns_bytes // max(1, _nbytes(first))))
     sets = [first, *(make() for _ in range(count - 1))]
     once_s = eager_s(lambda: call(*first), 1)[0]
     calls = min(max(len(sets), int(_SHORTEST_S / once_s)), _MOST_CALLS)
     works = [partial(call, *operands) for operands in islice(cycle(sets), calls)]
     return [replay / calls for replay in replays_s(works, repeats)]
+
+
+def _nbytes(values: Iterable[object]) -> int:
+    """Return the bytes of tensors, also of those in tuples."""
+    return sum(
+        one.nbytes if isinstance(one, torch.Tensor) else _nbytes(one)
+        for one in values
+        if isinstance(one, torch.Tensor | tuple)
+    )
 
 
 def replays_s(works: Sequence[Work], repeats: int) -> list[float]:

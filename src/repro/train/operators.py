@@ -1,45 +1,27 @@
-"""Microbenchmarks of single operators: on one thread, and collectives among ranks.
-
-What other work on the machine takes is left out where it can be: operators take the process's CPU
-time, as emulated GPUs' passes do (`repro.train.pacing`). Collectives take time.
-"""
+"""Calls of single operators with operands of given sizes."""
 
 import math
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from itertools import cycle, product
+from itertools import cycle
 from typing import Any
 
-import numpy as np
 import torch
-import torch.distributed as dist
 
 from repro.catalog.studies.operator_benchmarks import (
     ADDED_ROW,
-    CONCATENATIONS,
     EMBEDDING_BAG,
     INDEX_ADD,
-    LAUNCH,
-    LAUNCH_IN_LOOP,
     LOOKUPS,
     STRIDED,
     SUM_OF_ROWS,
     Sizes,
 )
-from repro.collectives.operations import prepare
+from repro.train.timed import cpu_s
 
 Operands = tuple[Any, ...]
-# Their first two operands are the table and what is looked up; a third is added to it.
-_IN_TABLES = ("index_select", "embedding", EMBEDDING_BAG, INDEX_ADD)
-# Of one measurement, and the most sets of operands, and tables, that take turns.
-_SHORTEST_S, _MOST_SETS, _MOST_TABLES = 1e-3, 12, 48
-# Lookups of one measurement, the first of which counts for nothing; rows of a small table, and of
-# lookups in it; elements of a cache line.
-_LOOKUPS, _FEW, _LINE = 4, 512, 16
-# Launches of one measurement, and the width of what is launched.
-_LAUNCHES, _NARROW = 200, 16
+# Most tables that take turns.
+_MOST_TABLES = 48
 # Rows of two-dimensional operands, and what lies together of a copy that is not.
 _WIDTHS = {
     **{"sum": 1280, "max": 1280, "sub_": 1280, "div_": 1280},
@@ -60,148 +42,13 @@ _WITH_NUMBER = ("add", "add_", "sub", "rsub", "mul", "mul_", "div", "pow", "fill
 
 
 @torch.no_grad()
-def operator_s(operator: str, sizes: Sizes, turns_bytes: float) -> float:
-    """Seconds of CPU time that a call of an operator of `operator_benchmarks` takes.
+def operator_s(operator: str, sizes: Sizes) -> float:
+    """Return the CPU time of a call of an operator of `operator_benchmarks`, in seconds.
 
-    Operands and results take turns in so many bytes, as far as `_MOST_SETS` are enough; what is
-    concatenated was used just before, as an iteration makes it. Rows of tables were used before an
-    addition that moves so many.
-    """
-    if operator in _IN_TABLES:
-        return _again_s(operator, sizes, turns_bytes)
-    make, call = prepared(operator, sizes)
-    sets = [make()]
-    result = call(*sets[0])
-    # In place, a result is an operand.
-    made = [] if any(result is one for one in sets[0]) else [result]
-    set_bytes = nbytes([*sets[0], *made])
-    others = min(_MOST_SETS, int(turns_bytes // max(1, set_bytes))) - 1
-    sets += others * sets if operator in CONCATENATIONS else [make() for _ in range(others)]
-    # What is kept of them is not where the next result goes.
-    results = deque([result, *(call(*operands) for operands in sets[1:])], maxlen=len(sets))
-    calls, taken_s = 0, 0.0
-    while taken_s < _SHORTEST_S:
-        start = time.process_time()
-        for operands in sets:
-            results.append(call(*operands))
-        taken_s += time.process_time() - start
-        calls += len(sets)
-    return taken_s / calls
-
-
-def _again_s(operator: str, sizes: Sizes, moved_bytes: float) -> float:
-    """Seconds of a call on rows that were used once before an addition that moves so many bytes,
-    other rows of another table each time, and behind a call on a small table, as tables of an
-    iteration follow each other.
-
-    Calls that took turns would come by the same rows, and the same pages of their tables, sooner
-    than an iteration does.
+    Operands stay the same, so caches hold what fits.
     """
     make, call = prepared(operator, sizes)
-    *first, width, rows = (int(size) for size in sizes)
-    few = [min(first[0], _FEW), *(1.0 for _ in first[1:]), width, _FEW]
-    make_few, call_few = prepared(operator, few)
-    small, move, times = _ones(_FEW, width), _addition(moved_bytes), []
-    for _ in range(_LOOKUPS):
-        _, at, *added = make()
-        table = _table_anywhere(rows, width)
-        torch.index_select(table, 0, at)
-        move()
-        call_few(small, *make_few()[1:])
-        for numbers in added:
-            numbers.fill_(1.0)
-        start = _begun_s()
-        call(table, at, *added)
-        times.append(time.process_time() - start)
-    return float(np.median(times[1:]))
-
-
-def _begun_s() -> float:
-    """The process's CPU time, where a single call is timed. It is read twice: what the clock itself
-    needs is not in caches behind many bytes."""
-    time.process_time()
-    return time.process_time()
-
-
-def _table_anywhere(rows: int, width: int) -> torch.Tensor:
-    """A part of a piece of memory that caches do not hold, from the beginning of a line on."""
-    elements = rows * width
-    start = int(torch.randint(max(_DRAWN - elements, 0) + 1, ())) // _LINE * _LINE
-    return _ones_from(start, elements).view(rows, width)
-
-
-def launch_s(launch: str, moved_bytes: float) -> float:
-    """Seconds of CPU time that a small operator, one of `LAUNCHES`, takes behind an addition that
-    moves so many bytes, which evict what Python and torch need for it from the caches."""
-    move, narrow = _addition(moved_bytes), _ones(1, _NARROW)
-    module, first = torch.nn.LayerNorm(_NARROW), torch.zeros(1, dtype=torch.long)
-    calls: dict[str, Callable[[], object]] = {
-        LAUNCH: lambda: module(narrow),
-        LAUNCH_IN_LOOP: lambda: torch.index_select(narrow, 0, first),
-    }
-    call, taken_s = calls[launch], 0.0
-    # The first one prepares what others find.
-    call()
-    for _ in range(_LAUNCHES):
-        move()
-        start = _begun_s()
-        call()
-        taken_s += time.process_time() - start
-    return taken_s / _LAUNCHES
-
-
-def view_s() -> float:
-    """Seconds of CPU time that a view takes, of those that an iteration has most."""
-    tensor = _ones(_NARROW, _NARROW)
-    views: tuple[Callable[[], object], ...] = (
-        *(tensor.t, tensor.flatten),
-        *(lambda: tensor[0], lambda: tensor[:, :1]),
-    )
-    start = time.process_time()
-    for _, view in product(range(_LAUNCHES), views):
-        view()
-    return (time.process_time() - start) / (_LAUNCHES * len(views))
-
-
-def _addition(moved_bytes: float) -> Callable[[], object]:
-    """An addition that moves so many bytes, two operands and a result."""
-    one, other, result = (_ones(math.ceil(moved_bytes / 12)) for _ in range(3))
-    return lambda: torch.add(one, other, out=result)
-
-
-def nbytes(values: Iterable[object]) -> int:
-    """Of tensors, also of those in tuples."""
-    return sum(
-        one.nbytes if isinstance(one, torch.Tensor) else nbytes(one)
-        for one in values
-        if isinstance(one, torch.Tensor | tuple)
-    )
-
-
-def collective_s(collective: str, size_bytes: int, calls: int, states_bytes: float) -> list[float]:
-    """Seconds of each of some calls between all ranks on this one, each behind an addition that
-    moves `states_bytes`, from which ranks come as they do in an iteration: apart, every second one
-    later, in turns, with what they hand over just made."""
-    assert dist.group.WORLD is not None
-    operation = prepare(
-        collective,
-        size_bytes,
-        collective == "all_reduce",
-        dist.group.WORLD,
-        torch.float32,
-        torch.device("cpu"),
-    )
-    operation.call()
-    times, move = [], _addition(states_bytes)
-    for number in range(calls):
-        dist.barrier()
-        for _ in range(1 + (dist.get_rank() + number) % 2):
-            move()
-        operation.input.mul_(1.0)
-        start = time.monotonic()
-        operation.call()
-        times.append(time.monotonic() - start)
-    return times
+    return cpu_s(call, *make())
 
 
 Made = tuple[Callable[[], Operands], Callable[..., object]]
@@ -291,16 +138,12 @@ def _ones_to_look_up(precision: torch.dtype, device: torch.device) -> torch.Tens
 def _tables(tables_bytes: float, width: int, rows: int) -> Iterator[torch.Tensor]:
     """Tables, over and over: as many of this size as there are bytes for, one at least."""
     count = min(max(int(tables_bytes // (4 * width * rows)), 1), _MOST_TABLES)
-    return cycle(_ones_from(0, count * rows * width).view(count, rows, width))
-
-
-def _ones_from(start: int, elements: int) -> torch.Tensor:
-    """Of one piece of memory, where it is enough: to fill it takes longer than to look things
-    up."""
+    elements = count * rows * width
     if elements > _DRAWN:
-        return _ones(elements)
+        return cycle(_ones(count, rows, width))
+    # To fill memory takes longer than to look things up.
     ones = _ones_to_look_up(torch.get_default_dtype(), torch.get_default_device())
-    return ones[start : start + elements]
+    return cycle(ones[:elements].view(count, rows, width))
 
 
 def _lookup(tables_bytes: float, operator: str, lookups: int, width: int, rows: int) -> Made:

@@ -1,24 +1,21 @@
-"""Single iterations of a run, timed."""
+"""CPU time of single calls on one thread, by PyTorch's benchmark harness."""
 
 import time
 from collections.abc import Callable
+from typing import Any
 
-from repro.train.run import device_scope, iterate
-from repro.train.training import Training
+from torch.utils.benchmark import Timer
 
 
-def loading(state: Training) -> Callable[[], Callable[[], float]]:
-    """What loads a batch, and returns the iteration on it: that returns its CPU time in seconds."""
+def cpu_s(call: Callable[..., object], *operands: Any, total_s: float = 1e-3) -> float:
+    """Return the CPU time of a call on one thread, in seconds.
 
-    def load() -> Callable[[], float]:
-        batches = [next(state.training) for _ in range(state.run.microbatches)]
-
-        def step() -> float:
-            with device_scope():
-                start = time.process_time()
-                iterate(state, batches)
-                return time.process_time() - start
-
-        return step
-
-    return load
+    It is the median over calls that take `total_s` together. CPU time leaves out other processes.
+    """
+    timer = Timer(
+        "call(*operands)",
+        timer=time.process_time,
+        globals={"call": call, "operands": operands},
+        num_threads=1,
+    )
+    return float(timer.blocked_autorange(min_run_time=total_s).median)

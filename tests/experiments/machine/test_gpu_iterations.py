@@ -12,9 +12,9 @@ from made_up import small_run
 
 from repro.catalog.studies.gpu import GpuIterations, read_gpu_study
 from repro.experiments.machine import gpu_iterations
-from repro.logs.gpu_trace import PARTS
+from repro.logs.operator_trace import PARTS
 from repro.observe.operator_trace import trace_of
-from repro.predict.operators.gpu_replay import gpu_iterations as timed_again
+from repro.predict.operators.trace_replay import iterations
 from repro.train import run as training
 from repro.train.megatron.steps import Batch
 from repro.train.records import TrainingRun
@@ -96,7 +96,7 @@ def test_iterations_are_kept_with_their_calls_and_operators(
     parts_s = found["part_time_s"].isel(case=slice(0, 4)).sum("part")
     np.testing.assert_allclose(parts_s, found["iteration_time_s"].isel(case=slice(0, 4)))
     assert found["part_time_s"].isel(case=slice(4, None)).isnull().all()
-    again = timed_again(found)
+    again = iterations(found)
     assert again[["model", "samples"]].to_numpy().tolist() == [
         ["gpt2-medium", 2],
         ["t5-large", 2],

@@ -1,37 +1,37 @@
-"""Iterations timed again: sums of operators, and the slowest rank between collectives."""
+"""Replays of traces: sums of operators and launches, and two timelines on GPUs."""
 
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from made_up_operators import (
-    BEGIN_S,
-    HOST_S,
-    MODULE_S,
-    PLANS,
-    VIEW_S,
-    add_s,
-    drawn,
-    made_up_operators,
-    plan_passes_s,
-    reduce_s,
-    slower,
-)
+from made_up_operators import CALLS, ELEMENTS, HOST_S, add_s, made_up_operators
 
-from repro.logs.operator_trace import TracedOperator
-from repro.predict.operators.curves import Curve, curves
+from repro.logs.operator_trace import TracedCall
+from repro.predict.operators.curves import Curve, operator_curves
 from repro.predict.operators.trace_replay import (
-    coverage,
-    errors_by_model,
+    fit_launch_s,
     geometric_mean_pct,
+    iteration_errors,
     iterations,
-    plan_table,
-    plans,
+    operator_times,
+    predicted_calls,
     replay_trace,
-    with_seconds,
+    timelines_s,
 )
 from repro.predict.workload import Array
-from repro.results.store import not_run
+from repro.results.measured import by_gpu, read_all_kept, read_kept
+
+_CALLS = 50
+_ONES = np.ones(_CALLS)
+
+
+def calls_of(gpu_s: np.ndarray, waits: np.ndarray | bool = False) -> pd.DataFrame:
+    return pd.DataFrame({"launches": 1.0, "seconds": gpu_s, "waits": waits})
+
+
+@pytest.fixture(scope="module")
+def measured() -> xr.Dataset:
+    return read_kept("gpu_iterations", "h100-sxm-80gb")
 
 
 def test_curves_are_exact_where_measured_and_where_each_size_adds_as_much() -> None:
@@ -41,7 +41,7 @@ def test_curves_are_exact_where_measured_and_where_each_size_adds_as_much() -> N
         """A call, and lookups, of which caches hold more where the table has fewer rows."""
         return 1e-5 + 1e-8 * lookups * (1 + np.log(rows))
 
-    curve = Curve((sides, sides), seconds(sides[:, None], sides[None, :]), in_caches=(1,))
+    curve = Curve((sides, sides), seconds(sides[:, None], sides[None, :]), in_caches=1)
     asked = np.array([[10.0, 40.0], [20.0, 100.0], [320.0, 50.0], [15.0, 640.0]])
     assert curve.seconds(asked) == pytest.approx(seconds(*asked.T))
     # What is smaller than the smallest takes as long as that.
@@ -61,176 +61,97 @@ def test_an_axis_of_one_size_is_no_axis() -> None:
     assert curve.seconds(np.array([[3.0, 20.0], [9.0, 40.0]])) == pytest.approx([2e-8, 4e-8])
 
 
-def test_operators_are_those_measured_among_as_many_ranks_or_else_among_fewest() -> None:
-    results = made_up_operators()
-    among = results.isel(benchmark=np.flatnonzero(results["operator_name"] == "add/2"))
-    among["operator_ranks"] = among["operator_ranks"] * 2
-    among["operator_time_s"] = among["operator_time_s"] * 3
-    both = xr.concat([results[list(among)], among], "benchmark", data_vars="minimal")
-    sizes = np.array([[1e4]])
-    launches = {"launch", "launch in a loop", "launch of a view"}
-    assert curves(both, 2).keys() == {"add/2", "all_reduce", *launches}
-    assert curves(both, 1)["add/2"].seconds(sizes) == pytest.approx([add_s(1e4)], rel=1e-3)
-    assert curves(both, 2)["add/2"].seconds(sizes) == pytest.approx([3 * add_s(1e4)], rel=1e-3)
-    # A collective among three is none among two.
-    assert curves(both, 3).keys() == {"add/2", *launches}
-    assert curves(among, 1)["add/2"].seconds(sizes) == pytest.approx([3 * add_s(1e4)], rel=1e-3)
-
-
-def test_rows_are_changed_behind_what_their_rank_went_through_since_their_sums() -> None:
-    powers = np.array([1.0, 1e9])
-    measured = {
-        # As many seconds as bytes were gone through.
-        "index_add_": Curve(4 * (powers,), np.broadcast_to(powers, (2, 2, 2, 2))),
-        "_embedding_bag": Curve(4 * (powers,), np.ones((2, 2, 2, 2))),
-        "add/2": Curve((powers,), np.ones(2)),
-        **dict.fromkeys(("launch", "launch in a loop"), Curve((powers,), np.ones(2))),
-    }
-    none = np.nan
-    rows = [
-        (0, "add/2", 1, (5000.0, none, none, none)),
-        (0, "_embedding_bag", 1, (10.0, 7.0, 4.0, 500.0)),
-        (0, "_embedding_bag", 1, (10.0, 3.0, 4.0, 1.0)),
-        (0, "add/2", 3, (1000.0, none, none, none)),
-        (0, "index_add_", 2, (70.0, 4.0, 500.0, none)),
-        (0, "index_add_", 1, (30.0, 4.0, 1.0, none)),
-        (1, "add/2", 1, (20.0, none, none, none)),
-        (1, "index_add_", 1, (30.0, 4.0, 500.0, none)),
-    ]
-    table = pd.DataFrame(
-        [
-            {"case": 0, "rank": rank, "operator": operator, "autograd": False, "calls": calls}
-            | {f"size_{axis}": size for axis, size in enumerate(sizes)}
-            for rank, operator, calls, sizes in rows
-        ]
-    )
-    found = with_seconds(table, measured).seconds
-    # What additions make; of the other table, sums of 10 bags and its one row.
-    assert found[4] == pytest.approx(2 * 4 * (3 * 1000 + 10 * 4 + 1 * 4))
-    # Of 70 rows drawn from 500 some are the same, and all are changed twice.
-    different = 500 * (1 - 0.998**70)
-    assert found[5] == pytest.approx(4 * (3 * 1000 + 2 * different * 4))
-    # Where none were summed up, since the iteration began.
-    assert found[7] == pytest.approx(4 * 20)
-
-
-def test_iterations_are_their_operators_and_the_host() -> None:
+def test_a_cpu_computes_and_launches_in_turn() -> None:
     found = iterations(made_up_operators()).set_index("model")
     assert found.error_pct.abs().max() < 0.1
-    small = found.loc["small"]
-    host_s = 24 * HOST_S + 30 * VIEW_S
-    assert small.predicted_s == pytest.approx(host_s + 20 * add_s(1e4), rel=1e-3)
-    assert small.host_s == pytest.approx(host_s, rel=0.01)
-
-
-def test_the_host_is_slower_behind_operators_that_move_much() -> None:
-    found = iterations(made_up_operators()).set_index("model")
-    assert slower(1e6) > 0.8
-    host_s = 30 * VIEW_S + 24 * HOST_S + 20 * MODULE_S * slower(1e6)
-    assert found.loc["large"].host_s == pytest.approx(host_s, rel=0.01)
-    # One that was measured to be faster behind more bytes is noise: up to 1 MB it is the same.
-    results = made_up_operators()
-    launches = results["operator_name"] == "launch"
-    first = launches & (results["operator_size"].isel(axis=0) == 1e2)
-    results["operator_time_s"] = results["operator_time_s"] * xr.where(first, 1.5, 1.0)
-    again = iterations(results).set_index("model")
-    to_16_mb_s = MODULE_S * (2 - (1.5 + 1 + 1) / 3)
-    wanted = 30 * VIEW_S + 24 * HOST_S + 20 * to_16_mb_s * np.log(12) / np.log(16)
-    assert again.loc["large"].host_s == pytest.approx(wanted, rel=0.01)
-
-
-def test_the_slowest_rank_of_each_segment_and_the_collectives_are_the_path() -> None:
-    found = iterations(made_up_operators()).set_index("plan")
-    (first, second), size = PLANS["uneven"]
-    assert first > second
-    computing = sum(plan_passes_s(first))
-    assert found.loc["uneven"].collectives_s == pytest.approx(reduce_s(size), rel=1e-3)
-    assert found.loc["uneven"].predicted_s == pytest.approx(computing + reduce_s(size), rel=1e-3)
-
-
-def test_a_pass_begins_and_its_loops_cost_the_host_what_moves_bytes() -> None:
-    found = iterations(made_up_operators()).set_index("plan").loc["even"]
-    (added, _), _ = PLANS["even"]
-    passes_s = sum(plan_passes_s(added))
-    assert found.host_s == pytest.approx(passes_s - 2 * add_s(added), rel=1e-3)
-    # Where no pass is without autograd, a launch takes what it takes to begin too.
-    results = made_up_operators()
-    results["call_autograd"] = xr.ones_like(results["call_autograd"])
-    always = iterations(results).set_index("plan").loc["even"]
-    launch_s = (2 * BEGIN_S + 5 * HOST_S) / 8
-    wanted = 2 * (launch_s + MODULE_S * slower(added) + 5 * VIEW_S)
-    assert always.host_s == pytest.approx(wanted, rel=1e-3)
+    for model, elements in ELEMENTS.items():
+        assert found.loc[model].host_ms == pytest.approx(1e3 * CALLS * HOST_S, rel=1e-3)
+        assert found.loc[model].device_ms == pytest.approx(1e3 * CALLS * add_s(elements), rel=1e-3)
+    assert list(found.longer) == ["device", "device"]
 
 
 def test_no_time_of_a_judged_iteration_is_used() -> None:
     as_they_are, longer = (iterations(made_up_operators(by)) for by in (1.0, 1.25))
-    assert np.array_equal(as_they_are.predicted_s, longer.predicted_s)
+    assert np.array_equal(as_they_are.predicted_ms, longer.predicted_ms)
     assert longer.error_pct.to_numpy() == pytest.approx(-20.0, abs=0.1)
     assert geometric_mean_pct(longer.error_pct) == pytest.approx(20.0, abs=0.1)
-    assert errors_by_model(made_up_operators(1.25)).loc["all", "bias_pct"] == -20.0
 
 
-def test_the_plan_that_is_predicted_to_be_fastest_is_looked_up() -> None:
-    (row,) = plans(made_up_operators()).itertuples()
-    assert (row.fastest, row.chosen, row.found, row.lost_pct) == ("even", "even", True, 0.0)
-    results = made_up_operators()
-    # The other one is measured to be twice as fast.
-    wrong = results["case_plan"] == "uneven"
-    results["iteration_time_s"] = results["iteration_time_s"].where(~wrong, 1e-3)
-    (row,) = plans(results).itertuples()
-    assert (row.fastest, row.chosen, row.found) == ("uneven", "even", False)
-    assert row.lost_pct > 100 and row.told_apart
-
-
-@pytest.mark.parametrize(
-    ("slower_pct", "together", "told_apart"),
-    [(2.0, False, False), (4.0, False, True), (2.0, True, True)],
-)
-def test_plans_are_told_apart_beyond_the_interval_of_their_difference(
-    slower_pct: float, together: bool, told_apart: bool
-) -> None:
-    # Each is known to 1 %, a difference to 1.4, its interval to 2.8; but what takes both longer in
-    # the same turns makes no difference.
-    results = made_up_operators()
-    times = results.set_coords("case_plan").swap_dims(case="case_plan")["iteration_time_s"]
-    even_s = float(times.sel(case_plan="even"))
-    measured_s = even_s / (1 + slower_pct / 100)
-    uneven = results["case_plan"] == "uneven"
-    results["iteration_time_s"] = results["iteration_time_s"].where(~uneven, measured_s)
-    times = drawn(results["iteration_time_s"].values, together)
-    results["iteration_time_drawn_s"] = (("case", "draw"), times)
-    (row,) = plans(results).itertuples()
-    assert (row.chosen, row.fastest, row.told_apart) == ("even", "uneven", told_apart)
-    assert row.lost_pct == pytest.approx(slower_pct)
-
-
-def test_what_no_microbenchmark_stands_for_is_said() -> None:
-    rows = [
-        TracedOperator(0, "host", (), False, 9, 0.0),
-        TracedOperator(0, "add/2", (1000,), False, 4, 0.25),
-        TracedOperator(0, "unheard_of", (), False, 1, 0.75),
+def test_of_a_trace_only_measured_operators_are_predicted() -> None:
+    calls = [
+        *4 * [TracedCall("forward", "add/2", (1000,), ("fp32",), 1, 0.05)],
+        TracedCall("forward", "add/2", (1000,), ("bf16",), 1, 0.1),
+        TracedCall("forward", "unheard_of", (), (), 1, 0.75),
     ]
-    found = replay_trace(rows, made_up_operators())
-    assert list(found.operator) == ["unheard_of", "add/2"]
-    assert list(found.known) == [False, True]
-    assert list(found.predicted_ms) == pytest.approx([0.0, 4e3 * add_s(1000)], rel=1e-3)
+    found = replay_trace(calls, made_up_operators())
+    assert list(found.index) == ["unheard_of", "add/2 fp32", "add/2 bf16"]
+    assert list(found.known) == [False, True, False]
+    assert found.predicted_ms["add/2 fp32"] == pytest.approx(4e3 * add_s(1000), rel=1e-3)
+    assert found.predicted_ms.isna().tolist() == [True, False, True]
 
 
-def test_a_traces_collectives_are_those_among_as_many_ranks() -> None:
-    rows = [TracedOperator(0, "all_reduce", (1e6,), False, 2, 0.5)]
-    alone, among = (replay_trace(rows, made_up_operators(), ranks) for ranks in (1, 2))
-    assert not alone.known[0] and among.known[0]
-    assert among.predicted_ms[0] == pytest.approx(2e3 * reduce_s(1e6), rel=1e-3)
+def test_a_slow_host_is_what_takes_long() -> None:
+    host, gpu = timelines_s(calls_of(0.3 * _ONES), _ONES)
+    # All but the last call are done while the host launches the next one.
+    assert (host, gpu) == (_CALLS, _CALLS + 0.3)
 
 
-def test_calls_of_sizes_that_were_measured_are_counted() -> None:
-    results = made_up_operators()
-    assert coverage(results).loc["small", "measured_themselves"] == 0
-    results["operator_size"][0, 0] = 1e4
-    assert coverage(results).loc["small", "measured_themselves"] == 20
-    assert coverage(results).loc["small", "known_pct"] == 100.0
+def test_a_slow_gpu_is_what_takes_long() -> None:
+    host, gpu = timelines_s(calls_of(7 * _ONES), _ONES)
+    # It waits for the first launch alone.
+    assert (host, gpu) == (_CALLS, 1 + 7 * _CALLS)
 
 
-def test_nothing_measured_says_why() -> None:
-    for table in (coverage, errors_by_model, plan_table):
-        assert "nobody tried" in table(not_run({"operators": "nobody tried"})).to_string()
+def test_a_host_that_waits_for_each_call_takes_both() -> None:
+    waits = np.tile([False, True], _CALLS)
+    works = np.tile([1.0, 0.0], _CALLS)
+    host, gpu = timelines_s(calls_of(7 * works, waits), works)
+    assert host == gpu == 8 * _CALLS
+
+
+def test_parts_of_an_iteration_may_be_bound_differently() -> None:
+    works = np.r_[0.1 * _ONES, 7 * _ONES]
+    host, gpu = timelines_s(calls_of(works), 1.0)
+    assert host == 2 * _CALLS and gpu == pytest.approx(_CALLS + 1 + 7 * _CALLS)
+
+
+def test_the_hosts_time_is_what_makes_up_the_measured_one() -> None:
+    calls = calls_of(1e-5 * _ONES).assign(launches=2.0)
+    assert fit_launch_s(calls, 0.02 + 1e-5) == pytest.approx(0.02 / (2 * _CALLS), rel=1e-5)
+    # The GPU alone takes that long.
+    assert fit_launch_s(calls, 1e-5 * _CALLS) == 0.0
+
+
+def test_an_operator_with_a_size_that_could_not_be_measured_has_no_curve(
+    measured: xr.Dataset,
+) -> None:
+    names = measured["operator"].values[measured["benchmark_operator"].values]
+    at = np.flatnonzero(names == "product nn bf16")
+    short = measured.drop_isel(benchmark=at[:1])
+    assert operator_curves(measured).keys() - operator_curves(short).keys() == {"product nn bf16"}
+    calls, fewer = predicted_calls(measured), predicted_calls(short)
+    lost = calls.known & ~fewer.known
+    assert set(calls.operator[lost]) == {"product nn bf16"}
+    # It takes what the shortest call of all does.
+    shortest_s = measured["benchmark_time_s"].median("repeat").min().item()
+    np.testing.assert_allclose(fewer.seconds[lost], shortest_s * fewer.launches[lost])
+
+
+def test_iterations_that_a_gpu_decides_are_met() -> None:
+    found = by_gpu(read_all_kept("gpu_iterations"), iterations)
+    largest_pct = iteration_errors(found).largest_pct.xs("device", level="longer")
+    assert len(largest_pct) == 4
+    assert (largest_pct.xs("transformer", level="kind") < 2).all() and (largest_pct < 7.5).all()
+    assert (found.known_pct > 97).all()
+    # Kernels, with nothing of the host. Short ones of small iterations begin sooner in a stream.
+    ratios = found.device_ms / found.traced_ms
+    assert (np.abs(ratios[found.longer == "device"] - 1) < 0.12).all()
+    assert (np.abs(ratios - 1) < 0.17).all()
+    totals = found.groupby("gpu")[["device_ms", "traced_ms"]].sum()
+    assert (np.abs(totals.device_ms / totals.traced_ms - 1) < 0.065).all()
+
+
+def test_operators_add_up_to_iterations(measured: xr.Dataset) -> None:
+    operators, found = operator_times(measured), iterations(measured)
+    for name, column in (("traced_ms", "traced_ms"), ("predicted_ms", "device_ms")):
+        assert operators[name].sum() == pytest.approx(found[column].sum())

@@ -5,8 +5,7 @@ import pytest
 
 from repro.catalog.models.open_models import open_model
 from repro.claims.studies.inference import INFERENCE, xeon_token_s
-from repro.predict.operators.curves import Curve
-from repro.predict.serving.host import Host, Measured, measured_token_s, output_token_s
+from repro.predict.serving.host import Host, output_token_s
 
 _SHAPE = open_model("llama2-7b").shape
 _WEIGHTS = _SHAPE.count(0) - _SHAPE.vocab * _SHAPE.hidden
@@ -38,25 +37,3 @@ def test_a_xeon_reads_no_faster_than_its_channels() -> None:
     value, draws = INFERENCE["C160"].evaluate()
     assert value == pytest.approx(1e3 * xeon_token_s(4, 2.0))
     assert draws.min() < value < draws.max()
-
-
-def test_two_other_decoders_tell_what_this_one_takes() -> None:
-    batches, contexts = np.array([1.0, 4.0, 16.0]), np.array([64.0, 4096.0])
-    others = tuple(
-        _SHAPE.model_copy(update=dict(zip(("layers", "hidden", "ffn", "vocab"), one, strict=True)))
-        for one in ((16, 1024, 2048, 128), (3, 6144, 16384, 32000))
-    )
-    # A call takes something, and each sequence and number in the cache as much more.
-    weight_s, layer_s = 2e-10 * (3 + batches), 3e-4 * (2 + batches)
-    attended = 1e-7 * batches[:, None] * contexts
-    steps = []
-    for other in others:
-        weights = other.count(0) - other.vocab * other.hidden
-        token_s = weights * weight_s + other.layers * (layer_s + attended[:, 0])
-        steps.append(Curve((batches,), token_s))
-    measured = Measured(others, tuple(steps), Curve((batches, contexts), attended))
-    batch, context = np.array([2.0, 9.0]), np.array([100.0, 1000.0])
-    products_s = _WEIGHTS * 2e-10 * (3 + batch)
-    layers_s = 32 * (1e-7 * batch * context + 3e-4 * (2 + batch))
-    found = measured_token_s(_SHAPE, measured, batch, context)
-    assert found == pytest.approx(products_s + layers_s, rel=1e-3)

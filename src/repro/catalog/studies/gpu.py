@@ -1,17 +1,18 @@
 """Study of one GPU by itself (`params/gpu.yaml`)."""
 
-from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
 from repro.catalog.models.dlrm import DlrmShape
 from repro.catalog.reading import Entry, read_params
-from repro.catalog.studies.operator_benchmarks import Sizes
-from repro.catalog.studies.operators import TOUCHED_ONCE, Grids, TableSets
+from repro.catalog.studies.operator_benchmarks import EMBEDDING_BAG, Sizes
+from repro.catalog.studies.operators import Grids, TableSets
 from repro.catalog.systems.nodes import Attention, Precision
 
 GpuWeights = Literal["bf16", "fp8"]
+# Operators whose operands an iteration uses once.
+_USED_ONCE = ("embedding", "_fused_adamw_/1", "linalg_vector_norm/1", "zero_/1")
 
 
 class GpuOperators(Entry):
@@ -77,10 +78,8 @@ class GpuIterations(Grids):
     working_bytes, states_bytes
         Bytes through which an operator's operands rotate; `states_bytes` if an iteration uses them
         once.
-    sides
-        Values of m, n and k of matmuls, by precision.
-    batches, batched_sides
-        Batches and sides of batched matmuls, by precision.
+    bags, poolings
+        Sizes of sums of rows: their number, and the average rows of each.
     repeats
         Repeats of each operator.
     """
@@ -96,22 +95,19 @@ class GpuIterations(Grids):
     iterations: PositiveInt
     working_bytes: PositiveFloat
     states_bytes: PositiveFloat
-    sides: Mapping[str, tuple[PositiveInt, ...]]
-    batches: Mapping[str, tuple[PositiveInt, ...]]
-    batched_sides: Mapping[str, tuple[PositiveInt, ...]]
+    bags: tuple[PositiveInt, ...]
+    poolings: tuple[PositiveFloat, ...]
     repeats: PositiveInt
 
     def grid(self, operator: str, precision: str) -> tuple[Sizes, ...]:
         """Return the sizes at which an operator of `operator_benchmarks` is measured, by axis."""
-        if operator.startswith("product"):
-            return 3 * (self.sides[precision],)
-        if operator.startswith("batched product"):
-            return (self.batches[precision], *3 * (self.batched_sides[precision],))
-        return self.size_axes(operator)
+        if operator == EMBEDDING_BAG:
+            return self.bags, self.poolings, self.embedding_widths, self.table_rows
+        return super().grid(operator, precision)
 
     def rotation_bytes(self, operator: str) -> float:
         """Return the bytes through which operands rotate; weight matrices are read once."""
-        once = operator in TOUCHED_ONCE or operator.startswith("product")
+        once = operator in _USED_ONCE or operator.startswith("product")
         return self.states_bytes if once else self.working_bytes
 
 

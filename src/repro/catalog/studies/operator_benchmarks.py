@@ -7,7 +7,7 @@ Names are those of torch's profiler without `aten::` or `c10d::`. The axes of si
 - `_softmax`, `native_layer_norm` and the like, sums of all rows, and additions of one row to all:
   rows, width.
 - lookups: number of rows, width, rows of the table. Bags: number of bags, rows per bag, width, rows
-  of the table. `index_add_` adds the bytes used since its rows were looked up, which no call shows.
+  of the table.
 - all others: elements of the largest tensor; a suffix counts the operands of that size.
 """
 
@@ -15,12 +15,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 Sizes = tuple[float, ...]
 
-MATMUL_LAYOUTS = ("nn", "nt", "tn")
-BATCHED_MATMUL_LAYOUTS = (*MATMUL_LAYOUTS, "NT", "Tn", "tN", "nN")
 SUM_OF_ROWS, ADDED_ROW = "sum rows", "add row"
 BY_ROWS = (
     "_softmax",
@@ -30,25 +26,10 @@ BY_ROWS = (
     SUM_OF_ROWS,
     ADDED_ROW,
 )
-# Names that no trace has: launches, by the bytes that the previous operator moved, of a small
-# operator in a module and of one by itself, as in loops; and of a view, which computes nothing.
-LAUNCH, LAUNCH_IN_LOOP, LAUNCHED_VIEW = "launch", "launch in a loop", "launch of a view"
-LAUNCHES = (LAUNCH, LAUNCH_IN_LOOP)
 INDEX_ADD, EMBEDDING_BAG = "index_add_", "_embedding_bag"
 LOOKUPS = ("index_select", INDEX_ADD, "embedding", "embedding_dense_backward")
-# Axis of the width for operators that fetch rows without writing others; bytes of a cache line.
-_FETCHED_WIDTH_AXIS = {INDEX_ADD: 1, EMBEDDING_BAG: 2}
-_LINE_BYTES = 64
-# Axes that caches hold in part: rows of tables, and bytes that were moved since.
-_CACHED_AXES = {
-    "index_select": (2,),
-    "embedding": (2,),
-    EMBEDDING_BAG: (3,),
-    INDEX_ADD: (2, 3),
-    LAUNCH: (0,),
-}
-# All numbers are in fp32.
-_ELEMENT_BYTES = 4
+# Axis of a table's rows, which caches hold in part: time is linear in its logarithm.
+_CACHED_AXIS = {"index_select": 2, "embedding": 2, INDEX_ADD: 2, EMBEDDING_BAG: 3}
 # Precisions by the profiler's names.
 _PRECISIONS = {"float": "fp32", "c10::BFloat16": "bf16", "c10::Half": "fp16"}
 # Element-wise operators, with the numbers of full-size operands that are measured.
@@ -64,8 +45,6 @@ BY_ELEMENTS: Mapping[str, tuple[int, ...]] = {
 }
 # Operators on tensors whose rows are not contiguous.
 STRIDED = ("copy_ strided", "cat strided")
-CONCATENATIONS = ("cat/1", "cat strided")
-COLLECTIVES = {"allreduce_": "all_reduce", "alltoall_base_": "all_to_all"}
 # Operators that do the same work as another.
 _ALIASES = {
     "_fused_adam_": "_fused_adamw_",
@@ -75,9 +54,6 @@ _ALIASES = {
 }
 # Position of the first matrix among a matmul's inputs.
 _FIRST_MATRIX = {"mm": 0, "addmm": 1, "bmm": 0, "baddbmm": 1}
-# Full-size tensors of element-wise operators that are not operands: results, unless they are in
-# place or small, and further states of an optimizer.
-_EXTRA_TENSORS = {**dict.fromkeys(("sum", "max", "linalg_vector_norm"), 0), "_fused_adamw_": 3}
 
 
 def benchmark_of(name: str, args: Mapping[str, Any]) -> tuple[str, Sizes] | None:
@@ -125,84 +101,9 @@ def precisions_of(operator: str, args: Mapping[str, Any]) -> tuple[str, ...]:
     return kinds if "/" in operator or operator in STRIDED else kinds[:1]
 
 
-def in_cache_lines(operator: str, sizes: Any) -> Any:
-    """Return sizes of calls (call, axis) with the widths of fetched rows in cache lines.
-
-    This is the average number of lines that a row overlaps, if rows are contiguous from the start
-    of a line. Operators that also write as much, such as `index_select`, keep their widths.
-    """
-    sizes = np.array(sizes, dtype=float)
-    if (axis := _FETCHED_WIDTH_AXIS.get(operator)) is not None:
-        row_bytes = _ELEMENT_BYTES * sizes[:, axis].astype(int)
-        beginnings = np.gcd(row_bytes, _LINE_BYTES)
-        sizes[:, axis] = (row_bytes + _LINE_BYTES - beginnings) / _LINE_BYTES
-    return sizes
-
-
-def cached_axes(operator: str) -> tuple[int, ...]:
-    """Return the axes that caches hold in part, of an operator with or without its precision."""
-    return _CACHED_AXES.get(operator.partition(" ")[0], ())
-
-
-def moved_bytes(operator: str, sizes: Any) -> Any:
-    """Return the bytes of all operands and results of each call (call, axis) of an operator."""
-    return _ELEMENT_BYTES * sum(_operands_and_results(operator, sizes))
-
-
-def distinct_row_bytes(operator: str, sizes: Any) -> Any:
-    """Return the bytes of the distinct rows that each call (call, axis) looks up or sums.
-
-    Rows are drawn uniformly: n draws from r rows find r (1 - (1 - 1/r)^n) distinct ones.
-    """
-    columns = np.asarray(sizes, dtype=float).T
-    if operator == EMBEDDING_BAG:
-        bags, pooling, width, rows = columns
-        drawn = bags * pooling
-    else:
-        drawn, width, rows, *_ = columns
-    return _ELEMENT_BYTES * width * rows * (1 - (1 - 1 / rows) ** drawn)
-
-
-def last_used_bytes(operator: str, sizes: Any) -> Any:
-    """Return the bytes that each call (call, axis) uses last: results, rows summed or changed."""
-    if operator == INDEX_ADD:
-        return distinct_row_bytes(operator, sizes)
-    _, results = _operands_and_results(operator, sizes)
-    rows = distinct_row_bytes(operator, sizes) if operator == EMBEDDING_BAG else 0.0
-    return _ELEMENT_BYTES * results + rows
-
-
-def _operands_and_results(operator: str, sizes: Any) -> tuple[Any, Any]:
-    """Return the elements of each call's operands, and of results that are not among them.
-
-    For rows that are changed, these are the added rows and the changed rows.
-    """
-    columns = np.asarray(sizes, dtype=float).T
-    name, _, count = operator.partition("/")
-    if operator.rpartition(" ")[0].endswith("product"):
-        *batch, m, n, k = columns
-        return math.prod(batch) * (m * k + k * n), math.prod(batch) * m * n
-    if operator in BY_ROWS:
-        elements = columns[0] * columns[1]
-        results = columns[1] if operator == SUM_OF_ROWS else elements
-        return (2 if "backward" in operator else 1) * elements, results
-    if operator == EMBEDDING_BAG:
-        bags, pooling, width, _ = columns
-        return bags * pooling * width, bags * width
-    if operator == "embedding_dense_backward":
-        lookups, width, rows = columns
-        return lookups * width, rows * width
-    if operator in LOOKUPS:
-        elements = columns[0] * columns[1]
-        return elements, elements
-    if operator in STRIDED:
-        return columns[0], columns[0]
-    return int(count) * columns[0], _EXTRA_TENSORS.get(name, not name.endswith("_")) * columns[0]
-
-
-def collective_bytes(args: Mapping[str, Any]) -> int:
-    """Return the bytes of the larger of a rank's input and output in a collective."""
-    return _ELEMENT_BYTES * max(map(_elements, args.get("Input Dims", [[]])))
+def cached_axis(operator: str) -> int | None:
+    """Return the axis that caches hold in part, of an operator with or without its precision."""
+    return _CACHED_AXIS.get(operator.partition(" ")[0])
 
 
 def _product(dims: Sequence[Any], strides: Sequence[Any], first: int) -> tuple[str, Sizes] | None:

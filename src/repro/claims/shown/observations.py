@@ -150,7 +150,7 @@ OBSERVATIONS = (
     _about(
         "prediction errors of other papers",
         "C162-C164",
-        "measured on GPUs there, on a CPU here (notebooks/operators.ipynb)",
+        "several GPUs there, single ones here (notebooks/operators.ipynb): no table is sharded",
     ),
 )
 

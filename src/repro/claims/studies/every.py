@@ -9,7 +9,6 @@ from repro.claims.findings import Finding, unanswered
 from repro.claims.published import Claim
 from repro.claims.studies.communication import COMMUNICATION, LOGGED
 from repro.claims.studies.compression import COMPRESSION, LOSSES
-from repro.claims.studies.operators import OPERATORS
 from repro.claims.studies.partitions import PARTITIONED, PARTITIONS
 from repro.results.store import why_not_run
 
@@ -28,7 +27,6 @@ STUDIES: Mapping[str, Study] = {
     "communication": Study(COMMUNICATION, LOGGED),
     "hierarchical_zero": Study(PARTITIONS, PARTITIONED),
     "compression": Study(COMPRESSION, LOSSES),
-    "operators": Study((), OPERATORS),
 }
 
 

@@ -83,7 +83,7 @@ def _ratio_panel(points: pd.DataFrame, colours: Mapping[str, str], label: str) -
 
 def clocks(iterations: pd.DataFrame) -> hv.Layout:
     """Draw the host's time, the GPU's time and the predicted iteration over the measured one, of
-    each row of `gpu_iterations`, a panel per GPU; an iteration's name has its milliseconds."""
+    each row of `iterations`, a panel per GPU; an iteration's name has its milliseconds."""
     drawn = [_clocks(found, str(gpu)) for gpu, found in iterations.groupby("gpu")]
     # Names below a panel are long.
     return panels(drawn).cols(1).opts(**options(matplotlib={"vspace": 0.75}, bokeh={}))
@@ -100,7 +100,7 @@ def _clocks(iterations: pd.DataFrame, gpu: str) -> hv.Overlay:
     ]
     for label, column, colour in (
         ("the host alone", "host_ms", SKY_BLUE),
-        ("the GPU alone", "gpu_ms", GREEN),
+        ("the GPU alone", "device_ms", GREEN),
         ("both: predicted", "predicted_ms", VERMILION),
     ):
         ratio = pd.DataFrame(

@@ -1,4 +1,4 @@
-"""Single operators by size (measured), and iterations timed again from them."""
+"""Single operators of this machine's CPU by size, and iterations predicted from them."""
 
 import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
@@ -6,31 +6,36 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from repro.figures.palette import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILION, YELLOW
+from repro.figures.palette import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION
 from repro.figures.panels import not_run_here
+from repro.predict.operators.curves import SIZES, sizes_of
 from repro.predict.operators.trace_replay import iterations
 from repro.results.store import has_runs
 
 _COLOURS = [BLUE, VERMILION, GREEN, PURPLE, ORANGE, BLACK]
 _SHOWN = ("add/2", "mul/1", "tanh/1", "copy_/2", "copy_ strided", "sum/1")
-_TABLES = "dlrm"
+
+
+def _benchmarks(results: xr.Dataset) -> pd.DataFrame:
+    """Return sizes and median seconds of every benchmark, with the operator without precisions."""
+    names = results["operator"].values[results["benchmark_operator"].values]
+    table = sizes_of(results, "benchmark").assign(
+        operator=[str(name).split(" fp32")[0] for name in names],
+        seconds=results["benchmark_time_s"].median("repeat").values,
+    )
+    # Copies from integers have one precision, others two; both are measured alike.
+    return table.drop_duplicates(["operator", *SIZES])
 
 
 def product_rates(results: xr.Dataset) -> hv.core.Dimensioned:
-    """Rates of matrix products by their operations, of each way that operands lie; as many as there
-    are shapes, measured on one thread."""
+    """Draw rates of matrix products by their operations, one colour per layout of operands."""
     if not has_runs(results):
         return not_run_here(results)
-    names = results["operator_name"].values
-    alone = results["operator_ranks"].values == 1
-    own = results.isel(benchmark=alone & [str(name).startswith("product ") for name in names])
-    flops = 2 * own["operator_size"].isel(axis=slice(3)).prod("axis").values
-    table = pd.DataFrame(
-        {
-            "flops": flops,
-            "gflops": flops / own["operator_time_s"].mean("repeat").values / 1e9,
-            "operands": [str(name).split()[1] for name in own["operator_name"].values],
-        }
+    table = _benchmarks(results)
+    table = table[table.operator.str.startswith("product ")]
+    flops = 2 * table[["size_0", "size_1", "size_2"]].prod(axis=1)
+    table = table.assign(
+        flops=flops, gflops=flops / table.seconds / 1e9, operands=table.operator.str.split().str[1]
     )
     return table.hvplot.scatter(
         "flops",
@@ -50,67 +55,44 @@ def product_rates(results: xr.Dataset) -> hv.core.Dimensioned:
 
 
 def element_times(results: xr.Dataset) -> hv.core.Dimensioned:
-    """Draw the mean time of element-wise work by elements, measured on one thread; bars reach from
-    the fastest to the slowest repeat."""
+    """Draw the time of element-wise operators by elements, measured on one thread."""
     if not has_runs(results):
         return not_run_here(results)
-    names = results["operator_name"].values
-    alone = results["operator_ranks"].values == 1
-    own = results.isel(benchmark=alone & [str(name) in _SHOWN for name in names])
-    times = 1e6 * own["operator_time_s"]
-    middle = times.mean("repeat").values
-    table = pd.DataFrame(
-        {
-            "elements": own["operator_size"].isel(axis=0).values,
-            "time_us": middle,
-            "below": middle - times.min("repeat").values,
-            "above": times.max("repeat").values - middle,
-            "operator": own["operator_name"].values.astype(str),
-        }
-    )
-    colours = _COLOURS[: table.operator.nunique()]
-    lines = table.hvplot.line(
-        "elements", "time_us", by="operator", color=colours, width=860, height=400
-    )
-    points = table.hvplot.scatter("elements", "time_us", by="operator", color=colours, s=400)
-    bars = table.hvplot.errorbars("elements", "time_us", yerr1="below", yerr2="above")
-    return (lines * points * bars).opts(
+    table = _benchmarks(results)
+    table = table[table.operator.isin(_SHOWN)].assign(time_us=1e6 * table.seconds)
+    of = {"by": "operator", "color": _COLOURS[: table.operator.nunique()]}
+    lines = table.hvplot.line("size_0", "time_us", width=860, height=400, **of)
+    points = table.hvplot.scatter("size_0", "time_us", s=400, **of)
+    return (lines * points).opts(
         hv.opts.Overlay(
             logx=True,
             logy=True,
             xlabel="elements",
             ylabel="microseconds per call (measured)",
-            title="Element-wise work and copies on one thread",
+            title="Element-wise operators and copies on one thread",
             legend_position="top_left",
         )
     )
 
 
-def retimed_iterations(results: xr.Dataset) -> hv.core.Dimensioned:
-    """Iterations as predicted from operators against those measured; lines are where both are the
-    same, and 5 % beside it."""
+def replayed_iterations(results: xr.Dataset) -> hv.core.Dimensioned:
+    """Draw predicted over measured iterations; lines are where they agree, and 5 % off."""
     if not has_runs(results):
         return not_run_here(results)
     found = iterations(results)
-    table = pd.DataFrame(
-        {
-            "measured": 1e3 * found.measured_s,
-            "predicted": 1e3 * found.predicted_s,
-            "model": np.where(
-                found.model == _TABLES,
-                [f"{_TABLES}, {ranks} ranks" for ranks in found.ranks],
-                found.model,
-            ),
-        }
-    )
-    ends = np.array([0.8 * table.measured.min(), 1.25 * table.measured.max()])
+    ends = np.array([0.8 * found.measured_ms.min(), 1.25 * found.measured_ms.max()])
     lines = [
         hv.Curve((ends, factor * ends)).opts(color=colour)
         for factor, colour in ((0.95, "#CCCCCC"), (1.0, "#777777"), (1.05, "#CCCCCC"))
     ]
-    colours = [*_COLOURS, SKY_BLUE, YELLOW][: table.model.nunique()]
-    marks = table.hvplot.scatter(
-        "measured", "predicted", by="model", color=colours, s=250, width=700, height=500
+    marks = found.hvplot.scatter(
+        "measured_ms",
+        "predicted_ms",
+        by="model",
+        color=_COLOURS[: found.model.nunique()],
+        s=250,
+        width=700,
+        height=500,
     )
     return (marks * hv.Overlay(lines)).opts(
         hv.opts.Overlay(
@@ -118,7 +100,7 @@ def retimed_iterations(results: xr.Dataset) -> hv.core.Dimensioned:
             logy=True,
             xlabel="measured iteration in ms",
             ylabel="predicted in ms",
-            title="Iterations timed again from their operators",
+            title="Iterations predicted from their operators",
             legend_position="bottom_right",
         )
     )

@@ -8,7 +8,7 @@ import pandas as pd
 import xarray as xr
 from scipy.interpolate import RegularGridInterpolator
 
-from repro.catalog.studies.operator_benchmarks import COLLECTIVES, cached_axes, in_cache_lines
+from repro.catalog.studies.operator_benchmarks import cached_axis
 from repro.predict.workload import Array
 
 # Columns of an operator's or a call's sizes.
@@ -19,14 +19,14 @@ SIZES = ("size_0", "size_1", "size_2", "size_3")
 class Curve:
     """Seconds of an operator over its sizes, which were measured in all combinations.
 
-    Time is linear between sizes, and along axes `in_caches`, where caches hold a fraction, linear
-    in their logarithms. Sizes below the smallest take as long as that. Above the largest, the last
-    two are extrapolated, to no less than the shortest time.
+    Time is linear between sizes, and along the axis `in_caches`, of which caches hold a fraction,
+    linear in its logarithm. Sizes below the smallest take as long as that. Above the largest, the
+    last two are extrapolated, to no less than the shortest time.
     """
 
     axes: tuple[Array, ...]
     times_s: Array
-    in_caches: tuple[int, ...] = ()
+    in_caches: int | None = None
 
     def seconds(self, sizes: Array) -> Array:
         """Predict seconds of sizes (call, axis)."""
@@ -45,38 +45,28 @@ class Curve:
         return seconds
 
     def _line(self, number: int, sizes: Array) -> Array:
-        return np.log(sizes) if number in self.in_caches else sizes
+        return np.log(sizes) if number == self.in_caches else sizes
 
 
-def curves(results: xr.Dataset, ranks: int = 1) -> dict[str, Curve]:
-    """Return each operator's curve among this many ranks, else among the fewest measured.
+def operator_curves(measured: xr.Dataset) -> dict[str, Curve]:
+    """Return curves of operators by their name and precisions: medians over repeats.
 
-    A collective has a curve only if it was measured among this many. Times are means over repeats,
-    by sizes `in_cache_lines`.
+    Operators with a size that could not be measured have no curve.
     """
-    table = sizes_of(results, "operator").assign(
-        operator=results["operator_name"].values,
-        ranks=results["operator_ranks"].values,
-        seconds=results["operator_time_s"].mean("repeat").values,
+    sizes = sizes_of(measured, "benchmark")
+    table = sizes.assign(
+        operator=measured["operator"].values[measured["benchmark_operator"].values],
+        seconds=measured["benchmark_time_s"].median("repeat").values,
     )
     found = {}
-    for operator, measured in table.groupby("operator"):
-        among = ranks if ranks in measured.ranks.values else measured.ranks.min()
-        if among != ranks and operator in COLLECTIVES.values():
-            continue
-        rows = measured[measured.ranks == among]
-        columns = [name for name in SIZES if rows[name].notna().all()]
-        sizes = pd.DataFrame(in_cache_lines(str(operator), rows[columns]), columns=columns)
-        found[str(operator)] = curve_of(str(operator), sizes, rows.seconds.to_numpy())
+    for operator, rows in table.groupby("operator"):
+        own = rows[sizes.columns].dropna(axis="columns", how="all")
+        if len(own) == own.nunique().prod():
+            means = own.assign(seconds=rows.seconds).groupby(list(own.columns)).seconds.mean()
+            axes = tuple(np.unique(own[name].to_numpy()) for name in own)
+            times_s = means.to_numpy().reshape([len(axis) for axis in axes])
+            found[str(operator)] = Curve(axes, times_s, cached_axis(str(operator)))
     return found
-
-
-def curve_of(operator: str, sizes: pd.DataFrame, seconds: Array) -> Curve:
-    """Return the curve of times that were measured at all combinations of sizes (column: axis)."""
-    means = sizes.assign(seconds=seconds).groupby(list(sizes.columns)).seconds.mean()
-    axes = tuple(np.unique(sizes[name].to_numpy()) for name in sizes)
-    times_s = means.to_numpy().reshape([len(axis) for axis in axes])
-    return Curve(axes, times_s, cached_axes(operator))
 
 
 def calls_with_curves(
