@@ -87,8 +87,8 @@ def test_a_faster_memory_shortens_tokens_more_than_prompts(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["llama3.1-8b", "--batch", "0"], "batch is 0; wanted is 1 or more"),
-        (["llama3.1-8b", "--input", "0"], "input_tokens is 0; wanted is 1 or more"),
+        (["llama3.1-8b", "--batch", "0"], "batch is 0; take 1 or more"),
+        (["llama3.1-8b", "--input", "0"], "input_tokens is 0; take 1 or more"),
         (
             ["llama3.1-8b", "--gpus", "1", "--input", "2000000"],
             "context of 2000256 tokens: its cache",

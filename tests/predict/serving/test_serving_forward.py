@@ -168,7 +168,7 @@ def test_whole_sequences_of_micro_batches_wait_for_each_other() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"batch": 0}, "batch is 0; wanted is 1 or more"),
+        ({"batch": 0}, "batch is 0; take 1 or more"),
         ({"input_tokens": 0}, "input_tokens is 0"),
         ({"tp": 5}, "tp 5 does not divide 32 heads"),
     ],

@@ -119,7 +119,7 @@ def check(rows: Served) -> None:
         values = getattr(rows, name)
         if not np.all(values >= 1):
             wrong = values[~(values >= 1)][0]
-            raise ReproError(f"{name} is {wrong:g}; wanted is 1 or more")
+            raise ReproError(f"{name} is {wrong:g}; take 1 or more")
     uneven = np.mod(rows.heads, rows.tp) > 0
     if uneven.any():
         raise ReproError(
