@@ -2,10 +2,10 @@
 
 Install the other models in a folder of their own, then name the folder:
 
-    pip install --no-deps --target PEERS llm-analysis==0.2.2 fire==0.7.0 termcolor==3.1.0 six
+    pip install --no-deps --target PEERS llm-analysis==0.2.2 fire termcolor six
     python docs/peers.py PEERS
 
-The script takes three minutes and writes `data/reference/peers.csv`. `docs/renew.py` makes the
+The script takes a minute and writes `data/reference/peers.csv`. `docs/renew.py` makes the
 tables of the page from this file. All answers are seconds per iteration; a blank cell is a run that
 the model cannot be asked about.
 """
@@ -13,33 +13,39 @@ the model cannot be asked about.
 import sys
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from tqdm import tqdm
 
 from repro.catalog.systems.gpus import find_gpu_name, gpu
 from repro.paths import PUBLISHED
-from repro.predict.calibration.software_fitting import TRAINING_PRIORS, model_names, training_fitting
-from repro.predict.calibration.step_fitting import PRIORS, cross_validate, fit_ring
+from repro.predict.calibration.software_fitting import (
+    TRAINING_PRIORS,
+    model_names,
+    training_fitting,
+)
+from repro.predict.calibration.step_fitting import PRIORS, fit, fit_ring, log_errors
 from repro.predict.calibration.validation import predict_runs
 from repro.predict.fused.run import peak_flops
 from repro.predict.parameters import Parameters
 from repro.predict.tables.reading import read_collectives, read_rows
+from repro.predict.tables.training import training_rows
 from repro.results.reference import REFERENCE
 
 ANSWERS = REFERENCE / "peers.csv"
 TODAY = ("training_modern.csv", "training_mlperf.csv")
 FITTED_2021 = "training_a100_vtrain.csv"
 OTHER_2021 = "training_a100_tables.csv"
+# Smaller groups are not listed as lost.
+FEWEST = 3
 # llm-analysis states that Megatron-LM reaches about half of the peak (its constant.py).
 USUAL_EFFICIENCY = 0.5
-PEERS = {
-    "repro_held_out": "repro, held out",
+OTHERS = {
     "constant_rate": "constant rate",
-    "llm_analysis": "llm-analysis, learnt",
     "llm_analysis_half": "llm-analysis, 0.5",
+    "llm_analysis": "llm-analysis, learnt",
 }
 
 
@@ -47,15 +53,25 @@ def published_runs() -> pd.DataFrame:
     """Read all published training runs, with the file and the software's generation of each."""
     parts = []
     for name in (*TODAY, FITTED_2021, OTHER_2021):
-        rows = read_rows(PUBLISHED / name).assign(file=name)
-        if name not in TODAY:
-            rows["model"] = model_names(rows)
-        parts.append(rows)
+        rows = read_rows(PUBLISHED / name)
+        # Llama 3 and 3.1, and others of the same sizes, are one model here.
+        parts.append(rows.assign(file=name, size=model_names(rows)))
     runs = pd.concat(parts, ignore_index=True)
     runs["gpu_name"] = [find_gpu_name(str(label)) for label in runs.gpu]
     runs["generation"] = [gpu(name).generation for name in runs.gpu_name]
     runs["today"] = runs.file.isin(TODAY)
+    runs["kind"] = [_kind(run) for run in runs.itertuples()]
     return runs
+
+
+def _kind(run: Any) -> str:
+    if not run.today:
+        return f"2021, {'one node' if run.gpus <= run.gpus_per_node else 'several nodes'}"
+    if run.lora_rank > 0:
+        return "adapters"
+    if run.experts > 0:
+        return "experts"
+    return "dense, sharded" if run.fsdp == "yes" else "dense, replicas"
 
 
 def predicted(runs: pd.DataFrame) -> pd.DataFrame:
@@ -70,32 +86,38 @@ def held_out_s(runs: pd.DataFrame) -> pd.Series:
     times = predicted(runs).time_s
     fitted = {name.split()[1] for name in TRAINING_PRIORS if name.startswith("sustained ")}
     today = runs[runs.today & runs.generation.isin(fitted)]
-    errors = training_fitting(today.reset_index(drop=True)).cross_validate(
-        today.model.reset_index(drop=True)
+    table = today.reset_index(drop=True)
+    times[today.index] = today.iteration_time_s * np.exp(
+        training_fitting(table).cross_validate(table["size"])
     )
-    times[today.index] = today.iteration_time_s * np.exp(errors)
-    old = runs[runs.file == FITTED_2021].dropna(axis="columns", how="all")
-    medians = {name: prior.median for name, prior in PRIORS.items()}
-    start = Parameters(**medians, **fit_ring(read_collectives([], "", "", None, None)[0]))
-    times[old.index] = old.iteration_time_s * np.exp(cross_validate(old, old.model, start))
+    start = Parameters(
+        **{name: prior.median for name, prior in PRIORS.items()},
+        **fit_ring(read_collectives([], "", "", None, None)[0]),
+    )
+    old = runs[~runs.today].dropna(axis="columns", how="all")
+    for size, rows in tqdm(old.groupby("size"), desc="fits without a size of 2021"):
+        seen = old[(old.file == FITTED_2021) & (old["size"] != size)]
+        values = fit(list(training_rows(seen)), start).values
+        errors = log_errors(list(training_rows(rows)), start.model_copy(update=values))
+        times[rows.index] = rows.iteration_time_s * np.exp(errors)
     return times
 
 
 def learnt_rate(runs: pd.DataFrame, at_peak_s: pd.Series) -> pd.Series:
     """Return for each run the fraction of the peak that suits the other models best.
 
-    Runs are alike in software generation, GPU and precision. The fraction has the lowest mean
-    absolute error of time on all such runs of other models; NaN where there are none.
+    It has the lowest mean absolute error of time on runs of the same kind, GPU and precision; if
+    these are all of one model, on runs of other kinds as well. NaN where there are none either.
     """
     reached = at_peak_s / runs.iteration_time_s
     rates = pd.Series(np.nan, index=runs.index)
-    known = runs[reached.notna()]
-    for _, alike in known.groupby(["today", "gpu_name", "dtype"]):
-        for model, own in alike.groupby("model"):
-            others = reached[alike.index[alike.model != model]].to_numpy()
-            if len(others):
-                errors = np.abs(others / others[:, None] - 1).mean(axis=1)
-                rates[own.index] = others[errors.argmin()]
+    for alike in (["today", "gpu_name", "dtype"], ["kind", "gpu_name", "dtype"]):
+        for _, group in runs[reached.notna()].groupby(alike):
+            for size, own in group.groupby("size"):
+                others = reached[group.index[group["size"] != size]].to_numpy()
+                if len(others):
+                    errors = np.abs(others / others[:, None] - 1).mean(axis=1)
+                    rates[own.index] = others[errors.argmin()]
     return rates
 
 
@@ -114,7 +136,7 @@ def _llm_analysis() -> Callable[[Any, float], float]:
         replicas = int(run.gpus // (run.tp * run.pp))
         ffn = run.ffn if run.ffn > 0 else 4 * run.hidden
         model = config.ModelConfig(
-            name=run.model,
+            name=run.size,
             num_layers=int(run.layers),
             n_head=int(run.heads),
             hidden_dim=int(run.hidden),
@@ -186,26 +208,13 @@ def constant_rate_s(runs: pd.DataFrame) -> pd.Series:
     return work / learnt_rate(runs, work)
 
 
-def _kind(run: Any) -> str:
-    if not run.today:
-        return "dense, Megatron-LM of 2021"
-    if run.lora_rank > 0:
-        return "MLPerf, adapters"
-    if run.file == TODAY[1]:
-        return "MLPerf, all weights"
-    if run.experts > 0:
-        return "experts"
-    return "dense, sharded" if run.fsdp == "yes" else "dense, replicas"
-
-
 def errors_pct() -> pd.DataFrame:
-    """Return absolute errors of all answers in percent, with `kind`, `gpu_name` and others."""
+    """Return absolute errors of all answers in percent, by run, with its kind and GPU."""
     runs = published_runs()
     answers = pd.read_csv(ANSWERS, comment="#").set_index(["file", "id"])
     answers = answers.loc[pd.MultiIndex.from_frame(runs[["file", "id"]])].set_index(runs.index)
     errors = answers.div(runs.iteration_time_s, axis=0).sub(1).abs().mul(100)
-    kinds = [_kind(run) for run in runs.itertuples()]
-    return errors.assign(kind=kinds).join(runs[["gpu_name", "dtype", "generation", "today"]])
+    return errors.join(runs[["file", "kind", "gpu_name", "dtype", "generation", "today"]])
 
 
 def _means(errors: pd.DataFrame, *names: str) -> tuple[str, ...]:
@@ -218,30 +227,39 @@ def _means(errors: pd.DataFrame, *names: str) -> tuple[str, ...]:
 def error_table() -> list[tuple[str, ...]]:
     """Compare mean errors by kind of run and by GPU generation, each pair on the same rows."""
     errors = errors_pct()
-    groups = list(errors.groupby("kind", sort=False))
-    groups += list(errors[errors.today].groupby("generation"))
-    head = ("runs", "rows", "constant rate", "repro", "rows", PEERS["llm_analysis_half"])
+    makers = {"ampere": "A100", "hopper": "H100 and H200", "blackwell": "B200 and GB200"}
+    makers["blackwell-ultra"] = "B300 and GB300"
+    today = errors[errors.today]
+    groups = [
+        *errors.groupby("kind"),
+        ("MLPerf, all", today[today.file == TODAY[1]]),
+        *((f"today's, {label}", today[today.generation == name]) for name, label in makers.items()),
+    ]
+    head = ("runs", "rows", OTHERS["constant_rate"], "repro", "rows")
     rows = [
         (
-            str(name),
+            name,
             *_means(group, "constant_rate", "repro_held_out"),
             *_means(group, "llm_analysis_half", "llm_analysis", "repro_held_out"),
         )
         for name, group in groups
     ]
-    return [(*head, PEERS["llm_analysis"], "repro"), *rows]
+    return [(*head, OTHERS["llm_analysis_half"], OTHERS["llm_analysis"], "repro"), *rows]
 
 
 def lost_table() -> list[tuple[str, ...]]:
     """List the groups of runs in which another model has a smaller mean error than this one."""
+    errors = errors_pct()
     rows = []
-    for (kind, device, precision), group in errors_pct().groupby(["kind", "gpu_name", "dtype"]):
-        for name, label in list(PEERS.items())[1:]:
-            both = group[[name, "repro_held_out"]].dropna()
-            if len(both) and both[name].mean() < both.repro_held_out.mean():
-                where = f"{kind}, {device}, {precision}"
-                rows.append((where, label, *_means(group, name, "repro_held_out")))
-    return [("runs", "smaller error", "rows", "its error", "repro"), *rows]
+    for alike in (["kind"], ["kind", "gpu_name", "dtype"]):
+        for group_name, group in errors.groupby(alike):
+            for name, label in OTHERS.items():
+                both = group[[name, "repro_held_out"]].dropna()
+                smaller = both[name].mean() < both.repro_held_out.mean()
+                if smaller and len(both) >= FEWEST:
+                    where = ", ".join(map(str, group_name))
+                    rows.append((where, label, *_means(both, name, "repro_held_out")))
+    return [("runs", "smaller error", "rows", "its error, %", "repro, %"), *rows]
 
 
 def main() -> int:
@@ -249,9 +267,11 @@ def main() -> int:
     sys.path.append(sys.argv[1])
     runs = published_runs()
     answers = runs[["file", "id"]].assign(
-        repro_held_out=held_out_s(runs), constant_rate=constant_rate_s(runs)
+        repro=predicted(runs).time_s,
+        repro_held_out=held_out_s(runs),
+        constant_rate=constant_rate_s(runs),
     )
-    answers = answers.join(ask_llm_analysis(runs))[["file", "id", *PEERS]]
+    answers = answers.join(ask_llm_analysis(runs))
     with ANSWERS.open("w", encoding="utf-8", newline="") as file:
         file.write(f"# Written by docs/peers.py; llm-analysis {version('llm-analysis')}\n")
         answers.to_csv(file, index=False, float_format="%.5g", lineterminator="\n")
