@@ -227,13 +227,16 @@ def _means(errors: pd.DataFrame, *names: str) -> tuple[str, ...]:
 def error_table() -> list[tuple[str, ...]]:
     """Compare mean errors by kind of run and by GPU generation, each pair on the same rows."""
     errors = errors_pct()
-    makers = {"ampere": "A100", "hopper": "H100 and H200", "blackwell": "B200 and GB200"}
-    makers["blackwell-ultra"] = "B300 and GB300"
+    devices = {"ampere": "A100", "hopper": "H100 and H200", "blackwell": "B200 and GB200"}
+    devices["blackwell-ultra"] = "B300 and GB300"
     today = errors[errors.today]
     groups = [
         *errors.groupby("kind"),
         ("MLPerf, all", today[today.file == TODAY[1]]),
-        *((f"today's, {label}", today[today.generation == name]) for name, label in makers.items()),
+        *(
+            (f"today's, {label}", today[today.generation == name])
+            for name, label in devices.items()
+        ),
     ]
     head = ("runs", "rows", OTHERS["constant_rate"], "repro", "rows")
     rows = [
@@ -264,6 +267,9 @@ def lost_table() -> list[tuple[str, ...]]:
 
 def main() -> int:
     """Ask all models, and write their answers."""
+    if len(sys.argv) != 2:
+        print("no folder of other models is named; usage: docs/peers.py PEERS", file=sys.stderr)
+        return 2
     sys.path.append(sys.argv[1])
     runs = published_runs()
     answers = runs[["file", "id"]].assign(
