@@ -23,6 +23,8 @@ from difflib import unified_diff
 from functools import cache
 from pathlib import Path
 
+from peers import error_table, lost_table
+
 from repro.claims.experiments.quantities import TESTS
 from repro.claims.findings import Judgement
 from repro.claims.published import documented_claims
@@ -158,6 +160,12 @@ def _validation(name: str) -> Callable[[], str]:
     return table
 
 
+def _peers(table: Callable[[], list[tuple[str, ...]]]) -> str:
+    """Errors of other performance models, from the answers that docs/peers.py keeps."""
+    head, *rows = table()
+    return _markdown(head, rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "observations": _observations,
     "reasons": _reasons,
@@ -169,6 +177,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "collectives": _validation("collectives_nccl.csv"),
     "big-red-200": _validation("nccl_bigred200.csv"),
     "serving": _validation("inference_a100_fastertransformer.csv"),
+    "peers": lambda: _peers(error_table),
+    "peers-better": lambda: _peers(lost_table),
 }
 
 
