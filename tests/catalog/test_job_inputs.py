@@ -85,7 +85,7 @@ def test_a_gpu_may_be_spelled_in_any_way(given: str, name: str) -> None:
     [
         ("h100-96gb", "unknown GPU 'h100-96gb'"),
         ("a100", "GPU 'a100' is one of several; choose from: a100-sxm-80gb, a100-sxm-40gb, a100-p"),
-        ("h800", "unknown GPU 'h800'"),
+        ("h900", "unknown GPU 'h900'"),
     ],
 )
 def test_no_gpu_is_taken_for_the_nearest_one(given: str, message: str) -> None:

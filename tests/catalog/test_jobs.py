@@ -154,7 +154,7 @@ def test_no_gpu_is_taken_for_a_similar_one() -> None:
     assert job.device.label == gpu("h200-sxm-141gb").label
     assert job.device.label == "H200-SXM-141GB"
     several = _refusal(model="llama3.1-8b", gpu="a100")
-    assert "is one of: a100-sxm-80gb, a100-sxm-40gb, a100-pcie-40gb" in several
+    assert "is one of several; choose from: a100-sxm-80gb, a100-sxm-40gb, a100-pcie-40gb" in several
     for name in ("h100-96gb", "a100-sxm-60gb", "", "--"):
         assert "unknown GPU" in _refusal(model="llama3.1-8b", gpu=name)
 

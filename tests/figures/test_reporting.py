@@ -180,8 +180,8 @@ def test_bandwidths_have_their_bounds(made_up_results: xr.Dataset, backend: str)
     published = published_sweep(select_sweep("big-red-200", "paper"))
     assert _levels(bandwidth_curves(published)) == []
     known = bandwidth_curves(published.assign_attrs(cluster="big-red-200"))
-    # 100 Gbit/s between nodes, of which a ring has all.
-    assert _levels(known) == [12.5]
+    # Two nodes exchange their sums at 100 Gbit/s, once instead of 2 (n-1)/n times, for 8 GPUs.
+    assert _levels(known) == [2 * 7 / 8 * 12.5]
     drawn(known, backend)
 
 

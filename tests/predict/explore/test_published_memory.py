@@ -40,13 +40,13 @@ def _estimate(memory_gb: float | None = None, **job: Any) -> JobEstimate:
 
 
 def test_published_runs_fit() -> None:
-    """Those that do not: four of MaxText's, and one that moves activations to the host."""
+    """Those that do not: four of MaxText's, one of GPT-OSS, and one that moves activations away."""
     table = pd.read_csv(PUBLISHED / "training_modern.csv")
     there = table.gpu.map(lambda label: gpu(find_gpu_name(label)).memory_bytes)
     least = fullest_bytes(read_runs(table)) / (1 + FRAGMENTATION / 2)
     over = table[least > there]
-    assert len(over) <= 0.025 * len(table)
-    assert over["set"].isin(["dgxc-25.02-maxtext", "mbridge-25.09"]).all()
+    assert len(over) <= 0.03 * len(table)
+    assert over["set"].isin(["dgxc-25.02-maxtext", "mbridge-25.09", "mbridge-25.11"]).all()
 
 
 def test_submissions_to_mlperf_fit() -> None:
@@ -73,7 +73,7 @@ def test_submissions_to_mlperf_fit() -> None:
         for _, row in table.iterrows()
     ]
     verdicts = [one.memory_verdict for one in estimate(jobs)]
-    assert len(verdicts) == 53
+    assert len(verdicts) == 55
     assert verdicts.count(DOES_NOT_FIT) <= 0.05 * len(verdicts)
 
 

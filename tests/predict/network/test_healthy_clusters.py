@@ -21,7 +21,7 @@ from repro.predict.network.expected import (
 )
 from repro.predict.network.limits import group_on, lowest_limit
 
-H100, A100 = ("h100", 8, "8x400"), ("a100", 8, "2x200")
+H100, A100 = ("h100", 8, "8x400"), ("a100-sxm-80gb", 8, "2x200")
 # Description; collective, ranks, nodes, size; bus bandwidth in GB/s; source.
 HEALTHY = {
     "1 node, NVLS": (H100, "all_reduce", 8, 1, 2**33, 480.0),  # NVIDIA/nccl-tests issue 309
@@ -35,9 +35,16 @@ HEALTHY = {
     "mesh, 2 nodes": (("mi300x", 8, "8x400"), "all_reduce", 16, 2, 2**34, 350.24),  # rccl-tests
     "mesh, 8 nodes": (("mi300x", 8, "8x400"), "all_reduce", 64, 8, 2**34, 350.84),  # log on MI325X
     "mesh, 1 node": (("mi300x", 8, "8x400"), "all_reduce", 8, 1, 2**34, 319.21),
-    "EFA, 4 nodes": (("a100", 8, "4x100"), "all_reduce", 32, 4, 2**30, 29.89),  # links.yaml
-    "EFA, 2 nodes": (("a100", 8, "4x100"), "all_reduce", 16, 2, 2**30, 57.3),
-    "A100, 1 node": (("a100", 8, "8x200"), "all_reduce", 8, 1, 2**30, 229.0),
+    "EFA, 4 nodes": (
+        ("a100-sxm-80gb", 8, "4x100"),
+        "all_reduce",
+        32,
+        4,
+        2**30,
+        29.89,
+    ),  # links.yaml
+    "EFA, 2 nodes": (("a100-sxm-80gb", 8, "4x100"), "all_reduce", 16, 2, 2**30, 57.3),
+    "A100, 1 node": (("a100-sxm-80gb", 8, "8x200"), "all_reduce", 8, 1, 2**30, 229.0),
 }
 FAULTS = {
     # NVIDIA/nccl issue 2409: RoCE without GPUDirect or with half of its NICs.
@@ -113,7 +120,7 @@ def test_hundreds_of_nodes_may_be_asked_for() -> None:
 
 
 def test_a_tree_over_two_nodes_crosses_the_nics_once() -> None:
-    cluster, _ = described_cluster("a100", 8, "2x200")
+    cluster, _ = described_cluster("a100-sxm-80gb", 8, "2x200")
     two, three = (expected_busbw(cluster, "all_reduce", 2**33, n).iloc[0] for n in (16, 24))
     # 2 x 400 Gbit/s is 50 GB/s; 15/8 of it is what an exchange of sums gives.
     assert (two.ceiling_GBps, three.ceiling_GBps) == (50 * 15 / 8, 50)
@@ -132,7 +139,7 @@ def test_gpus_use_no_more_than_their_nics_and_pcie() -> None:
 def test_messages_in_flight_hide_their_latency() -> None:
     """Windows of 64 messages of 4 KiB over 100 Gbit/s reach more than one message at a time."""
     one = log("send_recv", 2, 2, [4096], [1.0]).assign(window=1)
-    cluster, _ = described_cluster("a100", 8, "8x200")
+    cluster, _ = described_cluster("a100-sxm-80gb", 8, "8x200")
     single = judge_busbw(one, cluster).typical_GBps.item()
     window = judge_busbw(one.assign(window=64), cluster).typical_GBps.item()
     transfer_us = 4096 / (0.85 * 25e3)
@@ -160,7 +167,8 @@ def test_the_command_takes_a_described_cluster_and_returns_3_below_the_interval(
     assert last.endswith("verdict: as expected")
     assert "24 measurements in 18 lines" in healthy.stderr
     sockets = CliRunner().invoke(
-        app, ["busbw", "--gpu", "h200", "--nic", "8x400", str(SAMPLES / "public_sockets.txt")]
+        app,
+        ["busbw", "--gpu", "h200-sxm-141gb", "--nic", "8x400", str(SAMPLES / "public_sockets.txt")],
     )
     assert sockets.exit_code == 3
     assert "TCP sockets instead of RDMA" in sockets.stdout

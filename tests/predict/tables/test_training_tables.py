@@ -84,11 +84,6 @@ def test_what_it_says_holds() -> None:
             {"layers": "many"},
             "line 2: layers is 'many'; must be a positive number; fix: correct it$",
         ),
-        (
-            {"lora_rank": 16},
-            "line 2: lora_rank is 16; must be 0: adapters are estimated as jobs only; "
-            "fix: correct it$",
-        ),
         ({"stack": "megatron-9"}, "unknown stack 'megatron-9'; choose from: megatron-core, "),
     ],
 )

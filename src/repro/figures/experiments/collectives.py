@@ -84,7 +84,7 @@ def bandwidth_curves(
 
 
 def _bounds(results: xr.Dataset, collective: str, gpus: int) -> list[hv.Element]:
-    """The bus bandwidth of a ring at the rate of the slowest link that it crosses.
+    """The bus bandwidth that the slowest link on the way allows.
 
     Emulated links have a rate for each protocol; links of a known cluster have a nominal one.
     """
