@@ -52,7 +52,7 @@ def test_every_gpu_is_called_by_its_own_names() -> None:
         "NVIDIA H100 NVL",
         "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
         "A100-SXM-64GB",
-        "Tesla V100-SXM2-32GB",
+        "Tesla V100-PCIE-32GB",
         "Radeon VII",
     ],
 )

@@ -23,7 +23,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def one() -> JudgedRun:
     log = read_training_log(read_text(PUBLISHED / "logs" / "megatron_gpt2_32_v100.txt"))
-    given = {"gpu": "v100-sxm2-16gb", "gpus_per_node": 4, "nic": "4x100", "vocabulary": 50257}
+    given = {"gpu": "v100-sxm2-32gb", "gpus_per_node": 4, "nic": "4x100", "vocabulary": 50257}
     (found,) = judge(log, given)
     return found
 

@@ -126,4 +126,4 @@ def test_the_verdict_judges_a_measurement() -> None:
     alike = explain(one, f"{one.iteration_time_s}s")
     assert verdict(one, alike).endswith("s are as expected.")
     slower = explain(one, f"{1.5 * one.iteration_time_s}s")
-    assert "s are slower. The nearest explanation is " in verdict(one, slower)
+    assert "s are slower.\nThe nearest explanation is " in verdict(one, slower)

@@ -122,7 +122,7 @@ def changes_table(changes: Sequence[Change], one: JobEstimate) -> pd.DataFrame:
 
 
 def verdict(one: JobEstimate, measured: Measured | None = None) -> str:
-    """Return a paragraph: whether the job fits, what it should reach, and how a measurement is."""
+    """Return lines: whether the job fits, what it should reach, and how a measurement is."""
     job, (low, high) = one.job, one.interval_s
     memory_low, memory_high = one.stages.low.max() / _GIB, one.stages.high.max() / _GIB
     phases = by_phase(one)
@@ -156,7 +156,7 @@ def verdict(one: JobEstimate, measured: Measured | None = None) -> str:
                 f"The nearest explanation is {nearest.words}: "
                 f"{nearest.estimate.iteration_time_s:.3g} s."
             )
-    return " ".join(sentences)
+    return "\n".join(sentences)
 
 
 def _across(width: int | None) -> dict[str, object]:
