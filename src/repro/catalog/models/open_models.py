@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from repro.catalog.models.layers import Linear, Operation, count_parameters, layer_kinds
 from repro.catalog.reading import Entry, choose, read_params
@@ -125,7 +125,9 @@ class OpenModel(Entry):
     """Open-weight model, with the parameter counts that its authors state.
 
     Each token uses the `active_parameters`. `published_as` lists the model's other names in
-    measurements. The testbed trains `testbed` for it; a model without one is only predicted.
+    measurements. `published_formats` names the weights (formats of serving) that engines load when
+    a precision below half is requested, if they differ from it: GPT-OSS's experts are MXFP4 under
+    any name. The testbed trains `testbed` for it; a model without one is only predicted.
     Experts are sharded across `expert_parallel` data-parallel ranks, or as many of them as divide a
     job's.
     """
@@ -134,6 +136,7 @@ class OpenModel(Entry):
     published_as: tuple[str, ...] = ()
     parameters: PositiveFloat
     active_parameters: PositiveFloat | None = None
+    published_formats: dict[str, str] = Field(default_factory=dict)
     shape: DecoderShape
     testbed: DecoderShape | None = None
     expert_parallel: PositiveInt = 1
