@@ -169,6 +169,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "collectives": _validation("collectives_nccl.csv"),
     "big-red-200": _validation("nccl_bigred200.csv"),
     "serving": _validation("inference_a100_fastertransformer.csv"),
+    "engines": _validation("serving_engines.csv"),
 }
 
 

@@ -62,8 +62,8 @@ def test_operators_make_up_their_phase(asked: Service, plans: pd.DataFrame) -> N
     found = operators(asked, plan)
     assert found.groupby("phase").share_pct.sum().to_numpy() == pytest.approx([100, 100])
     prompts, token = found.groupby("phase", sort=False).time_s.sum()
-    # Each of 64 tokens waits for its share of the prompts.
-    assert plan.output_token_s == pytest.approx(prompts / 64 + token * 63 / 64, rel=0.05)
+    # Each of 64 tokens waits for its share of the prompts, whose passes write tokens too.
+    assert prompts / 64 < plan.output_token_s < prompts / 64 + token
     assert set(found.bound) <= {"compute", "memory", "network", "launch"}
 
 

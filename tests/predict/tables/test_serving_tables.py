@@ -67,6 +67,24 @@ def test_without_a_batch_there_are_as_many_sequences_as_fit() -> None:
     assert one.rows.batch == largest_batch(one.rows, one.engine) > 100
 
 
+def test_gpt_oss_has_its_own_weights_under_any_name_below_half() -> None:
+    for name in ("fp8", "FP4", "mxfp4"):
+        one = _only(_table(Model="gpt-oss-120b", Precision=name))
+        assert (one.engine.weights, one.engine.others) == ("mxfp4-experts", "bf16")
+    assert _only(_table(Model="gpt-oss-120b", Precision="bf16")).engine.weights == "bf16"
+
+
+def test_throughput_of_mixtures_is_reached_with_attention_on_each_gpu() -> None:
+    """As the recipes of TensorRT-LLM 1.0 do, where a table states neither batch nor split."""
+    maverick = {"Model": "Llama 4 Maverick", "GPU": "H200", "TP": 8, "Batch Size": None}
+    stated = {"engine": "TensorRT-LLM", "release": "1.0"}
+    found = _only(_table(**maverick, **stated)).rows
+    assert (found.tp, found.ep, found.gpus) == (1, 8, 8)
+    for other in ({"release": "0.21"}, {"Batch Size": 64}, {"ep": 1}):
+        found = _only(_table(**maverick | stated | other)).rows
+        assert (found.tp, found.ep, found.gpus) == (8, 1, 8)
+
+
 def test_latencies_with_a_shape_of_their_own() -> None:
     table = pd.DataFrame(
         {

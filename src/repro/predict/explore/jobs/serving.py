@@ -17,7 +17,7 @@ from repro.predict.explore.jobs.search import enumerate_plans, interval, pareto,
 from repro.predict.serving.forward import bound
 from repro.predict.serving.latency import latency, part_s, passes
 from repro.predict.serving.memory import check_fits, largest_batch
-from repro.predict.serving.parameters import engine
+from repro.predict.serving.parameters import engine, weights_of
 from repro.predict.serving.served import Engine, Served, served
 from repro.predict.workload import divisors
 
@@ -96,7 +96,7 @@ def serving_plans(
 
 def _fitting(of: Service, rows: Served, precision: str) -> pd.DataFrame:
     """Predict the plans that fit in memory in one precision."""
-    on = engine(of.device, precision, stack=of.stack)
+    on = engine(of.device, weights_of(of.model, precision), stack=of.stack)
     check_fits(rows, on)
     rows = rows.rows((rows.batch <= largest_batch(rows, on)) & (rows.batch >= rows.groups))
     time = latency(passes(rows, on), on)
@@ -107,7 +107,9 @@ def _fitting(of: Service, rows: Served, precision: str) -> pd.DataFrame:
             "copies": (of.gpus / rows.gpus).astype(int),
             "first_token_s": time.first_token_s,
             "output_token_s": time.output_token_s,
-            **interval(time.output_token_s, np.hypot(on.half_width, transfer_width(of.where))),
+            **interval(
+                time.output_token_s, np.hypot(on.half_width(rows), transfer_width(of.where))
+            ),
             "tokens_per_s_per_gpu": time.tokens_per_s_per_gpu,
         }
     )
@@ -121,7 +123,7 @@ def _served(of: Service, **sizes: Any) -> Served:
 
 def _served_by(of: Service, plan: pd.Series, device: Gpu) -> tuple[Served, Engine]:
     """Return the row of one plan, and its engine on a GPU."""
-    on = engine(device, str(plan.precision), stack=of.stack)
+    on = engine(device, weights_of(of.model, str(plan.precision)), stack=of.stack)
     return _served(of, **{name: float(plan[name]) for name in SPLIT[1:]}), on
 
 
