@@ -74,6 +74,20 @@ def test_gpt_oss_has_its_own_weights_under_any_name_below_half() -> None:
     assert _only(_table(Model="gpt-oss-120b", Precision="bf16")).engine.weights == "bf16"
 
 
+@pytest.mark.parametrize(
+    ("model", "weights"),
+    [
+        ("DeepSeek-R1-0528", "fp8"),
+        ("gpt-oss-20b", "mxfp4-experts"),
+        ("DeepSeek-R1-Distill-Llama-70B", "bf16"),
+        ("my own", "bf16"),
+    ],
+)
+def test_without_a_precision_weights_are_as_published(model: str, weights: str) -> None:
+    own = {"layers": 2, "hidden": 64, "heads": 2, "vocab": 100} if model == "my own" else {}
+    assert _only(_table(Model=model, GPU="H200", Precision=None, **own)).engine.weights == weights
+
+
 def test_throughput_of_mixtures_is_reached_with_attention_on_each_gpu() -> None:
     """As the recipes of TensorRT-LLM 1.0 do, where a table states neither batch nor split."""
     maverick = {"Model": "Llama 4 Maverick", "GPU": "H200", "TP": 8, "Batch Size": None}

@@ -127,9 +127,9 @@ class OpenModel(Entry):
     Each token uses the `active_parameters`. `published_as` lists the model's other names in
     measurements. `published_formats` names the weights (formats of serving) that engines load when
     a precision below half is requested, if they differ from it: GPT-OSS's experts are MXFP4 under
-    any name. The testbed trains `testbed` for it; a model without one is only predicted.
-    Experts are sharded across `expert_parallel` data-parallel ranks, or as many of them as divide a
-    job's.
+    any name; `published` is the precision of the authors' files if it is below half. The testbed
+    trains `testbed` for it; a model without one is only predicted. Experts are sharded across
+    `expert_parallel` data-parallel ranks, or as many of them as divide a job's.
     """
 
     label: str

@@ -43,15 +43,16 @@ def read_fits() -> dict[str, ServingFit]:
 
 
 def weights_of(model: OpenModel | ModelFile, name: str) -> str:
-    """Return the format of a model's weights that a precision's name means.
+    """Return the format of a model's weights that a precision's name means; blank: as published.
 
     Raises
     ------
     ReproError
         The precision is unknown.
     """
-    found = precision(name)
-    return model.published_formats.get(found, found) if isinstance(model, OpenModel) else found
+    published = model.published_formats if isinstance(model, OpenModel) else {}
+    found = precision(name or published.get("published", "bf16"))
+    return published.get(found, found)
 
 
 def engine(device: Gpu, weights: str, cache: str = "", stack: str = "") -> Engine:

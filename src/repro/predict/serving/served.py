@@ -52,9 +52,10 @@ FORMATS: Mapping[str, Format] = {
 CACHE_BYTES: Mapping[str, float] = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5 + 1 / 16}
 _ALIKE = {
     **dict.fromkeys(("fp16", "float16", "bfloat16", "half"), "bf16"),
-    **dict.fromkeys(("float8", "fp8_e4m3", "fp8_e5m2"), "fp8"),
+    **dict.fromkeys(("float8", "fp8_e4m3", "fp8_e5m2", "fp8_block"), "fp8"),
     **dict.fromkeys(("nvfp4", "w4a4"), "fp4"),
-    **dict.fromkeys(("w4a16", "awq", "int4_awq", "gptq", "w4a16_awq"), "int4"),
+    **dict.fromkeys(("w4a16_mxfp4", "w4a8_mxfp4_mxfp8"), "mxfp4"),
+    **dict.fromkeys(("w4a16", "int4_wo", "awq", "int4_awq", "gptq", "w4a16_awq"), "int4"),
 }
 
 

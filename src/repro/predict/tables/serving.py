@@ -45,7 +45,8 @@ _COLUMNS = (
     Column("model", TEXT, "", aliases="model_name"),
     # Blank: as many sequences as the memory holds.
     Column("batch", _SIZE, np.nan, aliases=_BATCH),
-    Column("dtype", TEXT, "fp16", aliases="precision quantization weights_dtype"),
+    # Blank: the precision in which the authors publish the model's weights.
+    Column("dtype", TEXT, "", aliases="precision quantization weights_dtype"),
     # Blank: the precision of the weights.
     Column("cache_dtype", TEXT, "", aliases="kv_dtype kv_cache_dtype"),
     Column("tp", _SIZE, 1, aliases=_TP),
@@ -164,13 +165,13 @@ def _formats(rows: pd.DataFrame) -> list[str]:
 def _format(model: str, name: str) -> str:
     """Return the weights that a precision means; unknown names are left to `unknown_serving`."""
     try:
-        held = precision(name)
+        return weights_of(model_called(model), name)
+    except ReproError:
+        pass
+    try:
+        return precision(name or "bf16")
     except ReproError:
         return name
-    try:
-        return weights_of(model_called(model), held)
-    except ReproError:
-        return held
 
 
 def _engine(key: tuple[str, ...]) -> Engine:
