@@ -67,6 +67,16 @@ def test_without_a_batch_there_are_as_many_sequences_as_fit() -> None:
     assert one.rows.batch == largest_batch(one.rows, one.engine) > 100
 
 
+@pytest.mark.parametrize(
+    ("written", "label"),
+    [("TRT-LLM", "TensorRT-LLM"), ("trtllm", "TensorRT-LLM"), ("sglang", "SGLang")],
+)
+def test_engines_are_known_by_their_usual_names(written: str, label: str) -> None:
+    assert _only(_table(engine=written)).engine.stack.label == label
+    with pytest.raises(ReproError, match="unknown serving software 'FasterTransformer'"):
+        _only(_table(engine="FasterTransformer"))
+
+
 def test_gpt_oss_has_its_own_weights_under_any_name_below_half() -> None:
     for name in ("fp8", "FP4", "mxfp4"):
         one = _only(_table(Model="gpt-oss-120b", Precision=name))

@@ -94,14 +94,14 @@ def largest_batch(rows: Served, engine: Engine) -> Array:
 
 
 def check_fits(rows: Served, engine: Engine) -> None:
-    """Refuse a table none of whose rows fits.
+    """Refuse a table none of whose rows fits; sequences beyond those that fit wait.
 
     Raises
     ------
     DoesNotFit
         The weights, or one sequence beside them, take more than the memory.
     """
-    if (largest_batch(rows, engine) >= rows.batch).any():
+    if (largest_batch(rows, engine) >= rows.groups).any():
         return
     at = int(np.argmax(free_bytes(rows, engine)))
     where, left = engine.device, free_bytes(rows, engine)[at]
@@ -114,5 +114,5 @@ def check_fits(rows: Served, engine: Engine) -> None:
     one = cache_bytes(rows, engine, rows.input_tokens + rows.output_tokens)[at]
     raise DoesNotFit(
         f"context of {tokens:.0f} tokens: its cache takes {one / 1e9:.3g} GB of each GPU, and "
-        f"{left / 1e9:.3g} GB are left; take a shorter context, a smaller batch or more GPUs"
+        f"{left / 1e9:.3g} GB are left; take a shorter context or more GPUs"
     )

@@ -50,7 +50,7 @@ def weights_of(model: OpenModel | ModelFile, name: str) -> str:
     ReproError
         The precision is unknown.
     """
-    published = model.published_formats if isinstance(model, OpenModel) else {}
+    published = model.published_formats
     found = precision(name or published.get("published", "bf16"))
     return published.get(found, found)
 

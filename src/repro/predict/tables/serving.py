@@ -1,5 +1,6 @@
 """Tables of latencies and throughputs of serving, as rows of models and engines."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
@@ -190,7 +191,10 @@ def _total_s(rows: pd.DataFrame, batches: Served) -> Array:
 
 def _stacks(rows: pd.DataFrame) -> list[str]:
     """Return each row's software: the one it names in any spelling, else the one of its set."""
-    known = {plain_name(name): name for name in read_serving_stacks()}
+    stacks = read_serving_stacks().items()
+    names = {(plain_name(one), name) for name, stack in stacks for one in (name, *stack.sets)}
+    several = Counter(spelled for spelled, _ in names)
+    known = {spelled: name for spelled, name in names if several[spelled] == 1}
     return [
         known.get(plain_name(stated), stated)
         or serving_stack_of(of_set, f"{layers:.0f}x{hidden:.0f}")
