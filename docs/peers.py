@@ -23,7 +23,6 @@ from repro.catalog.systems.gpus import find_gpu_name, gpu
 from repro.paths import PUBLISHED
 from repro.predict.calibration.software_fitting import (
     TRAINING_PRIORS,
-    model_names,
     training_fitting,
 )
 from repro.predict.calibration.step_fitting import PRIORS, fit, fit_ring, log_errors
@@ -55,7 +54,8 @@ def published_runs() -> pd.DataFrame:
     for name in (*TODAY, FITTED_2021, OTHER_2021):
         rows = read_rows(PUBLISHED / name)
         # Llama 3 and 3.1, and others of the same sizes, are one model here.
-        parts.append(rows.assign(file=name, size=model_names(rows)))
+        size = rows.layers.astype(str) + "x" + rows.hidden.astype(str)
+        parts.append(rows.assign(file=name, size=size))
     runs = pd.concat(parts, ignore_index=True)
     runs["gpu_name"] = [find_gpu_name(str(label)) for label in runs.gpu]
     runs["generation"] = [gpu(name).generation for name in runs.gpu_name]

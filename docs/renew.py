@@ -179,6 +179,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "serving": _validation("inference_a100_fastertransformer.csv"),
     "peers": lambda: _peers(error_table),
     "peers-better": lambda: _peers(lost_table),
+    "engines": _validation("serving_engines.csv"),
 }
 
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 from repro.catalog.models.layers import (
     classic_layer,
     count_parameters,
-    decoder_layer,
     forward_flops,
+    layer_kinds,
 )
 from repro.catalog.models.open_models import read_open_models
 
@@ -23,8 +23,10 @@ def test_a_gpt2_layer_has_the_parameters_and_flops_of_the_appendix() -> None:
 def test_every_open_model_has_its_published_parameters() -> None:
     for model in read_open_models().values():
         shape = model.shape
-        tables = (2 * shape.vocab + 1) * shape.hidden
+        tables = ((1 if shape.tied else 2) * shape.vocab + 1) * shape.hidden
         norms = 2 * shape.layers * shape.hidden
-        layers = shape.layers * count_parameters(decoder_layer(shape), shape.experts)
-        # Biases, and tables that are tied, are left out.
+        layers = sum(
+            number * count_parameters(layer, shape.experts) for number, layer in layer_kinds(shape)
+        )
+        # Biases are left out.
         assert abs((layers + norms + tables) / model.parameters - 1) < 0.1, model.label

@@ -104,7 +104,8 @@ def _read_model(given: str, seq: int | None, vocabulary: int | None) -> ModelFil
         )
     _refuse_vocabulary(given, vocabulary)
     note = f"sequence length {entry.shape.seq}, of params/open_models.yaml"
-    return ModelFile(entry.label, entry.shape, (note,))
+    formats = entry.published_formats
+    return ModelFile(entry.label, entry.shape, (note,), published_formats=formats)
 
 
 def _refuse_vocabulary(given: str, vocabulary: int | None) -> None:

@@ -249,7 +249,7 @@ def calibrate(
     from repro.predict.network.links import LINKS
     from repro.predict.operators.measured import OPERATORS
     from repro.predict.parameters import CALIBRATIONS
-    from repro.predict.serving.parameters import FITTED
+    from repro.predict.serving.parameters import FITTED, ServingFit
     from repro.predict.tables.columns import naming
     from repro.predict.tables.reading import read_collectives, read_rows
 
@@ -271,5 +271,7 @@ def calibrate(
     names = ("training_modern.csv", "training_mlperf.csv")
     modern = pd.concat([read_rows(PUBLISHED / name) for name in names], ignore_index=True)
     keep(calibrate_fused(modern, ", ".join(names)), FUSED, "fused.parameters")
-    served = PUBLISHED / "inference_a100_fastertransformer.csv"
-    keep(calibrate_serving(read_rows(served), served.name), FITTED, "serving.parameters")
+    engines: dict[str, ServingFit] = {}
+    for name in ("serving_engines.csv", "inference_a100_fastertransformer.csv"):
+        engines |= calibrate_serving(read_rows(PUBLISHED / name), name)
+    keep(engines, FITTED, "serving.parameters")

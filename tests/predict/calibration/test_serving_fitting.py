@@ -12,7 +12,8 @@ from repro.predict.calibration.software_fitting import (
     model_names,
     serving_fitting,
 )
-from repro.predict.serving.parameters import read_fits
+from repro.predict.calibration.validation import predict_serving
+from repro.predict.serving.parameters import KINDS, read_fits
 from repro.predict.tables.reading import read_rows
 
 pytestmark = pytest.mark.slow
@@ -66,9 +67,25 @@ def test_a_held_out_model_is_seen_by_no_fit_of_its_own(made_up: pd.DataFrame) ->
     assert np.abs(after[~alone] - before[~alone]).max() > 0.01
 
 
-def test_costs_in_the_repository_are_those_of_the_published_rows(published: pd.DataFrame) -> None:
+@pytest.mark.parametrize("source", ["inference_a100_fastertransformer.csv", "serving_engines.csv"])
+def test_costs_in_the_repository_are_those_of_the_published_rows(source: str) -> None:
     kept = read_fits()
-    for name, found in calibrate_serving(published, "every published row").items():
+    for name, found in calibrate_serving(read_rows(PUBLISHED / source), source).items():
         # Four digits are written.
         assert kept[name].costs.model_dump() == pytest.approx(found.costs.model_dump(), rel=1e-3)
-        assert kept[name].residuals.mape_pct == pytest.approx(found.residuals.mape_pct, rel=1e-3)
+        for kind, one in found.residuals.items():
+            assert kept[name].residuals[kind].mape_pct == pytest.approx(one.mape_pct, rel=1e-3)
+
+
+def test_engines_are_neither_too_fast_nor_too_sure() -> None:
+    """Also by tensor parallel size: the network takes no more of the time than was measured."""
+    rows = read_rows(PUBLISHED / "serving_engines.csv")
+    found = predict_serving(rows)
+    errors = np.log(found.time_s / found.measured_s)
+    assert (errors.groupby(rows.tp).mean().abs() < 0.03).all()
+    within = (errors.abs() <= found.half_width).groupby(rows["set"]).mean()
+    assert (within >= 0.85).all()
+    # Held-out models, GPUs and sets.
+    for name in ("tensorrt-llm", "vllm"):
+        dense, mixtures = (read_fits()[name].residuals[kind] for kind in KINDS)
+        assert dense.mape_pct < 9 and mixtures.mape_pct < 14

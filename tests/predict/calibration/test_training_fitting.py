@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from repro.catalog.systems.gpus import find_gpu_name
 from repro.paths import PUBLISHED
 from repro.predict.calibration.software_fitting import (
     TRAINING_PRIORS,
@@ -21,7 +22,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def published() -> pd.DataFrame:
-    return read_rows(PUBLISHED / "training_modern.csv")
+    files = ("training_modern.csv", "training_mlperf.csv")
+    rows = pd.concat([read_rows(PUBLISHED / name) for name in files], ignore_index=True)
+    calibrated = [find_gpu_name(str(label)) in read_fused().gpus for label in rows.gpu]
+    return rows[calibrated].reset_index(drop=True)
 
 
 def test_parameters_in_the_repository_are_those_of_the_published_runs(

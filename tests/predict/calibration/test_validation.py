@@ -178,8 +178,8 @@ def test_a_network_without_a_rate_is_left_out_and_named(
         ),
         (
             "inference_a100_fastertransformer.csv",
-            {"dtype": "fp4"},
-            "unknown precision 'fp4'; choose from: bf16, fp8, ",
+            {"dtype": "int3"},
+            "unknown precision 'int3'; choose from: bf16, fp8, ",
         ),
         (
             "inference_a100_fastertransformer.csv",

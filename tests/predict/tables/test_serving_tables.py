@@ -67,6 +67,48 @@ def test_without_a_batch_there_are_as_many_sequences_as_fit() -> None:
     assert one.rows.batch == largest_batch(one.rows, one.engine) > 100
 
 
+@pytest.mark.parametrize(
+    ("written", "label"),
+    [("TRT-LLM", "TensorRT-LLM"), ("trtllm", "TensorRT-LLM"), ("sglang", "SGLang")],
+)
+def test_engines_are_known_by_their_usual_names(written: str, label: str) -> None:
+    assert _only(_table(engine=written)).engine.stack.label == label
+    with pytest.raises(ReproError, match="unknown serving software 'FasterTransformer'"):
+        _only(_table(engine="FasterTransformer"))
+
+
+def test_gpt_oss_has_its_own_weights_under_any_name_below_half() -> None:
+    for name in ("fp8", "FP4", "mxfp4"):
+        one = _only(_table(Model="gpt-oss-120b", Precision=name))
+        assert (one.engine.weights, one.engine.others) == ("mxfp4-experts", "bf16")
+    assert _only(_table(Model="gpt-oss-120b", Precision="bf16")).engine.weights == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("model", "weights"),
+    [
+        ("DeepSeek-R1-0528", "fp8"),
+        ("gpt-oss-20b", "mxfp4-experts"),
+        ("DeepSeek-R1-Distill-Llama-70B", "bf16"),
+        ("my own", "bf16"),
+    ],
+)
+def test_without_a_precision_weights_are_as_published(model: str, weights: str) -> None:
+    own = {"layers": 2, "hidden": 64, "heads": 2, "vocab": 100} if model == "my own" else {}
+    assert _only(_table(Model=model, GPU="H200", Precision=None, **own)).engine.weights == weights
+
+
+def test_throughput_of_mixtures_is_reached_with_attention_on_each_gpu() -> None:
+    """As the recipes of TensorRT-LLM 1.0 do, where a table states neither batch nor split."""
+    maverick = {"Model": "Llama 4 Maverick", "GPU": "H200", "TP": 8, "Batch Size": None}
+    stated = {"engine": "TensorRT-LLM", "release": "1.0"}
+    found = _only(_table(**maverick, **stated)).rows
+    assert (found.tp, found.ep, found.gpus) == (1, 8, 8)
+    for other in ({"release": "0.21"}, {"Batch Size": 64}, {"ep": 1}):
+        found = _only(_table(**maverick | stated | other)).rows
+        assert (found.tp, found.ep, found.gpus) == (8, 1, 8)
+
+
 def test_latencies_with_a_shape_of_their_own() -> None:
     table = pd.DataFrame(
         {
@@ -109,10 +151,17 @@ def test_other_tables_are_not_of_serving() -> None:
         ("llama3.3_70b_fp8", "Llama 3.1 70B"),
         ("GPTJ 6B", "GPT-J 6B"),
         ("Mixtral-8x7B-Instruct-v0.1", "Mixtral 8x7B"),
+        ("nvidia/Llama-3.1-405B-Instruct-FP4", "Llama 3.1 405B"),
     ],
 )
 def test_models_are_known_by_their_usual_names(written: str, label: str) -> None:
     assert model_called(written).label == label
+
+
+@pytest.mark.parametrize("written", ["DeepSeek-V3.2", "Llama 3.1 8B deeper", "GPT-OSS 120B v2"])
+def test_no_model_is_taken_for_one_whose_name_is_part_of_its(written: str) -> None:
+    with pytest.raises(ReproError, match=f"unknown model '{written}'; choose from: "):
+        model_called(written)
 
 
 @pytest.mark.parametrize(

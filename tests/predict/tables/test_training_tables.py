@@ -99,13 +99,15 @@ def test_a_missing_column_is_named() -> None:
         read_runs(_table().drop(columns="vocab"))
 
 
-@pytest.mark.parametrize("name", list(read_open_models()))
+@pytest.mark.parametrize(
+    "name", [name for name, one in read_open_models().items() if not one.shape.dense_layers]
+)
 def test_layers_have_the_open_models_parameters(name: str) -> None:
     shape = open_model(name).shape
     gated = "yes" if shape.gated_mlp else "no"
     run = read_runs(_table(**{**shape.model_dump(), "gated_mlp": gated}))
     common, experts = layer_parameters(run)
-    tables = 2 * shape.vocab * shape.hidden
+    tables = (1 if shape.tied else 2) * shape.vocab * shape.hidden
     norms = (2 * shape.layers + 1) * shape.hidden
     counted = shape.layers * (common + experts) + tables + norms
     assert counted == pytest.approx(shape.count(shape.experts))

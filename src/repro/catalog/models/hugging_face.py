@@ -59,12 +59,15 @@ class ModelFile:
         What was taken from where, or assumed; one phrase each.
     plan
         Parts of a plan that the file states, by field of `repro.catalog.jobs.Job`.
+    published_formats
+        Weights that engines load for a precision, as `OpenModel` has them.
     """
 
     label: str
     shape: DecoderShape
     notes: tuple[str, ...] = ()
     plan: Mapping[str, Any] = field(default_factory=dict)
+    published_formats: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_config(path: Path) -> ModelFile:

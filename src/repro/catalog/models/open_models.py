@@ -4,14 +4,18 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from repro.catalog.models.layers import Linear, Operation, count_parameters, layer_kinds
 from repro.catalog.reading import Entry, choose, read_params
 from repro.errors import ReproError
 
 # Ends of the names of models whose weights were trained further, of the same dimensions.
-_TUNED = re.compile(r"(?:instruct|chat|base|hf|it|v01)+$")
+# Words of a name that change no size: makers before it, further training and precisions behind it.
+_MAKERS = re.compile(r"^(?:meta|nvidia|amd|openai|google)+")
+_TUNED = re.compile(
+    r"(?:instruct|chat|base|hf|it|v0[123]|bf16|fp16|nvfp4|mxfp4|fp8|fp4|int4|int8|awq|gptq|kv)+$"
+)
 
 
 class DecoderShape(Entry):
@@ -125,15 +129,18 @@ class OpenModel(Entry):
     """Open-weight model, with the parameter counts that its authors state.
 
     Each token uses the `active_parameters`. `published_as` lists the model's other names in
-    measurements. The testbed trains `testbed` for it; a model without one is only predicted.
-    Experts are sharded across `expert_parallel` data-parallel ranks, or as many of them as divide a
-    job's.
+    measurements. `published_formats` names the weights (formats of serving) that engines load when
+    a precision below half is requested, if they differ from it: GPT-OSS's experts are MXFP4 under
+    any name; `published` is the precision of the authors' files if it is below half. The testbed
+    trains `testbed` for it; a model without one is only predicted. Experts are sharded across
+    `expert_parallel` data-parallel ranks, or as many of them as divide a job's.
     """
 
     label: str
     published_as: tuple[str, ...] = ()
     parameters: PositiveFloat
     active_parameters: PositiveFloat | None = None
+    published_formats: dict[str, str] = Field(default_factory=dict)
     shape: DecoderShape
     testbed: DecoderShape | None = None
     expert_parallel: PositiveInt = 1
@@ -188,27 +195,26 @@ def open_model(name: str) -> OpenModel:
 
 
 def model_called(name: str) -> OpenModel:
-    """Return the open model with the longest name within `name`, without case and marks.
+    """Return the open model that `name` spells, as `model_named` does.
 
     Raises
     ------
     ReproError
-        No model of the catalog has a name in it.
+        No model of the catalog has this name.
     """
-    known, wanted = _by_plain_name(), plain_name(name.rsplit("/", 1)[-1])
-    inside = [one for one in known if one in wanted]
-    if not inside:
+    found = model_named(name)
+    if found is None:
         raise ReproError(f"unknown model {name!r}; choose from: {', '.join(read_open_models())}")
-    return known[max(inside, key=len)]
+    return found
 
 
 def model_named(name: str) -> OpenModel | None:
     """Return the open model that `name` spells, or None: `meta-llama/Llama-3.3-70B-Instruct`.
 
-    Case, marks, the organization and words for further training are left out.
+    Case, marks, makers, and words for further training and precision are left out.
     """
     plain = plain_name(name.rsplit("/", 1)[-1])
-    return _by_plain_name().get(_TUNED.sub("", plain).removeprefix("meta"))
+    return _by_plain_name().get(_TUNED.sub("", _MAKERS.sub("", plain)))
 
 
 def _by_plain_name() -> dict[str, OpenModel]:

@@ -76,7 +76,8 @@ class Gpu(Entry):
             "bf16": True,
             "fp8": self.fp8_flops,
             "mxfp8": self.generation in _SCALED,
-            "nvfp4": self.fp4_flops,
+            # AMD's fp4 is MXFP4.
+            "nvfp4": self.fp4_flops and not self.generation.startswith("cdna"),
         }
         return tuple(name for name, has in units.items() if has)
 

@@ -29,17 +29,37 @@ class ServingCosts(Entry):
         two barriers.
     traffic
         Factor on the bytes that fused element-wise kernels move.
+    experts
+        Factor on matmuls of experts, whose tokens are uneven, in addition to `products`.
+    fp4
+        Factor on matmuls of 4-bit operands, in addition to `products`.
+    routing_s
+        Time of a mixture of experts to sort, gather and scatter tokens.
+    collectives
+        Factor on the measured time of single collectives.
+    straggling, apart
+        Fractions of a pass that ranks wait for the slowest one, per doubling of their number: those
+        that divide a tensor, and groups with sequences of their own that share experts.
+    bubble
+        Fraction of a pass that pipeline stages wait for each other, per stage after the first.
     """
 
     gap_s: NonNegativeFloat
     arrival_s: NonNegativeFloat
-    hop_s: PositiveFloat
+    hop_s: PositiveFloat = 1e-5
     step_s: NonNegativeFloat
     sequence_s: NonNegativeFloat
     products: PositiveFloat = 1.0
     reading: PositiveFloat = 0.8
     at_once_s: NonNegativeFloat = 6e-6
     traffic: PositiveFloat = 1.0
+    experts: PositiveFloat = 1.0
+    fp4: PositiveFloat = 1.0
+    routing_s: NonNegativeFloat = 0.0
+    collectives: PositiveFloat = 1.0
+    straggling: NonNegativeFloat = 0.0
+    apart: NonNegativeFloat = 0.0
+    bubble: NonNegativeFloat = 0.0
 
 
 class ServingStack(Entry):
@@ -54,11 +74,16 @@ class ServingStack(Entry):
     that leaves each sequence's head of keys to one multiprocessor, a head takes `head_s` and is
     read at `head_gbytes_per_s`, however few heads there are; with `splits_unshared`, only heads
     that queries share. With `reduces_at_once`, small all-reduces are one kernel, otherwise NCCL's.
-    A pass has at most `pass_tokens` tokens. With `steady_pipeline`, batches follow each other
-    through the pipeline stages; otherwise each token of all sequences waits for the previous one. A
-    cache is allocated in pages of `page_tokens`, 1 if it is contiguous. A tenth of the memory stays
-    free: of the memory that weights leave with `spares_rest`, otherwise of all memory. Missing
-    `costs` are calibrated (`params/serving_fit.yaml`).
+    With `gathers_tokens`, all ranks that share experts gather the tokens of all, otherwise each
+    token is sent to its experts. Releases from `spreads_experts_since` on reach a mixture's
+    throughput with attention on each GPU and experts spread over all of them (DEP). A pass has at
+    most `pass_tokens` tokens, and `most_sequences` run at once. With `reserves`, a sequence starts
+    when there is memory for its whole answer; otherwise its cache grows. With `steady_pipeline`,
+    batches follow each other through the pipeline stages; otherwise each token of all sequences
+    waits for the previous one. A cache is allocated in pages of `page_tokens`, 1 if it is
+    contiguous. A tenth of the memory stays free: of the memory that weights leave with
+    `spares_rest`, otherwise of all memory. Missing `costs` are calibrated
+    (`params/serving_fit.yaml`), or those of the software that it is `like`.
     """
 
     label: str
@@ -72,11 +97,16 @@ class ServingStack(Entry):
     head_gbytes_per_s: PositiveFloat | None = None
     splits_unshared: bool = False
     reduces_at_once: bool = False
+    gathers_tokens: bool = False
+    spreads_experts_since: PositiveFloat | None = None
     pass_tokens: PositiveInt
+    most_sequences: PositiveInt = 1 << 20
+    reserves: bool = True
     steady_pipeline: bool = True
     page_tokens: PositiveInt = 1
     spares_rest: bool = False
     costs: ServingCosts | None = None
+    like: str = ""
     source: str
 
 

@@ -15,6 +15,7 @@ from repro.predict.fused.iteration import iteration_times_s
 from repro.predict.fused.parameters import KINDS, FusedCalibration, FusedParameters, kinds
 from repro.predict.parameters import Prior
 from repro.predict.serving.latency import latency, passes
+from repro.predict.serving.parameters import KINDS as KINDS_OF_SERVING
 from repro.predict.serving.parameters import ServingFit
 from repro.predict.tables.serving import serving_rows
 from repro.predict.tables.training import read_runs
@@ -73,6 +74,25 @@ SERVING_PRIORS: Mapping[str, Prior] = {
     "reading": Prior(0.8, 0.15),
     # Biases and transpositions are separate kernels.
     "traffic": Prior(2.0, 0.4),
+}
+# Costs of engines that fill passes with prompts and tokens of any sequences.
+ENGINE_PRIORS: Mapping[str, Prior] = {
+    # A layer's kernels are one CUDA graph, in which a kernel starts as the one before ends.
+    "gap_s": Prior(5e-7, 0.7),
+    "arrival_s": Prior(2e-6, 0.7),
+    "step_s": Prior(5e-4, 0.7),
+    "sequence_s": Prior(5e-6, 0.7),
+    "products": Prior(1.0, 0.1),
+    "reading": Prior(0.8, 0.15),
+    "traffic": Prior(1.2, 0.3),
+    "experts": Prior(1.2, 0.2),
+    # Activations are quantized before each product; later releases fuse that.
+    "fp4": Prior(1.15, 0.1),
+    "routing_s": Prior(1e-5, 1.0),
+    "collectives": Prior(1.1, 0.2),
+    "straggling": Prior(0.02, 0.7),
+    "apart": Prior(0.1, 0.7),
+    "bubble": Prior(0.05, 0.7),
 }
 
 
@@ -175,6 +195,7 @@ def serving_fitting(table: pd.DataFrame) -> Fitting:
     # Operators of rows do not depend on fitted costs.
     known = [(part, passes(part.rows, part.engine)) for part in serving_rows(table)]
     models = model_names(table)
+    steady = all(part.engine.stack.steady_pipeline for part, _ in known)
 
     def log_errors(values: Mapping[str, float], rows: Array | slice) -> Array:
         costs = ServingCosts(**values)
@@ -189,27 +210,42 @@ def serving_fitting(table: pd.DataFrame) -> Fitting:
         relative: Array = found / found.mean()
         return relative
 
-    return Fitting(SERVING_PRIORS, log_errors, weights)
+    return Fitting(ENGINE_PRIORS if steady else SERVING_PRIORS, log_errors, weights)
 
 
 def model_names(table: pd.DataFrame) -> pd.Series:
     """Name the model of each row by layers and hidden size."""
-    return table.layers.astype(str) + "x" + table.hidden.astype(str)
+    names = [
+        pd.Series([f"{layers:.0f}x{hidden:.0f}" for layers, hidden in sizes], part.index)
+        for part in serving_rows(table)
+        for sizes in [zip(part.rows.layers, part.rows.hidden, strict=True)]
+    ]
+    return pd.concat(names)[table.index].rename("model")
 
 
 def calibrate_serving(table: pd.DataFrame, source: str) -> dict[str, ServingFit]:
-    """Fit costs of each software without known costs; residuals are of held-out models."""
+    """Fit costs of each software of a table that is calibrated.
+
+    Residuals are of held-out models, GPUs and sets, each where the software has several of them.
+    """
     found = {}
     for name, stack in read_serving_stacks().items():
-        if stack.costs is not None:
+        own = [part for part in serving_rows(table) if part.engine.stack == stack]
+        if stack.costs is not None or stack.like or not own:
             continue
-        own = [part.index for part in serving_rows(table) if part.engine.stack == stack]
-        rows = table.loc[np.concatenate(own)]
-        fitting = serving_fitting(rows)
+        rows = table.loc[np.concatenate([part.index for part in own])]
+        mixture = pd.concat([pd.Series(part.rows.mixture > 0, part.index) for part in own])
+        fitting, of_mixtures = serving_fitting(rows), mixture[rows.index].to_numpy()
+        groups = [one for one in (model_names(rows), rows.gpu, rows.set) if one.nunique() > 1]
+        errors = np.stack([fitting.cross_validate(one) for one in groups])
+        by_kind = {kind: errors[:, of_mixtures == at] for at, kind in enumerate(KINDS_OF_SERVING)}
         found[name] = ServingFit(
             source=source,
             date=date.today().isoformat(),
+            gpus=tuple(sorted({find_gpu_name(str(label)) for label in rows.gpu})),
             costs=ServingCosts(**fitting.fit()),
-            residuals=residuals_of(fitting.cross_validate(model_names(rows))),
+            residuals={
+                kind: residuals_of(one.ravel()) for kind, one in by_kind.items() if one.size
+            },
         )
     return found

@@ -219,7 +219,7 @@ def predict_serving(rows: pd.DataFrame) -> pd.DataFrame:
         read = weight_bytes(part.rows, part.engine) * part.rows.pp * part.rows.output_tokens
         work = read / (1e9 * part.engine.device.memory_gbytes_per_s)
         time_s = latency(passes(part.rows, part.engine), part.engine).total_s
-        width = part.engine.half_width
+        width = part.engine.half_width(part.rows)
         parts.append(_predictions(part.index, time_s, width, work, part.total_s))
     return pd.concat(parts).loc[rows.index]
 

@@ -34,7 +34,8 @@ OPERATORS = "operators.yaml"
 MEASURED = PUBLISHED / "operators"
 # Generation whose kernels stand for those of generations without measurements.
 _ALIKE = {
-    **dict.fromkeys(("volta", "ada", "blackwell-rtx", "cdna2", "cdna3", "cdna4"), "ampere"),
+    **dict.fromkeys(("volta", "ada", "cdna2", "cdna3", "cdna4"), "ampere"),
+    "blackwell-rtx": "hopper",
     "blackwell-ultra": "blackwell",
 }
 # Measurements that a time is interpolated from, and smoothing of the interpolation.
@@ -185,6 +186,7 @@ def rates(device: Gpu, kind: str, dtype: str) -> Rates:
     flops = device.peak_flops
     if kind == "gemm" and dtype != "bf16":
         flops = device.fp8_flops or device.peak_flops
+        flops = device.fp4_flops or flops if dtype == "nvfp4" else flops
     return Rates(
         flops,
         device.memory_gbytes_per_s * 1e9,

@@ -8,7 +8,6 @@ import pandas as pd
 
 from repro.catalog.models.layers import (
     Attention,
-    Linear,
     Operation,
     attentions,
     elements,
@@ -17,23 +16,25 @@ from repro.catalog.models.layers import (
     products,
 )
 from repro.collectives.definitions import bus_factor
-from repro.predict.fused.parameters import read_fused, sustained_name
-from repro.predict.fused.run import peak_flops
-from repro.predict.operators.kernels import AttentionCosts, decoding_s, product_s
+from repro.predict.fused.parameters import read_fused
+from repro.predict.fused.run import OPERAND_BYTES, peak_flops
+from repro.predict.operators.kernels import AttentionCosts, decoding_s
 from repro.predict.operators.measured import (
     on_device_s,
     operator_costs,
-    product_alone_s,
-    product_multiplier,
     rates,
 )
 from repro.predict.serving.parts import ForwardPass, Part, make_part
-from repro.predict.serving.served import BYTES, Engine, Served
+from repro.predict.serving.products import price_experts, price_product
+from repro.predict.serving.served import CACHE_BYTES, Engine, Served
 from repro.predict.workload import Array
 
 _HALF_BYTES = 2
 # Ends of the names of operators, by kind of layer (`layer_kinds`).
 _SUFFIXES = ("", ", dense layers")
+# Barriers of a two-shot all-reduce over those of a one-shot one, and the largest buffer of either
+# (vLLM's and TensorRT-LLM's kernels for all-reduces inside a node).
+_TWO_SHOT_BARRIERS, _LARGEST_AT_ONCE = 1.5, 8 * 2**20
 # Scores that are written, and read and written by the softmax, and read again.
 _SCORES = 4
 _AT_PEAK = AttentionCosts(
@@ -81,66 +82,18 @@ def _products(of: _Layers, rows: Served, engine: Engine, one: ForwardPass) -> It
             continue
         name = linear.name + of.suffix
         if linear.experts is not None:
-            yield _experts(name, linear, rows, engine, one.tokens, count)
+            yield price_experts(name, linear, rows, engine, one.tokens, count)
         else:
             n, k = linear.divided(rows.tp)
-            yield _product(name, engine, one.tokens, n, k, count, engine.weights)
+            yield price_product(name, engine, one.tokens, n, k, count, engine.others)
 
 
 def _logits(rows: Served, engine: Engine, one: ForwardPass) -> Part:
     """Price the logits of sequences' last tokens."""
     sequences, once = np.maximum(one.sequences, 1.0), np.ones_like(rows.hidden)
-    return _product("logits", engine, sequences, rows.vocab / rows.tp, rows.hidden, once, "bf16")
-
-
-def _product(
-    name: str, engine: Engine, m: Array, n: Array, k: Array, count: Array, weights: str
-) -> Part:
-    m, n, k = (np.maximum(size, 1.0) for size in np.broadcast_arrays(m, n, k))
-    time_s = product_alone_s(pd.DataFrame({"m": m, "n": n, "k": k}), weights, engine.device)
-    flops = 2 * m * n * k
-    moved = BYTES[weights] * k * (m + n) + _HALF_BYTES * m * n
-    return make_part(
-        name,
-        "product",
-        count,
-        _sustained(engine, weights, flops, time_s),
-        flops=flops,
-        memory_bytes=moved,
+    return price_product(
+        "logits", engine, sequences, rows.vocab / rows.tp, rows.hidden, once, "bf16"
     )
-
-
-def _sustained(engine: Engine, weights: str, flops: Array, time_s: Array) -> Array:
-    """What power takes from bursts of products that computing limits, as training runs showed."""
-    known = read_fused().parameters.sustained
-    of_all = [value for name, value in known.items() if name.endswith(weights)]
-    kept = known.get(sustained_name(engine.device.generation, weights), float(np.mean(of_all)))
-    share = np.minimum(flops / peak_flops(engine.device, weights) / time_s, 1.0)
-    slowed: Array = time_s * (1 + (1 / kept - 1) * share)
-    return slowed
-
-
-def _experts(
-    name: str, linear: Linear, rows: Served, engine: Engine, tokens: Array, count: Array
-) -> Part:
-    """Price the products of the experts that some token chose, each with its even share of tokens.
-
-    Of E experts, n tokens with k choices each meet E (1 - (1 - k/E)^n) on average.
-    """
-    experts, chosen = np.maximum(linear.experts, 1.0), np.maximum(linear.chosen, 1.0)
-    routed = tokens * rows.groups
-    met = experts * (1 - (1 - chosen / experts) ** np.maximum(routed, 1.0))
-    local = np.maximum(met / rows.ep, 1.0)
-    m = np.maximum(routed * chosen / met, 1.0)
-    # Tensor-parallel ranks divide an expert where there are more of them than of its holders.
-    parts = np.maximum(rows.tp / rows.ep, 1.0)
-    n, k = (np.maximum(size, 1.0) for size in linear.divided(parts))
-    device, weights = engine.device, engine.weights
-    time_s = product_s(m, n, k, BYTES[weights], product_multiplier(weights, device), local)
-    flops = 2 * m * n * k * local
-    moved = local * (BYTES[weights] * k * (m + n) + _HALF_BYTES * m * n)
-    slowed = _sustained(engine, weights, flops, time_s)
-    return make_part(name, "product", count, slowed, flops=flops, memory_bytes=moved)
 
 
 def _attention(
@@ -190,8 +143,10 @@ def _attention(
     )
     own = engine.stack.own_decoding
     reading = rates(engine.device, "attention_decode", "bf16")
-    cache_bytes = BYTES[engine.cache] * sequences * cached * seen
-    read_s = decoding_s(sequences, seen, kv_heads, cached_d, BYTES[engine.cache], reading, _AT_PEAK)
+    cache_bytes = CACHE_BYTES[engine.cache] * sequences * cached * seen
+    read_s = decoding_s(
+        sequences, seen, kv_heads, cached_d, CACHE_BYTES[engine.cache], reading, _AT_PEAK
+    )
     waited_s = _waited_s(engine, sequences * kv_heads, cache_bytes, read_s)
     if engine.stack.splits_unshared:
         waited_s = np.where(heads > kv_heads, waited_s, 0.0)
@@ -256,6 +211,7 @@ def _elements(of: _Layers, rows: Served, engine: Engine, one: ForwardPass) -> Pa
         "elements",
         of.count,
         moved / _memory_rate(engine),
+        ("traffic",),
         fixed_s=kernels * floor,
         flops=moved / _HALF_BYTES,
         memory_bytes=moved,
@@ -265,19 +221,21 @@ def _elements(of: _Layers, rows: Served, engine: Engine, one: ForwardPass) -> Pa
 
 def _casts(of: _Layers, rows: Served, engine: Engine, one: ForwardPass) -> Iterator[Part]:
     """Casts of what products take in, where a software casts it by itself."""
-    if BYTES[engine.weights] == _HALF_BYTES or not engine.stack.casts:
+    cast_bytes = OPERAND_BYTES[engine.units(engine.others)]
+    if cast_bytes == _HALF_BYTES or not engine.stack.casts:
         return
     split = [kernel.outputs for kernel in elements(of.layer) if kernel.splits == "width"]
     whole = [kernel.outputs for kernel in elements(of.layer) if kernel.splits == "sequence"]
     attended = [one.output_width for one in attentions(of.layer)]
     taken_in = sum(whole) + sum(split + attended) / rows.tp
-    moved = one.tokens * (_HALF_BYTES + BYTES[engine.weights]) * taken_in
+    moved = one.tokens * (_HALF_BYTES + cast_bytes) * taken_in
     kernels = float(engine.stack.casts)
     yield make_part(
         f"casts{of.suffix}",
         "elements",
         of.count,
         moved / _memory_rate(engine),
+        ("traffic",),
         fixed_s=kernels * _start_s(engine),
         memory_bytes=moved,
         launches=kernels,
@@ -299,9 +257,14 @@ def _collectives(
     apart = (rows.groups > 1) & (rows.experts > 0)
     for of in kinds if apart.any() else ():
         for message in messages(of.layer, "expert"):
-            sent = _HALF_BYTES * one.tokens * message.width / rows.tp * message.chosen
             count = 2 * of.count * apart
-            yield _among("experts' exchange", "alltoall", rows.ep, sent, count, engine)
+            token_bytes = _HALF_BYTES * one.tokens * message.width / rows.tp
+            if engine.stack.gathers_tokens:
+                gathered = token_bytes * rows.ep
+                yield _among("experts' exchange", "all_gather", rows.ep, gathered, count, engine)
+            else:
+                sent = token_bytes * message.chosen
+                yield _among("experts' exchange", "alltoall", rows.ep, sent, count, engine)
     if (rows.pp > 1).any():
         device = engine.device
         inside = rows.tp * rows.pp <= device.domain_gpus
@@ -331,8 +294,12 @@ def _among(
     time_s = on_device_s("nccl", table, ("fp16", collective), device)
     if collective == "all_reduce" and engine.stack.reduces_at_once:
         links = device.link_gbytes_per_s * 1e9 * read_fused().parameters.link_efficiency
-        at_once = engine.costs.at_once_s + (inside - 1) * size_bytes / links
-        time_s = np.minimum(time_s, at_once)
+        one_shot = engine.costs.at_once_s + (inside - 1) * size_bytes / links
+        # Each rank sums up its part, then all gather the sums, with one barrier more.
+        moved = bus_factor(collective, inside) * size_bytes
+        two_shot = _TWO_SHOT_BARRIERS * engine.costs.at_once_s + moved / links
+        small = np.where(size_bytes <= _LARGEST_AT_ONCE, np.minimum(one_shot, two_shot), np.inf)
+        time_s = np.minimum(time_s, small)
     nic = device.nic_gbps * 1e9 / 8 * read_fused().parameters.fabric_efficiency
     # What is exchanged leaves each rank as it is; of a sum or a gather a rank carries a part on.
     carried = size_bytes if collective == "alltoall" else size_bytes / inside
@@ -343,6 +310,7 @@ def _among(
         "collective",
         count,
         time_s + between / nic,
+        ("collectives",),
         link_bytes=bus_factor(called, inside) * size_bytes,
         nic_bytes=between,
         doublings=np.log2(np.maximum(ranks, 2.0)),
@@ -357,7 +325,9 @@ def bound(part: Part, engine: Engine) -> Array:
     quarter of its time, it is its launch.
     """
     device = engine.device
-    precision = engine.weights if part.kind == "product" and part.name != "logits" else "bf16"
+    held = engine.weights if "experts" in part.name else engine.others
+    multiplied = part.kind == "product" and part.name != "logits"
+    precision = engine.units(held) if multiplied else "bf16"
     names = np.array(["compute", "memory", "network"])
     least = np.stack(
         [

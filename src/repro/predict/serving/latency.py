@@ -1,11 +1,12 @@
 """How long tokens take: passes of operators and their software, and what follows for requests."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from repro.catalog.systems.serving import ServingCosts
 from repro.predict.serving.forward import forward
+from repro.predict.serving.memory import largest_batch
 from repro.predict.serving.parts import Part, prompt_pass, token_pass
 from repro.predict.serving.served import Engine, Served
 from repro.predict.workload import Array
@@ -15,7 +16,8 @@ from repro.predict.workload import Array
 class RequestPasses:
     """The operators of prompts and of one new token, and how often each goes through.
 
-    Kept apart from their times, because a software's costs change those only.
+    Kept apart from their times, because a software's costs change those only. `rows` have the
+    sequences that run at once; all of them are `waves` times as many, of which the others wait.
     """
 
     rows: Served
@@ -23,6 +25,7 @@ class RequestPasses:
     prompt_passes: Array
     tokens: list[Part]
     token_passes: Array
+    waves: Array
 
 
 @dataclass(frozen=True)
@@ -50,44 +53,62 @@ class Latency:
 
 
 def passes(rows: Served, engine: Engine) -> RequestPasses:
-    """The operators of rows."""
-    for_prompts, for_tokens = _prompt_passes(rows, engine), _token_passes(rows, engine)
+    """List the operators of rows, of as many sequences as run at once.
+
+    In an engine, sequences come and go, and passes that have prompts also write the next tokens of
+    the sequences that run.
+    """
+    requested, held = rows.batch, np.maximum(largest_batch(rows, engine), rows.groups)
+    rows = replace(rows, batch=np.minimum(requested, held))
+    for_tokens = _token_passes(rows, engine)
+    for_prompts, others = _prompt_passes(rows, engine, for_tokens)
     return RequestPasses(
         rows,
-        forward(rows, engine, prompt_pass(rows, for_prompts)),
+        forward(rows, engine, prompt_pass(rows, for_prompts, others)),
         for_prompts,
         forward(rows, engine, token_pass(rows, for_tokens)),
         for_tokens,
+        requested / rows.batch,
     )
 
 
 def latency(of: RequestPasses, engine: Engine) -> Latency:
     """Times of requests, from their operators and the software's costs."""
     rows, costs, p = of.rows, engine.costs, of.rows.pp
-    # A stage is a p-th of a pass, and stages work at the same time.
-    one_pass = pass_s(of.prompts, costs)
-    prompts = one_pass * (of.prompt_passes + p - 1) / p
-    steady = engine.stack.steady_pipeline
-    through = np.maximum(of.token_passes, p) if steady else of.token_passes + p - 1
-    token = pass_s(of.tokens, costs) * through / p
+    one_pass, token_pass_s = pass_s(of.prompts, costs), pass_s(of.tokens, costs)
     software = costs.step_s + costs.sequence_s * rows.batch / rows.groups
-    prompts, token = prompts + software, token + software
-    total = prompts + (rows.output_tokens - 1) * token
+    if not engine.stack.steady_pipeline:
+        # A stage is a p-th of a pass, and stages work at the same time.
+        prompts = one_pass * (of.prompt_passes + p - 1) / p + software
+        token = token_pass_s * (of.token_passes + p - 1) / p + software
+        total = prompts + (rows.output_tokens - 1) * token
+        rate = rows.batch * rows.output_tokens / total / rows.gpus
+        return Latency(prompts, token, of.waves * total, rate)
+    # Passes with prompts write tokens too; of those tokens only attention is yet to be added.
+    attention_s = pass_s([part for part in of.tokens if part.kind == "decoding"], costs)
+    steps, mixed = rows.output_tokens * of.token_passes, of.prompt_passes
+    alone = np.maximum(steps - mixed, 0.0)
+    computing = mixed * one_pass + steps * attention_s + alone * (token_pass_s - attention_s)
+    # Where there are fewer passes than stages, stages wait.
+    waiting = costs.straggling * np.log2(rows.tp) + costs.apart * np.log2(rows.groups)
+    waiting = waiting + costs.bubble * (p - 1)
+    computing = (1 + waiting) * computing * np.maximum(1 / of.token_passes, 1 / p)
+    total = computing + (mixed + alone) / of.token_passes * software
     rate = rows.batch * rows.output_tokens / total / rows.gpus
-    if not steady:
-        return Latency(prompts, token, total, rate)
-    own = one_pass * np.ceil(rows.input_tokens / engine.stack.pass_tokens) + costs.step_s
-    return Latency(own, total / rows.output_tokens, total, rate)
+    queued = (of.waves - 1) * total
+    own = one_pass * np.ceil(rows.input_tokens / engine.stack.pass_tokens) + software
+    return Latency(queued + own, total / rows.output_tokens, of.waves * total, rate)
 
 
 def part_s(part: Part, costs: ServingCosts) -> Array:
     """All of an operator in a pass, with what the software adds to it."""
-    factors = {"product": costs.products, "elements": costs.traffic}
+    factor = np.prod([getattr(costs, name) for name in part.factors])
     one = (
         part.fixed_s
-        + factors.get(part.kind, 1.0) * part.time_s
+        + factor * part.time_s
         + part.read_s / costs.reading
         + costs.gap_s * part.launches
+        + costs.routing_s * part.routings
         + costs.arrival_s * part.doublings
         + costs.hop_s * part.hops
     )
@@ -101,14 +122,22 @@ def pass_s(parts: list[Part], costs: ServingCosts) -> Array:
     return seconds
 
 
-def _prompt_passes(rows: Served, engine: Engine) -> Array:
-    """Passes of `pass_tokens` or fewer: those of an engine are filled with any prompts, others
-    take whole sequences, shared out among the stages and halved."""
-    tokens = rows.batch / rows.groups * rows.input_tokens
-    if engine.stack.steady_pipeline:
-        passes: Array = np.ceil(tokens / engine.stack.pass_tokens)
-        return passes
-    return _halved(rows, rows.input_tokens, engine.stack.pass_tokens)
+def _prompt_passes(rows: Served, engine: Engine, token_passes: Array) -> tuple[Array, Array]:
+    """Return the passes that all prompts are in, and the new tokens of other sequences in each.
+
+    A pass has `pass_tokens` or fewer. An engine takes a prompt into the next pass when a sequence
+    ends: into one of its own, or, where several end at a step, into that of all steps. Others take
+    whole sequences, shared out among the stages and halved.
+    """
+    if not engine.stack.steady_pipeline:
+        return _halved(rows, rows.input_tokens, engine.stack.pass_tokens), np.zeros_like(rows.batch)
+    sequences = rows.batch / rows.groups
+    steps = rows.output_tokens * token_passes
+    running = sequences / token_passes
+    room = np.maximum(engine.stack.pass_tokens - running, engine.stack.pass_tokens / 2)
+    fewest = np.ceil(sequences * rows.input_tokens / room)
+    passes: Array = np.maximum(np.minimum(sequences, steps), fewest)
+    return passes, running * np.minimum(steps / passes, 1.0)
 
 
 def _token_passes(rows: Served, engine: Engine) -> Array:

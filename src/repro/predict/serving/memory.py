@@ -12,7 +12,7 @@ from repro.catalog.models.layers import (
 )
 from repro.errors import DoesNotFit
 from repro.predict.fused.memory import FRAMEWORK_BYTES
-from repro.predict.serving.served import BYTES, Engine, Served
+from repro.predict.serving.served import CACHE_BYTES, FORMATS, Engine, Served
 from repro.predict.workload import Array
 
 _HALF_BYTES = 2
@@ -40,8 +40,9 @@ def _layer_bytes(layer: list[Operation], rows: Served, engine: Engine) -> Array:
     experts = count_parameters(products(layer), rows.experts) - shared
     whole = [one.parameters for one in products(layer) if one.splits is None]
     copied = sum(whole) * (1 - 1 / rows.tp) if whole else 0.0
-    held: Array = shared / rows.tp + experts / np.maximum(rows.ep, rows.tp) + copied
-    return BYTES[engine.weights] * held
+    of_experts = FORMATS[engine.weights].weight_bytes * experts / np.maximum(rows.ep, rows.tp)
+    held: Array = FORMATS[engine.others].weight_bytes * (shared / rows.tp + copied) + of_experts
+    return held
 
 
 def _filled(kinds: list[tuple[Array, Array]], rows: Served) -> Array:
@@ -66,7 +67,7 @@ def cache_bytes(rows: Served, engine: Engine, tokens: Array) -> Array:
         near = np.minimum(tokens, one.window)
         seen = np.where(one.window > 0, tokens + one.windowed * (near - tokens), tokens)
         elements = elements + one.cached_width(rows.tp) * np.ceil(seen / page) * page
-    total: Array = BYTES[engine.cache] * np.ceil(rows.layers / rows.pp) * elements
+    total: Array = CACHE_BYTES[engine.cache] * np.ceil(rows.layers / rows.pp) * elements
     return total
 
 
@@ -78,21 +79,29 @@ def free_bytes(rows: Served, engine: Engine) -> Array:
 
 
 def largest_batch(rows: Served, engine: Engine) -> Array:
-    """Sequences of all groups whose caches fit when they are longest; 0 where none does."""
-    one = cache_bytes(rows, engine, rows.input_tokens + rows.output_tokens)
-    fitting: Array = np.floor(np.maximum(free_bytes(rows, engine), 0.0) / one) * rows.groups
+    """Sequences of all groups that run at once; 0 where not one's cache fits.
+
+    An engine that reserves memory for whole answers counts with caches when they are longest,
+    others with what they are on average.
+    """
+    longest = rows.input_tokens + rows.output_tokens
+    usual = longest if engine.stack.reserves else rows.input_tokens + rows.output_tokens / 2
+    free = np.maximum(free_bytes(rows, engine), 0.0)
+    count = np.floor(free / cache_bytes(rows, engine, usual))
+    count = np.where(cache_bytes(rows, engine, longest) > free, 0.0, count)
+    fitting: Array = np.minimum(count, engine.stack.most_sequences) * rows.groups
     return fitting
 
 
 def check_fits(rows: Served, engine: Engine) -> None:
-    """Refuse a table none of whose rows fits.
+    """Refuse a table none of whose rows fits; sequences beyond those that fit wait.
 
     Raises
     ------
     DoesNotFit
         The weights, or one sequence beside them, take more than the memory.
     """
-    if (largest_batch(rows, engine) >= rows.batch).any():
+    if (largest_batch(rows, engine) >= rows.groups).any():
         return
     at = int(np.argmax(free_bytes(rows, engine)))
     where, left = engine.device, free_bytes(rows, engine)[at]
@@ -105,5 +114,5 @@ def check_fits(rows: Served, engine: Engine) -> None:
     one = cache_bytes(rows, engine, rows.input_tokens + rows.output_tokens)[at]
     raise DoesNotFit(
         f"context of {tokens:.0f} tokens: its cache takes {one / 1e9:.3g} GB of each GPU, and "
-        f"{left / 1e9:.3g} GB are left; take a shorter context, a smaller batch or more GPUs"
+        f"{left / 1e9:.3g} GB are left; take a shorter context or more GPUs"
     )

@@ -1,23 +1,33 @@
 """Engines by name, and what the costs of some software were calibrated to
 (`params/serving_fit.yaml`)."""
 
+from collections.abc import Sequence
+
+import numpy as np
+
+from repro.catalog.models.hugging_face import ModelFile
+from repro.catalog.models.open_models import OpenModel
 from repro.catalog.reading import Entry, choose, read_params
-from repro.catalog.systems.gpus import Gpu
+from repro.catalog.systems.gpus import Gpu, gpu
 from repro.catalog.systems.serving import ServingCosts, read_serving_stacks
 from repro.predict.parameters import TRANSFER, Residuals
-from repro.predict.serving.served import Engine, precision
+from repro.predict.serving.served import CACHE_BYTES, FORMATS, Engine, precision
 
 FITTED = "serving_fit.yaml"
+KINDS = ("dense", "mixtures of experts")
 
 
 class ServingFit(Entry):
-    """Costs of one software, with where they come from; `residuals` are of models that a fit has
-    not seen."""
+    """Costs of one software, with where they come from and the GPUs that they were fitted on.
+
+    `residuals` by `KINDS` of models are of rows whose model, GPU or release a fit has not seen.
+    """
 
     source: str
     date: str
+    gpus: tuple[str, ...]
     costs: ServingCosts
-    residuals: Residuals
+    residuals: dict[str, Residuals]
 
 
 def read_fits() -> dict[str, ServingFit]:
@@ -32,6 +42,19 @@ def read_fits() -> dict[str, ServingFit]:
     return fits
 
 
+def weights_of(model: OpenModel | ModelFile, name: str) -> str:
+    """Return the format of a model's weights that a precision's name means; blank: as published.
+
+    Raises
+    ------
+    ReproError
+        The precision is unknown.
+    """
+    published = model.published_formats
+    found = precision(name or published.get("published", "bf16"))
+    return published.get(found, found)
+
+
 def engine(device: Gpu, weights: str, cache: str = "", stack: str = "") -> Engine:
     """A GPU with software.
 
@@ -40,7 +63,7 @@ def engine(device: Gpu, weights: str, cache: str = "", stack: str = "") -> Engin
     device
         A GPU, which need not exist.
     weights, cache
-        Precisions; without one of its own the cache has that of the weights.
+        Precisions; without one of its own the cache has the usual one of the weights' format.
     stack
         A name of `params/serving.yaml`; the first without one.
 
@@ -52,10 +75,24 @@ def engine(device: Gpu, weights: str, cache: str = "", stack: str = "") -> Engin
     known, fits = read_serving_stacks(), read_fits()
     name = stack or next(iter(known))
     found = choose("serving software", name, known)
-    widest = max(fit.residuals.half_width for fit in fits.values())
-    costs, width = found.costs, float((widest**2 + TRANSFER**2) ** 0.5)
-    if costs is None:
-        fitted = choose("calibrated software", name, fits)
-        costs, width = fitted.costs, fitted.residuals.half_width
-    kept = precision(cache or weights)
-    return Engine(device, precision(weights), kept, found, costs, width)
+    if found.costs is None:
+        fitted = choose("calibrated software", found.like or name, fits)
+        seen = not found.like and device in [gpu(one) for one in fitted.gpus]
+        costs, widths = fitted.costs, half_widths([fitted], seen)
+    else:
+        costs, widths = found.costs, half_widths(list(fits.values()), seen=False)
+    held = precision(weights)
+    kept = precision(cache or FORMATS[held].cache, CACHE_BYTES)
+    return Engine(device, held, kept, found, costs, widths)
+
+
+def half_widths(fits: Sequence[ServingFit], seen: bool) -> tuple[float, float]:
+    """Return the widest of fits by kind of model; wider on GPUs or software that none has seen."""
+
+    def widest(kind: str) -> float:
+        known = [fit.residuals[kind] for fit in fits if kind in fit.residuals]
+        every = known or [one for fit in fits for one in fit.residuals.values()]
+        return float(np.hypot(max(one.half_width for one in every), 0.0 if seen else TRANSFER))
+
+    dense, mixture = (widest(kind) for kind in KINDS)
+    return dense, max(dense, mixture)

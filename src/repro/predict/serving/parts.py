@@ -26,8 +26,10 @@ class Part:
         its own reads at the memory's full rate.
     flops, memory_bytes, link_bytes, nic_bytes
         Of one, on one GPU; what it puts on the GPU's links to others nearby, and on its port.
-    launches
-        Kernels of one.
+    launches, routings
+        Kernels of one; sortings of tokens for experts.
+    factors
+        Names of the software's costs that multiply `time_s`.
     doublings, hops
         Of one collective: ranks that wait for each other, as powers of two; messages between nodes.
     """
@@ -43,8 +45,10 @@ class Part:
     link_bytes: Array
     nic_bytes: Array
     launches: Array
+    routings: Array
     doublings: Array
     hops: Array
+    factors: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -61,10 +65,11 @@ class ForwardPass:
     prompt: bool
 
 
-def prompt_pass(rows: Served, passes: Array) -> ForwardPass:
-    """All prompts, in so many passes."""
+def prompt_pass(rows: Served, passes: Array, others: Array | float = 0.0) -> ForwardPass:
+    """Return the pass of prompts that are in so many passes, with new tokens of `others`."""
     sequences = rows.batch / rows.groups / passes
-    return ForwardPass(sequences, sequences * rows.input_tokens, rows.input_tokens, prompt=True)
+    tokens = sequences * rows.input_tokens + others
+    return ForwardPass(sequences, tokens, rows.input_tokens, prompt=True)
 
 
 def token_pass(rows: Served, passes: Array, written: Array | float = 0.5) -> ForwardPass:
@@ -74,11 +79,18 @@ def token_pass(rows: Served, passes: Array, written: Array | float = 0.5) -> For
     return ForwardPass(sequences, sequences, context, prompt=False)
 
 
-def make_part(name: str, kind: Kind, count: Array, time_s: Array, **others: Array | float) -> Part:
+def make_part(
+    name: str,
+    kind: Kind,
+    count: Array,
+    time_s: Array,
+    factors: tuple[str, ...] = (),
+    **others: Array | float,
+) -> Part:
     """Combine the work of an operator; what is not given is 0, of one kernel."""
     zero = np.zeros_like(count)
     work = ("flops", "memory_bytes", "link_bytes", "nic_bytes")
-    names = ("fixed_s", "read_s", *work, "doublings", "hops")
+    names = ("fixed_s", "read_s", *work, "routings", "doublings", "hops")
     usual: dict[str, Array | float] = {"launches": 1.0, **dict.fromkeys(names, 0.0), **others}
     given = {key: zero + value for key, value in usual.items()}
-    return Part(name, kind, count, time_s + zero, **given)
+    return Part(name, kind, count, time_s + zero, factors=factors, **given)

@@ -1,5 +1,6 @@
 """Tables of latencies and throughputs of serving, as rows of models and engines."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
@@ -13,8 +14,8 @@ from repro.catalog.systems.serving import read_serving_stacks, serving_stack_of
 from repro.errors import ReproError
 from repro.predict.decoders import MODEL, model_columns
 from repro.predict.serving.memory import largest_batch
-from repro.predict.serving.parameters import engine
-from repro.predict.serving.served import Engine, Served, check
+from repro.predict.serving.parameters import engine, weights_of
+from repro.predict.serving.served import Engine, Served, check, precision
 from repro.predict.tables.columns import (
     POSITIVE,
     TEXT,
@@ -45,12 +46,15 @@ _COLUMNS = (
     Column("model", TEXT, "", aliases="model_name"),
     # Blank: as many sequences as the memory holds.
     Column("batch", _SIZE, np.nan, aliases=_BATCH),
-    Column("dtype", TEXT, "fp16", aliases="precision quantization weights_dtype"),
+    # Blank: the precision in which the authors publish the model's weights.
+    Column("dtype", TEXT, "", aliases="precision quantization weights_dtype"),
     # Blank: the precision of the weights.
     Column("cache_dtype", TEXT, "", aliases="kv_dtype kv_cache_dtype"),
     Column("tp", _SIZE, 1, aliases=_TP),
     Column("pp", _SIZE, 1, aliases="pipeline_parallel pipeline_parallel_size pp_size"),
-    Column("ep", _SIZE, 1, aliases="expert_parallel expert_parallel_size ep_size"),
+    # Blank: 1, or as the software reaches most throughput (`_spread_experts`).
+    Column("ep", _SIZE, np.nan, aliases="expert_parallel expert_parallel_size ep_size"),
+    Column("release", number(0, or_blank=True), np.nan, aliases="version engine_version"),
     # Blank: the software that the set is known to have run on.
     Column("stack", TEXT, "", aliases="engine framework software"),
     # Blank: the shape of the model.
@@ -109,6 +113,7 @@ def serving_rows(table: pd.DataFrame) -> Iterator[ServingRows]:
     """
     rows = _read(table)
     _fill_shapes(rows)
+    _spread_experts(rows)
     for key, part in rows.groupby(_ENGINE, sort=False):
         on = _engine(cast(tuple[str, ...], key))
         batches = _served(part, on)
@@ -147,7 +152,27 @@ def _read(table: pd.DataFrame) -> pd.DataFrame:
     first = next((name for name in measured if name in called.columns), measured[0])
     refuse(called, first, rows[measured].isna().all(axis=1), POSITIVE.must_be)
     rows["stack"] = _stacks(rows)
+    rows["dtype"] = _formats(rows)
     return rows
+
+
+def _formats(rows: pd.DataFrame) -> list[str]:
+    """Return the weights that each row's precision means for the model that it names."""
+    pairs = list(zip(rows.model, rows.dtype, strict=True))
+    known = {pair: _format(*pair) for pair in set(pairs)}
+    return [known[pair] for pair in pairs]
+
+
+def _format(model: str, name: str) -> str:
+    """Return the weights that a precision means; unknown names are left to `unknown_serving`."""
+    try:
+        return weights_of(model_called(model), name)
+    except ReproError:
+        pass
+    try:
+        return precision(name or "bf16")
+    except ReproError:
+        return name
 
 
 def _engine(key: tuple[str, ...]) -> Engine:
@@ -166,7 +191,10 @@ def _total_s(rows: pd.DataFrame, batches: Served) -> Array:
 
 def _stacks(rows: pd.DataFrame) -> list[str]:
     """Return each row's software: the one it names in any spelling, else the one of its set."""
-    known = {plain_name(name): name for name in read_serving_stacks()}
+    stacks = read_serving_stacks().items()
+    names = {(plain_name(one), name) for name, stack in stacks for one in (name, *stack.sets)}
+    several = Counter(spelled for spelled, _ in names)
+    known = {spelled: name for spelled, name in names if several[spelled] == 1}
     return [
         known.get(plain_name(stated), stated)
         or serving_stack_of(of_set, f"{layers:.0f}x{hidden:.0f}")
@@ -187,6 +215,21 @@ def _fill_shapes(rows: pd.DataFrame) -> None:
     rows["value_dim"] = rows.value_dim.fillna(rows.head_dim)
     rows["windowed"] = rows.windowed.fillna(0.5)
     rows[list(MODEL)] = rows[list(MODEL)].fillna(0.0)
+
+
+def _spread_experts(rows: pd.DataFrame) -> None:
+    """Fill blank expert parallel sizes.
+
+    Rows of maximum throughput, without a batch, have the split that their release reaches it with:
+    all tensor-parallel GPUs have sequences of their own and share the experts.
+    """
+    known = read_serving_stacks()
+    since = [known[name].spreads_experts_since if name in known else None for name in rows["stack"]]
+    late = rows.release >= pd.Series(since, index=rows.index, dtype=float)
+    spread = late & rows.ep.isna() & rows.batch.isna() & (rows.experts > 0)
+    rows.loc[spread, "ep"] = rows.tp[spread]
+    rows.loc[spread, "tp"] = 1.0
+    rows["ep"] = rows.ep.fillna(1.0)
 
 
 def _served(rows: pd.DataFrame, on: Engine) -> Served:

@@ -17,9 +17,9 @@ from repro.predict.explore.jobs.search import enumerate_plans, interval, pareto,
 from repro.predict.serving.forward import bound
 from repro.predict.serving.latency import latency, part_s, passes
 from repro.predict.serving.memory import check_fits, largest_batch
-from repro.predict.serving.parameters import engine
+from repro.predict.serving.parameters import engine, weights_of
 from repro.predict.serving.served import Engine, Served, served
-from repro.predict.workload import divisors
+from repro.predict.workload import Array, divisors
 
 # Columns in which plans differ.
 SPLIT = ("precision", "tp", "pp", "ep", "batch")
@@ -60,7 +60,7 @@ def serving_plans(
 ) -> pd.DataFrame:
     """Predict all plans that fit in memory; copies of the model share the GPUs and the requests.
 
-    Batches of a copy are powers of two, or `batch`.
+    Batches of a copy are powers of two that fit, or `batch`, of which others wait.
 
     Returns
     -------
@@ -89,16 +89,18 @@ def serving_plans(
     spread = (plans.ep == most) & ((plans.ep % plans.tp == 0) | (plans.ep <= plans.tp))
     plans = plans[(plans.ep == 1) | (plans.ep == plans.tp) | spread]
     rows = _served(of, tp=plans.tp, pp=plans.pp, ep=plans.ep, batch=plans.micro_batch)
-    found = pd.concat([_fitting(of, rows, name) for name in precisions], ignore_index=True)
+    least = None if batch is None else rows.groups
+    found = pd.concat([_fitting(of, rows, name, least) for name in precisions], ignore_index=True)
     costs = np.stack([found.output_token_s, -found.tokens_per_s_per_gpu], axis=1)
     return found.assign(best=pareto(costs))
 
 
-def _fitting(of: Service, rows: Served, precision: str) -> pd.DataFrame:
-    """Predict the plans that fit in memory in one precision."""
-    on = engine(of.device, precision, stack=of.stack)
+def _fitting(of: Service, rows: Served, precision: str, least: Array | None = None) -> pd.DataFrame:
+    """Predict the plans of which all sequences, or the `least`, fit in memory in one precision."""
+    on = engine(of.device, weights_of(of.model, precision), stack=of.stack)
     check_fits(rows, on)
-    rows = rows.rows((rows.batch <= largest_batch(rows, on)) & (rows.batch >= rows.groups))
+    needed = rows.batch if least is None else least
+    rows = rows.rows((needed <= largest_batch(rows, on)) & (rows.batch >= rows.groups))
     time = latency(passes(rows, on), on)
     return pd.DataFrame(
         {
@@ -107,7 +109,9 @@ def _fitting(of: Service, rows: Served, precision: str) -> pd.DataFrame:
             "copies": (of.gpus / rows.gpus).astype(int),
             "first_token_s": time.first_token_s,
             "output_token_s": time.output_token_s,
-            **interval(time.output_token_s, np.hypot(on.half_width, transfer_width(of.where))),
+            **interval(
+                time.output_token_s, np.hypot(on.half_width(rows), transfer_width(of.where))
+            ),
             "tokens_per_s_per_gpu": time.tokens_per_s_per_gpu,
         }
     )
@@ -121,7 +125,7 @@ def _served(of: Service, **sizes: Any) -> Served:
 
 def _served_by(of: Service, plan: pd.Series, device: Gpu) -> tuple[Served, Engine]:
     """Return the row of one plan, and its engine on a GPU."""
-    on = engine(device, str(plan.precision), stack=of.stack)
+    on = engine(device, weights_of(of.model, str(plan.precision)), stack=of.stack)
     return _served(of, **{name: float(plan[name]) for name in SPLIT[1:]}), on
 
 
