@@ -138,8 +138,8 @@ def _stages() -> str:
     return _markdown(("stage", "command", "minutes"), rows)
 
 
-def _validation(name: str) -> Callable[[], str]:
-    """Errors of the performance model on one file of `data/published/`, per set."""
+def _validation(name: str, *by: str) -> Callable[[], str]:
+    """Errors of the performance model on a file of `data/published/`, per set or other columns."""
 
     def table() -> str:
         rows = [
@@ -152,9 +152,16 @@ def _validation(name: str) -> Callable[[], str]:
                 f"{score.coverage_90_pct:.0f}",
                 f"{score.baseline_mape_pct:.1f}",
             )
-            for score in validate(PUBLISHED / name).itertuples()
+            for score in validate(PUBLISHED / name, by).itertuples()
         ]
-        head = ("set", "rows", "MAPE, %", "median, %", "bias, %", "in 90 % interval, %")
+        head = (
+            ", ".join(by) or "set",
+            "rows",
+            "MAPE, %",
+            "median, %",
+            "bias, %",
+            "in 90 % interval, %",
+        )
         return _markdown((*head, "best constant, %"), rows)
 
     return table
@@ -173,7 +180,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "megatron-2021": _validation("training_a100_vtrain.csv"),
     "megatron-tables": _validation("training_a100_tables.csv"),
     "modern": _validation("training_modern.csv"),
-    "mlperf": _validation("training_mlperf.csv"),
+    "mlperf": _validation("training_mlperf.csv", "gpu", "dtype"),
     "collectives": _validation("collectives_nccl.csv"),
     "big-red-200": _validation("nccl_bigred200.csv"),
     "serving": _validation("inference_a100_fastertransformer.csv"),
