@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_validator
+from pydantic import (
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+    create_model,
+    field_validator,
+)
 
 from repro.catalog.job_inputs import read_hardware, read_model
 from repro.catalog.models.decoder_rules import MOST
@@ -185,16 +192,20 @@ def job_of(fields: Mapping[str, Any]) -> Job:
         raise ReproError(f"{name} is {first['input']!r}: {first['msg']}") from None
 
 
-def read_job(path: Path) -> Job:
-    """Read a job from a YAML file.
+# A job of which options or a log state the model.
+_JOB_FILE = create_model("_JOB_FILE", __base__=Job, model=(str | None, None))
+
+
+def read_job(path: Path) -> dict[str, Any]:
+    """Read the fields of a job from a YAML file, which may leave some to options or a log.
 
     Raises
     ------
     ReproError
         The file is missing or not valid; the message names the field.
     """
-    job: Job = read_yaml(path, Job)
-    return job
+    found: Job = read_yaml(path, _JOB_FILE)
+    return found.model_dump(exclude_none=True)
 
 
 def read_jobs(path: Path, options: Mapping[str, Any]) -> list[ResolvedJob]:

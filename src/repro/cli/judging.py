@@ -99,7 +99,7 @@ def log(
         "pp": pp,
         "stack": stack,
     }
-    given = {} if job is None else read_job(job).model_dump(exclude_none=True)
+    given = {} if job is None else read_job(job)
     given |= {name: value for name, value in options.items() if value is not None}
     try:
         text = read_text(file)

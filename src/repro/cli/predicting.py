@@ -140,7 +140,7 @@ def estimate(
         else:
             typer.echo(report_table(found).to_string(index=False, float_format="{:.4g}".format))
         return
-    fields = ({} if job is None else read_job(job).model_dump(exclude_none=True)) | given
+    fields = ({} if job is None else read_job(job)) | given
     if "model" not in fields:
         raise ReproError("no model; fix: repro estimate MODEL --gpu GPU, or --job FILE")
     one = estimates.estimate([resolve(job_of(fields))])[0]
@@ -230,13 +230,24 @@ def calibrate(
     ] = None,
     gpu: Annotated[str, typer.Option(help="GPU of the logs.")] = "",
     network: Annotated[str, typer.Option(help="Name for the logs' network.")] = "",
+    training_log: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Log of a training run of yours; fits today's software only. Pass all logs in one "
+            "call."
+        ),
+    ] = None,
+    job: Annotated[
+        Path | None, typer.Option(help="YAML file of a job, for what training logs omit.")
+    ] = None,
     ranks: Annotated[int | None, typer.Option(help="Ranks, if the logs state none.")] = None,
     nodes: Annotated[int | None, typer.Option(help="Nodes, if the logs state none.")] = None,
 ) -> None:
     """Fit the performance model to measurements, and write the fits to params/.
 
     GPUs are fitted to training runs, links to collectives, and all other parts
-    to published measurements.
+    to published measurements. Logs of training move only what their times
+    depend on; errors are also printed for each run by a fit to the others.
     """
     import pandas as pd
 
@@ -257,6 +268,22 @@ def calibrate(
         typer.echo(HOME / "params" / name)
         write_fit(found, f"repro.predict.{module}", HOME / "params" / name)
 
+    if job is not None and not training_log:
+        raise ReproError(f"--job {job} without --training-log; fix: give the log")
+    if training_log:
+        if log or network or ranks or nodes:
+            raise ReproError("--training-log beside options of --log; fix: give one kind of log")
+        from repro.predict.calibration.own_runs import fit_own_runs
+        from repro.predict.explore.jobs.logged import measured_runs
+
+        given = {"gpu": gpu} if gpu else {}
+        logged = measured_runs(training_log, job, given)
+        for reason in logged.left_out:
+            typer.echo(f"left out: {reason}", err=True)
+        own = fit_own_runs(logged.run, logged.measured_s, logged.gpus, logged.source)
+        keep(own.calibration, FUSED, "fused.parameters")
+        typer.echo(own.runs.set_axis(list(logged.names)).round(2).to_string())
+        return
     collectives, sources = read_collectives(log or [], gpu, network, ranks, nodes)
     links = calibrate_links(collectives, sources)
     if log:

@@ -13,6 +13,7 @@ from repro.catalog.systems.serving import ServingCosts, read_serving_stacks
 from repro.predict.calibration.fit import group_weights, held_out, most_probable, residuals_of
 from repro.predict.fused.iteration import iteration_times_s
 from repro.predict.fused.parameters import KINDS, FusedCalibration, FusedParameters, kinds
+from repro.predict.fused.run import Run
 from repro.predict.parameters import Prior
 from repro.predict.serving.latency import latency, passes
 from repro.predict.serving.parameters import KINDS as KINDS_OF_SERVING
@@ -131,15 +132,21 @@ class Fitting:
 
 def training_fitting(table: pd.DataFrame) -> Fitting:
     """Prepare the fit of the fused model to iteration times of runs."""
-    run, measured_s = read_runs(table), table.iteration_time_s.to_numpy(dtype=float)
-    weights = model_weights(table)
+    measured_s = table.iteration_time_s.to_numpy(dtype=float)
+    return fitting_of_runs(read_runs(table), measured_s, TRAINING_PRIORS, model_weights(table))
+
+
+def fitting_of_runs(
+    run: Run, measured_s: Array, priors: Mapping[str, Prior], weights: Array
+) -> Fitting:
+    """Prepare the fit of the fused model to the measured iteration times of runs."""
 
     def log_errors(values: Mapping[str, float], rows: Array | slice) -> Array:
         predicted_s = iteration_times_s(run.rows(rows), parameters_of(values))
         errors: Array = np.log(predicted_s / measured_s[rows])
         return errors
 
-    return Fitting(TRAINING_PRIORS, log_errors, lambda rows: weights[rows])
+    return Fitting(priors, log_errors, lambda rows: weights[rows])
 
 
 def parameters_of(values: Mapping[str, float]) -> FusedParameters:

@@ -1,18 +1,24 @@
 """Runs of a training log beside their estimates: what they took, what to expect, what differs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from repro.catalog.jobs import Job, ResolvedJob, job_of, resolve
-from repro.catalog.systems.gpus import find_gpu_name
+import numpy as np
+
+from repro.catalog.jobs import Job, ResolvedJob, job_of, read_job, resolve
+from repro.catalog.systems.gpus import find_gpu_name, read_gpus
 from repro.errors import ReproError
-from repro.logs.training.reading import TrainingLog
+from repro.logs.reading import read_text
+from repro.logs.training.reading import TrainingLog, read_training_log
 from repro.logs.training.runs import KINDS, LoggedRun
-from repro.predict.explore.jobs.estimate import JobEstimate, by_phase, estimate
+from repro.predict.explore.jobs.estimate import JobEstimate, by_phase, estimate, rows
 from repro.predict.explore.jobs.estimate_report import changes_json, measured_text, report_text
 from repro.predict.explore.jobs.explain import Measured, explain
+from repro.predict.fused.run import Run
+from repro.predict.workload import Array
 
 # Fields of a job that logs state.
 _FROM_LOGS = (
@@ -70,6 +76,57 @@ def judge(log: TrainingLog, given: Mapping[str, Any]) -> list[JudgedRun]:
         What is given is not allowed, or contradicts the arguments in the log.
     """
     return [_judge(run, log, given) for run in log.runs]
+
+
+@dataclass(frozen=True)
+class MeasuredRuns:
+    """Runs of logs that can be predicted, and what they took.
+
+    `names` are files with the number of the run; `left_out` are names with why a run has no
+    prediction; `gpus` are the catalogued GPUs that were used.
+    """
+
+    names: tuple[str, ...]
+    run: Run
+    measured_s: Array
+    gpus: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def source(self) -> str:
+        """The runs in a phrase."""
+        return f"runs of logs: {len(self.names)}"
+
+
+def measured_runs(
+    files: Sequence[Path], job: Path | None, given: Mapping[str, Any]
+) -> MeasuredRuns:
+    """Read the runs of training logs; `job` and what is given say what the logs omit.
+
+    Raises
+    ------
+    ReproError
+        A file cannot be read, or no run can be predicted.
+    """
+    given = {**({} if job is None else read_job(job)), **given}
+    found = {
+        f"{file.name}, run {number}": one
+        for file in files
+        for number, one in enumerate(judge(read_training_log(read_text(file)), given), 1)
+    }
+    measured = {name: one.measured for name, one in found.items() if one.measured is not None}
+    left_out = tuple(f"{name}: {one.missing}" for name, one in found.items() if one.missing)
+    if not measured:
+        raise ReproError(f"no run of the logs can be predicted: {left_out[0]}")
+    jobs = [one.estimate.job for one in measured.values()]
+    labels = {entry.label: name for name, entry in read_gpus().items()}
+    return MeasuredRuns(
+        names=tuple(measured),
+        run=rows(jobs),
+        measured_s=np.array([one.time_s for one in measured.values()]),
+        gpus=tuple(labels[one.device.label] for one in jobs if one.device.label in labels),
+        left_out=left_out,
+    )
 
 
 def _judge(run: LoggedRun, log: TrainingLog, given: Mapping[str, Any]) -> JudgedRun:
