@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,15 +61,15 @@ def _answer(*arguments: str) -> Any:
         ("fits llama3.1-8b --gpus 8 --global-batch 64",),
         ("serve-estimate mixtral-8x7b --gpus 4",),
         ("traffic gpt2-large --plan tp=2,pp=2,dp=2,micro_batches=8",),
-        ("busbw dgx-h100 --size 64MiB", f"busbw dgx-h100 {_LOG}"),
-        (f"validate {_PUBLISHED}",),
+        ("busbw dgx-h100 --size 64MiB", f"busbw dgx-h100 '{_LOG}'"),
+        (f"validate '{_PUBLISHED}'",),
         ("claims --reference",),
         ("doctor",),
     ],
     ids=lambda questions: questions[0].split()[0],
 )
 def test_a_commands_fields_are_documented(questions: tuple[str, ...]) -> None:
-    found = {one for text in questions for one in _fields(_answer(*text.split()))}
+    found = {one for text in questions for one in _fields(_answer(*shlex.split(text)))}
     command = questions[0].split()[0]
     # An interval that is missing is null.
     assert found - {one.removesuffix("[]") for one in _documented(command)} <= _documented(command)
