@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from mutations import mutated
 
 from repro.collectives.definitions import bus_factor
 from repro.errors import ReproError
@@ -37,17 +38,7 @@ def _mutated(seed: int, own: list[str]) -> Iterator[str]:
     while True:
         line = chosen.choice(own if chosen.random() < 0.9 else _SEEDS)
         for _ in range(chosen.randrange(4) if chosen.random() < 0.5 else 0):
-            at, kind = chosen.randrange(len(line) + 1), chosen.randrange(5)
-            if kind == 0:
-                line = line[:at]
-            elif kind == 1:
-                line = line[:at] + chosen.choice(_PIECES) + line[at:]
-            elif kind == 2:
-                line = line[:at] + line[at + chosen.randrange(8) :]
-            elif kind == 3:
-                line = line[:at] + chosen.choice(own)
-            else:
-                line = line[:at] + chosen.choice(_PIECES) * chosen.randrange(30) + line[at:]
+            line = mutated(line, chosen, _PIECES, own)
         yield line
 
 

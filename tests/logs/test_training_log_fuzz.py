@@ -12,6 +12,7 @@ import types
 from collections.abc import Iterator
 
 import pytest
+from mutations import mutated
 from training_logs import EXPECTED, VINTAGES, text_of
 
 from repro.errors import ReproError
@@ -42,17 +43,7 @@ def _mutated(seed: int, count: int) -> Iterator[str]:
     for _ in range(count):
         line = chosen.choice(_SEEDS)
         for _ in range(chosen.randrange(4)):
-            at, kind = chosen.randrange(len(line) + 1), chosen.randrange(5)
-            if kind == 0:
-                line = line[:at]
-            elif kind == 1:
-                line = line[:at] + chosen.choice(_PIECES) + line[at:]
-            elif kind == 2:
-                line = line[:at] + line[at + chosen.randrange(8) :]
-            elif kind == 3:
-                line = line[:at] + chosen.choice(_SEEDS)
-            else:
-                line = line[:at] + chosen.choice(_PIECES) * chosen.randrange(30) + line[at:]
+            line = mutated(line, chosen, _PIECES, _SEEDS)
         yield line
 
 

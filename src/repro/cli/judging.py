@@ -20,6 +20,7 @@ from repro.cli.options import (
     StackOption,
     TpOption,
     VocabularyOption,
+    stated_fields,
 )
 from repro.cli.output import print_json, print_table
 from repro.errors import ReproError
@@ -77,35 +78,28 @@ def log(
 
     Exit status 3 if a run is slower than the 90 % interval.
     """
-    from repro.catalog.jobs import read_job
-    from repro.logs.reading import read_text
-    from repro.logs.training.reading import read_training_log
+    from repro.logs.training.reading import read_training_file
     from repro.predict.explore.jobs.logged import judge, log_json, log_text
     from repro.results.store import write_dataset
     from repro.results.training_logs import log_dataset
 
-    options = {
-        "model": model,
-        "gpu": gpu,
-        "gpus": gpus,
-        "cluster": cluster,
-        "gpus_per_node": gpus_per_node,
-        "nic": nic,
-        "seq": seq,
-        "global_batch": global_batch,
-        "micro_batch": micro_batch,
-        "vocabulary": vocabulary,
-        "tp": tp,
-        "pp": pp,
-        "stack": stack,
-    }
-    given = {} if job is None else read_job(job)
-    given |= {name: value for name, value in options.items() if value is not None}
-    try:
-        text = read_text(file)
-        found = read_training_log(text)
-    except ReproError as error:
-        raise ReproError(f"{file}: {error}") from None
+    given = stated_fields(
+        job,
+        model=model,
+        gpu=gpu,
+        gpus=gpus,
+        cluster=cluster,
+        gpus_per_node=gpus_per_node,
+        nic=nic,
+        seq=seq,
+        global_batch=global_batch,
+        micro_batch=micro_batch,
+        vocabulary=vocabulary,
+        tp=tp,
+        pp=pp,
+        stack=stack,
+    )
+    text, found = read_training_file(file)
     judged = judge(found, given)
     if as_json:
         print_json(log_json(found, judged))

@@ -1,6 +1,7 @@
 """Arguments and options that commands share: a model, its GPUs and network, and JSON."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -39,3 +40,11 @@ GlobalBatchOption = Annotated[
 ]
 StackOption = Annotated[str | None, typer.Option(help="Software in params/stacks.yaml.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def stated_fields(job: Path | None, **options: Any) -> dict[str, Any]:
+    """Return the fields of a job that its file and options state; options replace the file's."""
+    from repro.catalog.jobs import read_job
+
+    given = {name: value for name, value in options.items() if value is not None}
+    return given if job is None else read_job(job) | given

@@ -20,6 +20,7 @@ from repro.cli.options import (
     StackOption,
     TpOption,
     VocabularyOption,
+    stated_fields,
 )
 from repro.cli.output import print_json, print_table
 from repro.errors import ReproError
@@ -99,51 +100,50 @@ def estimate(
 
     Exit status 3 if it does not fit in memory.
     """
-    from repro.catalog.jobs import job_of, read_job, read_jobs, resolve
+    from repro.catalog.jobs import job_of, read_jobs, resolve
     from repro.predict.explore.jobs import estimate as estimates
     from repro.predict.explore.jobs.estimate_report import report_json, report_table, report_text
     from repro.predict.explore.jobs.explain import explain
 
-    options = {
-        "model": model,
-        "gpu": gpu,
-        "gpus": gpus,
-        "cluster": cluster,
-        "gpus_per_node": gpus_per_node,
-        "nic": nic,
-        "tp": tp,
-        "pp": pp,
-        "cp": cp,
-        "ep": ep,
-        "etp": etp,
-        "vpp": vpp,
-        "micro_batch": micro_batch,
-        "global_batch": global_batch,
-        "seq": seq,
-        "vocabulary": vocabulary,
-        "precision": precision,
-        "stack": stack,
-        "recompute": recompute,
-        "zero": zero,
-        "gradient_bytes": gradient_bytes,
-        "lora_rank": lora_rank,
-        "expert_imbalance": expert_imbalance,
-        "overlap": overlap,
-    }
-    given = {name: value for name, value in options.items() if value is not None}
+    if jobs is not None and (job is not None or measured is not None):
+        raise ReproError("--jobs beside --job or --measured; fix: give one of them")
+    given = stated_fields(
+        job,
+        model=model,
+        gpu=gpu,
+        gpus=gpus,
+        cluster=cluster,
+        gpus_per_node=gpus_per_node,
+        nic=nic,
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        ep=ep,
+        etp=etp,
+        vpp=vpp,
+        micro_batch=micro_batch,
+        global_batch=global_batch,
+        seq=seq,
+        vocabulary=vocabulary,
+        precision=precision,
+        stack=stack,
+        recompute=recompute,
+        zero=zero,
+        gradient_bytes=gradient_bytes,
+        lora_rank=lora_rank,
+        expert_imbalance=expert_imbalance,
+        overlap=overlap,
+    )
     if jobs is not None:
-        if job is not None or measured is not None:
-            raise ReproError("--jobs beside --job or --measured; fix: give one of them")
         found = estimates.estimate(read_jobs(jobs, given))
         if as_json:
             print_json([report_json(one) for one in found])
         else:
             typer.echo(report_table(found).to_string(index=False, float_format="{:.4g}".format))
         return
-    fields = ({} if job is None else read_job(job)) | given
-    if "model" not in fields:
+    if "model" not in given:
         raise ReproError("no model; fix: repro estimate MODEL --gpu GPU, or --job FILE")
-    one = estimates.estimate([resolve(job_of(fields))])[0]
+    one = estimates.estimate([resolve(job_of(given))])[0]
     compared = explain(one, measured, peak_tflops=peak_tflops, formula=flops) if measured else None
     if as_json:
         print_json(report_json(one, compared))
@@ -276,8 +276,7 @@ def calibrate(
         from repro.predict.calibration.own_runs import fit_own_runs
         from repro.predict.explore.jobs.logged import measured_runs
 
-        given = {"gpu": gpu} if gpu else {}
-        logged = measured_runs(training_log, job, given)
+        logged = measured_runs(training_log, stated_fields(job, gpu=gpu or None))
         for reason in logged.left_out:
             typer.echo(f"left out: {reason}", err=True)
         own = fit_own_runs(logged.run, logged.measured_s, logged.gpus, logged.source)

@@ -95,3 +95,8 @@ def test_a_log_that_cannot_be_predicted_is_one_line(tmp_path: Path) -> None:
     assert result.returncode == 1 and not (tmp_path / "params").exists()
     (line,) = result.stderr.splitlines()
     assert "run 1: not stated by the log; give --gpu NAME or --cluster NAME" in line
+
+
+def test_a_log_that_is_not_there_is_named(tmp_path: Path) -> None:
+    result = _calibrate(tmp_path, "--training-log", str(tmp_path / "gone.log"))
+    assert result.returncode == 1 and result.stderr == f"repro: {tmp_path}/gone.log: no such file\n"

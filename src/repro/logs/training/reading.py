@@ -5,8 +5,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 
 from repro.errors import ReproError
+from repro.logs.reading import read_text
 from repro.logs.training import (
     composer,
     deepspeed,
@@ -59,6 +61,21 @@ class TrainingLog:
     recognized: int
     lines: int
     device: str | None
+
+
+def read_training_file(path: Path) -> tuple[str, TrainingLog]:
+    """Read a log from a file, and return its text beside it.
+
+    Raises
+    ------
+    ReproError
+        As `read_training_log`, or the file cannot be read; the message names the file.
+    """
+    try:
+        text = read_text(path)
+        return text, read_training_log(text)
+    except ReproError as error:
+        raise ReproError(f"{path}: {error}") from None
 
 
 def read_training_log(text: str) -> TrainingLog:

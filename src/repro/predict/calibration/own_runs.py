@@ -11,7 +11,12 @@ from repro.predict.calibration.software_fitting import (
     fitting_of_runs,
     parameters_of,
 )
-from repro.predict.fused.parameters import FusedCalibration, read_fused, sustained_name
+from repro.predict.fused.parameters import (
+    FusedCalibration,
+    read_fused,
+    sustained_name,
+    sustained_share,
+)
 from repro.predict.fused.run import GENERATIONS, PRECISIONS, Run
 from repro.predict.parameters import Prior
 from repro.predict.workload import Array
@@ -87,10 +92,6 @@ def _priors(run: Run, published: FusedCalibration) -> Mapping[str, Prior]:
     }
     for generation, precision in sorted(ran):
         name = f"sustained {sustained_name(generation, precision)}"
-        alike = [
-            value
-            for key, value in parameters.sustained.items()
-            if key.endswith(sustained_name("", precision))
-        ]
-        found.setdefault(name, Prior(float(np.mean(alike)), _UNKNOWN_DEVIATION))
+        share = sustained_share(parameters, generation, precision)
+        found.setdefault(name, Prior(share, _UNKNOWN_DEVIATION))
     return found

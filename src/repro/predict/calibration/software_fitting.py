@@ -235,9 +235,9 @@ def calibrate_serving(table: pd.DataFrame, source: str) -> dict[str, ServingFit]
 
     Residuals are of held-out models, GPUs and sets, each where the software has several of them.
     """
-    found = {}
+    found, parts = {}, list(serving_rows(table))
     for name, stack in read_serving_stacks().items():
-        own = [part for part in serving_rows(table) if part.engine.stack == stack]
+        own = [part for part in parts if part.engine.stack == stack]
         if stack.costs is not None or stack.like or not own:
             continue
         rows = table.loc[np.concatenate([part.index for part in own])]

@@ -125,13 +125,8 @@ class AttentionCostRows(NamedTuple):
 def product_costs(run: Run, parameters: FusedParameters, half: bool = False) -> ProductCostRows:
     """Of products in the linear layers' precision, or in half precision."""
     sustained = np.array(
-        [
-            [parameters.sustained.get(sustained_name(one, other), np.nan) for other in PRECISIONS]
-            for one in GENERATIONS
-        ]
+        [[sustained_share(parameters, one, other) for other in PRECISIONS] for one in GENERATIONS]
     )
-    # A generation without runs of its own sustains what the mean of all others does.
-    sustained = np.where(np.isnan(sustained), np.nanmean(sustained, axis=0), sustained)
     # One index into flat tables: two of them take three times as long.
     at = (run.generation * len(PRECISIONS)).astype(int)
     at = at if half else at + run.precision.astype(int)
@@ -142,6 +137,19 @@ def product_costs(run: Run, parameters: FusedParameters, half: bool = False) -> 
 def sustained_name(generation: str, precision: str) -> str:
     """What `FusedParameters.sustained` calls a generation's rate in a precision."""
     return f"{generation} {_SUSTAINED_AS.get(precision, precision)}"
+
+
+def sustained_share(parameters: FusedParameters, generation: str, precision: str) -> float:
+    """Return the share of its rate that a generation sustains in a precision.
+
+    One without runs of its own sustains what the mean of all others does.
+    """
+    known, name = parameters.sustained, sustained_name(generation, precision)
+    if name in known:
+        return known[name]
+    ending = sustained_name("", precision)
+    others = [share for one, share in known.items() if one.endswith(ending)]
+    return sum(others) / len(others)
 
 
 def attention_costs(run: Run, parameters: FusedParameters) -> AttentionCostRows:

@@ -53,7 +53,7 @@ class Part:
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """What a forward pass takes in, for each row.
+    """Inputs of a forward pass, for each row.
 
     `sequences` and `tokens` are those of one group of GPUs, `context` what each sequence looks
     at, with `prompt` all of its own tokens.

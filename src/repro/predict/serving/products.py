@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from repro.catalog.models.layers import Linear
-from repro.predict.fused.parameters import read_fused, sustained_name
+from repro.predict.fused.parameters import read_fused, sustained_share
 from repro.predict.fused.run import OPERAND_BYTES, peak_flops
 from repro.predict.operators.kernels import product_s
 from repro.predict.operators.measured import on_device_s, product_multiplier
@@ -65,11 +65,9 @@ def _multiplied_s(
 
 
 def _sustained(engine: Engine, weights: str, flops: Array, time_s: Array) -> Array:
-    """What power takes from bursts of products that computing limits, as training runs showed."""
-    known, units = read_fused().parameters.sustained, engine.units(weights)
-    own = sustained_name(engine.device.generation, units)
-    of_all = [value for name, value in known.items() if name.split()[1] == own.split()[1]]
-    kept = known.get(own, float(np.mean(of_all)))
+    """Slow bursts of products that computing limits down to the clocks that training sustains."""
+    units = engine.units(weights)
+    kept = sustained_share(read_fused().parameters, engine.device.generation, units)
     share = np.minimum(flops / peak_flops(engine.device, units) / time_s, 1.0)
     slowed: Array = time_s * (1 + (1 / kept - 1) * share)
     return slowed

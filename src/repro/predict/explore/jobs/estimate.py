@@ -272,7 +272,7 @@ _FIXES: Mapping[str, Callable[[ResolvedJob], ResolvedJob | None]] = {
 
 
 def _estimated(tried: Sequence[tuple[str, ResolvedJob | None]]) -> list[Change]:
-    """JobEstimate those of the changed jobs that can run."""
+    """Estimate those of the changed jobs that can run."""
     found: list[tuple[str, ResolvedJob]] = []
     for words, job in tried:
         try:
@@ -288,22 +288,26 @@ def _estimated(tried: Sequence[tuple[str, ResolvedJob | None]]) -> list[Change]:
 def other_networks(one: JobEstimate) -> list[Change]:
     """Return the same job over other protocols and NICs, fastest first.
 
-    None for a job that GPU links alone connect. IPoIB delivers the fraction of RDMA's rate that the
-    papers measured; TCP/IP has one port of 10 Gbit/s per node.
+    None for a job that GPU links alone connect. TCP/IP has one port of 10 Gbit/s per node.
     """
-    job, known = one.job, read_protocols()
+    job = one.job
     if job.gpus <= job.device.domain_gpus:
         return []
-    node = job.nic_gbps
-    ipoib = known["ipoib"].effective_gbps / known["rdma"].effective_gbps
+    node, ipoib = job.nic_gbps, ipoib_share()
     rates = {
         f"NICs of {2 * node:g} Gbit/s per node": 2 * node,
         f"NICs of {node / 2:g} Gbit/s per node": node / 2,
         f"IPoIB on the same NICs ({100 * ipoib:.0f} % of RDMA)": node * ipoib,
-        "TCP/IP over 10 Gbit/s Ethernet per node": known["tcp"].effective_gbps,
+        "TCP/IP over 10 Gbit/s Ethernet per node": read_protocols()["tcp"].effective_gbps,
     }
     found = _estimated([(words, with_nics(job, gbps)) for words, gbps in rates.items()])
     return sorted(found, key=lambda change: change.estimate.iteration_time_s)
+
+
+def ipoib_share() -> float:
+    """Return the fraction of RDMA's rate that the papers measured of IPoIB."""
+    known = read_protocols()
+    return known["ipoib"].effective_gbps / known["rdma"].effective_gbps
 
 
 def with_nics(job: ResolvedJob, node_gbps: float) -> ResolvedJob:

@@ -7,7 +7,13 @@ from repro.catalog.jobs import ResolvedJob
 from repro.catalog.models.layers import attentions, layer_kinds
 from repro.catalog.systems.protocols import read_protocols
 from repro.errors import ReproError
-from repro.predict.explore.jobs.estimate import Change, JobEstimate, estimate, with_nics
+from repro.predict.explore.jobs.estimate import (
+    Change,
+    JobEstimate,
+    estimate,
+    ipoib_share,
+    with_nics,
+)
 from repro.predict.fused.run import peak_flops
 
 _VALUE = re.compile(r"([\d.]+(?:e[+-]?\d+)?)\s*([kKM]?)\s*(\S.*)?")
@@ -150,8 +156,6 @@ def _counted_flops(one: JobEstimate, formula: str | None) -> float:
 
 def _explanations(job: ResolvedJob, one: JobEstimate, time_s: float) -> list[Change]:
     """Estimate the job with one thing changed at a time, of what could explain the difference."""
-    known = read_protocols()
-    ipoib = known["ipoib"].effective_gbps / known["rdma"].effective_gbps
     several = job.gpus > job.device.domain_gpus
     tried: list[tuple[str, ResolvedJob]] = [
         ("full recomputation that was not meant", replace(job, recompute="full")),
@@ -165,21 +169,29 @@ def _explanations(job: ResolvedJob, one: JobEstimate, time_s: float) -> list[Cha
         nics = max(round(job.nic_gbps / 400), 1) if job.nic_gbps >= 400 else 1
         tried += [
             ("one link at half its rate, or half of the NICs", with_nics(job, job.nic_gbps / 2)),
-            ("sockets (IPoIB) instead of RDMA", with_nics(job, job.nic_gbps * ipoib)),
-            ("TCP/IP over 10 Gbit/s Ethernet", with_nics(job, known["tcp"].effective_gbps)),
+            ("sockets (IPoIB) instead of RDMA", with_nics(job, job.nic_gbps * ipoib_share())),
+            (
+                "TCP/IP over 10 Gbit/s Ethernet",
+                with_nics(job, read_protocols()["tcp"].effective_gbps),
+            ),
         ]
         if nics > 1:
             tried.append((f"one NIC of {nics} in use", with_nics(job, job.nic_gbps / nics)))
     if job.shape.experts and job.ep > 1:
         tried += [
-            (f"uneven experts (busiest rank {ratio:g} x the mean)", _uneven(job, ratio))
+            (
+                f"uneven experts (busiest rank {ratio:g} x the mean)",
+                replace(job, expert_imbalance=ratio),
+            )
             for ratio in _IMBALANCES
             if ratio > job.expert_imbalance
         ]
     if job.pp > 1:
         half = job.micro_batch * job.dp
         fewer = max(job.micro_batches // 2, 1) * half
-        tried.append(("half of the micro batches (larger bubble)", _per_token(job, fewer)))
+        tried.append(
+            ("half of the micro batches (larger bubble)", replace(job, global_batch=fewer))
+        )
     different = [(words, other) for words, other in tried if other != job]
     estimates = estimate([other for _, other in different])
     found = [
@@ -191,14 +203,6 @@ def _explanations(job: ResolvedJob, one: JobEstimate, time_s: float) -> list[Cha
         for ratio in _STRAGGLERS
     ]
     return found
-
-
-def _uneven(job: ResolvedJob, ratio: float) -> ResolvedJob:
-    return replace(job, expert_imbalance=ratio)
-
-
-def _per_token(job: ResolvedJob, global_batch: int) -> ResolvedJob:
-    return replace(job, global_batch=global_batch)
 
 
 def _scaled(one: JobEstimate, factor: float) -> JobEstimate:

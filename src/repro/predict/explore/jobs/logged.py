@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from repro.catalog.jobs import Job, ResolvedJob, job_of, read_job, resolve
+from repro.catalog.jobs import Job, ResolvedJob, job_of, resolve
 from repro.catalog.systems.gpus import find_gpu_name, read_gpus
 from repro.errors import ReproError
-from repro.logs.reading import read_text
-from repro.logs.training.reading import TrainingLog, read_training_log
+from repro.logs.training.reading import TrainingLog, read_training_file
 from repro.logs.training.runs import KINDS, LoggedRun
 from repro.predict.explore.jobs.estimate import JobEstimate, by_phase, estimate, rows
 from repro.predict.explore.jobs.estimate_report import changes_json, measured_text, report_text
@@ -98,21 +97,18 @@ class MeasuredRuns:
         return f"runs of logs: {len(self.names)}"
 
 
-def measured_runs(
-    files: Sequence[Path], job: Path | None, given: Mapping[str, Any]
-) -> MeasuredRuns:
-    """Read the runs of training logs; `job` and what is given say what the logs omit.
+def measured_runs(files: Sequence[Path], given: Mapping[str, Any]) -> MeasuredRuns:
+    """Read the runs of training logs; fields of a job that are given say what the logs omit.
 
     Raises
     ------
     ReproError
         A file cannot be read, or no run can be predicted.
     """
-    given = {**({} if job is None else read_job(job)), **given}
     found = {
         f"{file.name}, run {number}": one
         for file in files
-        for number, one in enumerate(judge(read_training_log(read_text(file)), given), 1)
+        for number, one in enumerate(judge(read_training_file(file)[1], given), 1)
     }
     measured = {name: one.measured for name, one in found.items() if one.measured is not None}
     left_out = tuple(f"{name}: {one.missing}" for name, one in found.items() if one.missing)
