@@ -77,7 +77,7 @@ def made_up_records(cell: Cell) -> tuple[RankRecord, ...]:
             parameters=10,
             gradient_bytes=40,
             peak_memory_bytes=1000,
-            lacked_share=(0.0,) * _ITERATIONS,
+            contention_fraction=(0.0,) * _ITERATIONS,
         )
         for rank in range(gpus)
     )
@@ -199,7 +199,7 @@ def made_up_pipeline(cell: Cell) -> xr.Dataset:
             parameters=10,
             gradient_bytes=40,
             peak_memory_bytes=1000,
-            lacked_share=(0.0,) * _ITERATIONS,
+            contention_fraction=(0.0,) * _ITERATIONS,
             timer_time_s={
                 timer: (calls[rank].get(timer, 0.0),) * _ITERATIONS for timer in P2P_TIMERS
             },

@@ -97,7 +97,7 @@ def _configuration(name: str, size: int, generator: np.random.Generator) -> xr.D
         parameters=10,
         gradient_bytes=20,
         peak_memory_bytes=int(1.05 * as_run_bytes(run).item()),
-        lacked_share=(0.0,) * _ITERATIONS,
+        contention_fraction=(0.0,) * _ITERATIONS,
     )
     # An adapter of the machine, which carries nothing.
     series = NicSeries(time_s=[9.0, 10.5, 1e4], rx_bytes=[(0,)] * 3, tx_bytes=[(0,)] * 3)

@@ -35,47 +35,20 @@ def compute(profile: _Profile = "default") -> None:
     write_dataset(measured, compute_path())
 
 
-@app.command(rich_help_panel=PANEL)
-def decoding(profile: _Profile = "default") -> None:
-    """Write a decoder's time per output token on this machine's CPU to results/decoding.nc."""
+@app.command(rich_help_panel=PANEL, epilog="Example: repro measure weak_scaling --profile ci")
+def measure(
+    names: Annotated[list[str], typer.Argument(help="Datasets of the pipeline.")],
+    profile: _Profile = "default",
+) -> None:
+    """Write datasets to results/NAME.nc; what results/store has is not measured again."""
     require("torch")
-    from repro.experiments.machine.decoding import decoding_table, measure_decoding
+    from repro.experiments.datasets import measure_dataset
+    from repro.experiments.measurement import dataset_path
     from repro.results.store import write_dataset
 
-    measured = measure_decoding(profile)
-    write_dataset(measured, RESULTS / "decoding.nc")
-    typer.echo(decoding_table(measured).round(1).to_string(index=False))
-
-
-@app.command(rich_help_panel=PANEL)
-def operators(profile: _Profile = "default") -> None:
-    """Write times of operators and of iterations on this machine's CPU to results/operators.nc.
-
-    The printed table compares each iteration with its trace replayed at the operators' times.
-    """
-    require("torch")
-    from repro.experiments.machine.operators import measure_operators
-    from repro.predict.operators.trace_replay import iterations
-    from repro.results.store import write_dataset
-
-    measured = measure_operators(profile)
-    write_dataset(measured, RESULTS / "operators.nc")
-    typer.echo(
-        iterations(measured).drop(columns=["tables", "longer"]).round(1).to_string(index=False)
-    )
-
-
-@app.command(rich_help_panel=PANEL)
-def losses(profile: _Profile = "default") -> None:
-    """Write the losses of training with compressed communication to results/losses.nc.
-
-    Losses are not timing-sensitive.
-    """
-    require("torch")
-    from repro.experiments.losses import OF_PIPELINE, train_losses
-    from repro.results.compression import loss_table
-
-    typer.echo(loss_table(train_losses(profile, OF_PIPELINE)).round(4).to_string())
+    for name in names:
+        write_dataset(measure_dataset(name, profile), dataset_path(name))
+        typer.echo(dataset_path(name))
 
 
 @app.command(rich_help_panel=PANEL)
@@ -93,35 +66,17 @@ def gpu() -> None:
         typer.echo(path)
 
 
-@app.command(rich_help_panel=PANEL)
-def resolve(profile: _Profile = "default") -> None:
-    """Write all inputs of each measuring stage to one file per stage in results/resolved/."""
-    from repro.experiments.stages import write_resolved
-
-    for path in write_resolved(profile, RESULTS / "resolved"):
-        typer.echo(path)
-
-
-@app.command(rich_help_panel=PANEL)
-def method() -> None:
-    """Write digests of the code that ranks load to results/method/, which DVC compares."""
-    from repro.launch.method import write_methods
-
-    for path in write_methods(RESULTS / "method"):
-        typer.echo(path)
-
-
 @app.command("first-look", rich_help_panel=PANEL)
 def first_look(profile: _Profile = "default") -> None:
     """Measure one model over three protocols, and write a figure to results/first_look/."""
     require("torch")
     from repro.catalog.studies.selection import select
-    from repro.experiments.obtain import obtain
+    from repro.experiments.sources import get_results
     from repro.figures.disk import save_figure
     from repro.figures.experiments.scaling import breakdown
 
     selection = select("weak_scaling", models="bert-large", gpus=8, profile=profile)
-    results = obtain(selection, "results/first_look/first_look.nc", begins=selection.name)
+    results = get_results(selection)
     if results.data_vars:
         save_figure(lambda: breakdown(results), RESULTS / "first_look" / "breakdown")
 

@@ -1,42 +1,38 @@
-"""Runs whose communication is logged: one model in several layouts."""
+"""Measurement with a communication log: one model in several layouts."""
 
 import json
-from dataclasses import asdict, replace
-from functools import partial
-from typing import Any, get_args
+from dataclasses import replace
+from typing import Any
 
 import xarray as xr
 
 from repro.catalog.parallel.layouts import Layout, read_plan
 from repro.catalog.reading import choose
-from repro.catalog.studies.communication import CommunicationStudy, read_communication_study
-from repro.catalog.studies.experiments import Swept
+from repro.catalog.studies.communication import read_communication_study
+from repro.catalog.studies.experiments import SWEPT
 from repro.catalog.studies.selection import SOURCES, select
 from repro.errors import ReproError
-from repro.experiments.obtain import carried_out, finish, resolve
-from repro.experiments.resolved import Resolved
-from repro.launch.cases import Case, in_dimension
-from repro.launch.journal import Journal
-from repro.paths import RESULTS
-from repro.results.outcome import Outcome, OutOfMemory
+from repro.experiments.measurement import Measurement, measure, save
+from repro.experiments.sources import measurement_of
+from repro.launch.request import Request
 from repro.results.store import not_run
 
 _LOGGED = ("testbed", "cluster")
 
 
-def obtain_communication(
+def get_communication(
     source: str = "testbed", protocol: str = "all", profile: str = "default", output: str = ""
 ) -> xr.Dataset:
-    """Train `params/communication.yaml`'s model in every layout, and log what it communicates.
+    """Train `params/communication.yaml`'s model in every layout, and log its communication.
 
     Parameters
     ----------
     source
-        One of `SOURCES`; nothing is logged of `predicted` and `paper`.
+        One of `SOURCES`; only the testbed and clusters have a log.
     protocol, profile
-        Of the experiment whose model it is.
+        Protocol and profile of the experiment whose model it is.
     output
-        The netCDF file to write, relative to the project's root.
+        NetCDF file to write, relative to the project. Empty: none.
 
     Returns
     -------
@@ -48,65 +44,58 @@ def obtain_communication(
     ReproError
         A value is unknown, a layout takes another number of GPUs, or a run failed.
     """
-    study = read_communication_study()
-    path = RESULTS.parent / (output or f"results/adhoc/communication-{source}-{profile}.nc")
-    journal = Journal(path)
     if choose("source", source, {known: known for known in SOURCES}) not in _LOGGED:
-        reason = {source: "nothing is logged of it; the closed forms below need no run"}
-        return finish(not_run(reason, title=study.title), path, journal)
-    resolved = resolve_communication(source, protocol, profile)
-    return finish(carried_out(resolved, journal, path), path, journal)
+        reason = {source: "it has no log; the analytical volumes below need no run"}
+        return save(not_run(reason, title=read_communication_study().title), output)
+    return save(measure(communication_measurement(source, protocol, profile)), output)
 
 
-def resolve_communication(
+def communication_measurement(
     source: str = "testbed", protocol: str = "all", profile: str = "default"
-) -> Resolved:
-    """What the study asks of its source, and nothing run."""
+) -> Measurement:
+    """Return the measurement of the study, with every number fixed."""
     study = read_communication_study()
     selection = select(study.experiment, source, protocol, study.model, study.gpus, profile)
-    resolved = resolve(selection)
-    cases = [case for case in resolved.cases if _has_batch(case, study)]
+    experiment = measurement_of(selection)
+    requests = [
+        with_layout(
+            request,
+            name,
+            {"layout": name},
+            # Fewer replicas process the same batch.
+            microbatches=request.run.microbatches * read_plan(name).replica_ranks,
+            warmup=study.warmup,
+            iterations=study.iterations,
+        )
+        for name in study.layouts
+        for request in experiment.requests
+        if request.run.micro_batch_size == study.micro_batch_size
+    ]
     return replace(
-        resolved,
-        title="communication",
-        cases=tuple(_logged(case, name, study) for name in study.layouts for case in cases),
+        experiment,
+        name="communication",
+        requests=tuple(requests),
         attributes={
-            **resolved.attributes,
+            **experiment.attributes,
             "title": study.title,
             "published_in": study.source,
             "experiment": "communication",
         },
-        parameters={**resolved.parameters, "communication": study.model_dump()},
+        parameters={**experiment.parameters, "communication": study.model_dump()},
     )
 
 
-def _has_batch(case: Case[Any], study: CommunicationStudy) -> bool:
-    return bool(case.order.run.micro_batch_size == study.micro_batch_size)
-
-
-def _logged(case: Case[Any], name: str, study: CommunicationStudy) -> Case[Any]:
-    """A case in another layout, with a log."""
-    layout, run = read_plan(name), case.order.run
-    return laid_out(
-        case,
-        name,
-        {"layout": name},
-        # The replicas are fewer, and share the same batch.
-        microbatches=run.microbatches * layout.replica_ranks,
-        warmup=study.warmup,
-        iterations=study.iterations,
-    )
-
-
-def laid_out(case: Case[Any], plan: str, named: dict[str, str], **changes: Any) -> Case[Any]:
-    """A case in the layout of a plan, with a log of what it communicates.
+def with_layout(
+    request: Request[Any], plan: str, named: dict[str, str], **changes: Any
+) -> Request[Any]:
+    """Return a request in the layout of a plan, with a log of its communication.
 
     Parameters
     ----------
     named
-        Of its dataset, one more dimension with one value.
+        Coordinate of the new request, which replaces that of a sweep.
     **changes
-        Of its `TrainingRun`.
+        Other fields of its `TrainingRun`.
 
     Raises
     ------
@@ -114,14 +103,16 @@ def laid_out(case: Case[Any], plan: str, named: dict[str, str], **changes: Any) 
         The layout takes another number of GPUs.
     """
     layout = read_plan(plan)
-    if layout.ranks != case.order.ranks:
+    if layout.ranks != request.ranks:
         raise ReproError(
-            f"layout {plan}: takes {layout.ranks} GPUs, the case has {case.order.ranks}"
+            f"layout {plan}: takes {layout.ranks} GPUs, the request has {request.ranks}"
         )
-    order = replace(
-        case.order,
+    unswept = {name: at for name, at in request.coordinates.items() if name not in SWEPT}
+    return replace(
+        request,
+        coordinates={**unswept, **named},
         run=replace(
-            case.order.run,
+            request.run,
             tensor_parallel=layout.tensor_parallel,
             sequence_parallel=layout.sequence_parallel,
             pipeline_parallel=layout.pipeline_parallel,
@@ -130,35 +121,20 @@ def laid_out(case: Case[Any], plan: str, named: dict[str, str], **changes: Any) 
             log_communication=True,
             **changes,
         ),
-        # Ranks that split matrices are in no proportion to one that has the whole model.
+        # Ranks with a part of each matrix have no fixed ratio to one with the whole model.
         passes_s=(),
     )
-    ((dimension, value),) = named.items()
-    one = in_dimension(case, dimension, value, value)
-    return replace(
-        one,
-        order=order,
-        inputs={**one.inputs, "order": asdict(order)},
-        dataset=partial(_without_sweep, one),
-        series=None,
-    )
 
 
-def _without_sweep(case: Case[Any], outcome: Outcome | OutOfMemory) -> xr.Dataset:
-    dataset = case.dataset(outcome)
-    swept = [name for name in get_args(Swept) if name in dataset.dims]
-    return dataset.squeeze(swept, drop=True)
-
-
-def asked_layouts(results: xr.Dataset) -> dict[str, tuple[dict[str, Any], Layout]]:
-    """What each layout's ranks were told (`TrainingRun` as JSON), and the layout, by name."""
+def requested_layouts(results: xr.Dataset) -> dict[str, tuple[dict[str, Any], Layout]]:
+    """Return each layout's `TrainingRun` as JSON, and the layout, by name."""
     found = {}
-    for asked in json.loads(results.attrs["asked"]):
-        run = asked["order"]["run"]
+    for request in json.loads(results.attrs["requests"]):
+        run, name = request["run"], request["coordinates"]["layout"]
         layout = replace(
-            read_plan(asked["layout"]),
+            read_plan(name),
             micro_batch_size=run["micro_batch_size"],
             micro_batches=run["microbatches"],
         )
-        found[asked["layout"]] = run, layout
+        found[name] = run, layout
     return found

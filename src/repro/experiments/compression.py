@@ -1,4 +1,4 @@
-"""Runs whose messages are compressed: timed on the testbed, beside what they are trained to."""
+"""Measurement of training with compressed communication: iteration times and losses."""
 
 from dataclasses import replace
 
@@ -7,19 +7,17 @@ import xarray as xr
 from repro.catalog.reading import choose
 from repro.catalog.studies.compression import read_compression_study
 from repro.catalog.studies.selection import SOURCES, select
-from repro.experiments.communication import laid_out
-from repro.experiments.losses import known_losses
-from repro.experiments.obtain import carried_out, finish, resolve
-from repro.experiments.resolved import Resolved
-from repro.launch.journal import Journal
-from repro.paths import RESULTS
+from repro.experiments.communication import with_layout
+from repro.experiments.losses import train_losses
+from repro.experiments.measurement import Measurement, measure, save
+from repro.experiments.sources import measurement_of
 from repro.results.merging import merge
 from repro.results.store import not_run
 
 _TESTBED = "testbed"
 
 
-def obtain_compression(
+def get_compression(
     source: str = _TESTBED, protocol: str = "all", profile: str = "default", output: str = ""
 ) -> xr.Dataset:
     """Time `params/compression.yaml`'s schemes on the testbed, and train them for their loss.
@@ -27,13 +25,13 @@ def obtain_compression(
     Parameters
     ----------
     source
-        One of `SOURCES`; only on the testbed there is something to train with.
+        One of `SOURCES`; only the testbed can train them.
     protocol
-        Of the experiment whose model it is.
+        Protocol of the experiment whose model it is.
     profile
-        How many iterations are timed, and how many seeds and steps are trained.
+        Run size, which has a number of iterations, seeds and steps.
     output
-        The netCDF file to write, relative to the project's root.
+        NetCDF file to write, relative to the project. Empty: none.
 
     Returns
     -------
@@ -46,33 +44,27 @@ def obtain_compression(
     ReproError
         A value is unknown, a codec's library is missing, or a run failed.
     """
-    study = read_compression_study()
-    path = RESULTS.parent / (output or f"results/adhoc/compression-{source}-{profile}.nc")
-    journal = Journal(path)
     if choose("source", source, {known: known for known in SOURCES}) != _TESTBED:
-        reason = {source: "schemes are trained on emulated nodes; what is predicted stands below"}
-        return finish(not_run(reason, title=study.title), path, journal)
-    resolved = resolve_compression(protocol, profile)
-    found = carried_out(resolved, journal, path)
-    # Where nothing can be measured, nothing is trained.
-    if not resolved.missing:
-        found = merge([found, known_losses(profile)])
-    return finish(found, path, journal)
+        reason = {source: "schemes are trained on emulated nodes; predictions are below"}
+        return save(not_run(reason, title=read_compression_study().title), output)
+    timed = measure(compression_measurement(protocol, profile))
+    # If nothing can be timed, nothing is trained.
+    return save(merge([timed, train_losses(profile)]) if timed.data_vars else timed, output)
 
 
-def resolve_compression(protocol: str = "all", profile: str = "default") -> Resolved:
-    """What is timed, and nothing run."""
+def compression_measurement(protocol: str = "all", profile: str = "default") -> Measurement:
+    """Return the measurement of the iteration times, with every number fixed."""
     study = read_compression_study()
     timed, trained = study.timed, study.trained
     name = choose("profile", profile, timed.models)
     selection = select(timed.experiment, _TESTBED, protocol, name, trained.gpus, profile)
-    resolved = resolve(selection)
+    experiment = measurement_of(selection)
     return replace(
-        resolved,
-        title="compression",
-        cases=tuple(
-            laid_out(
-                case,
+        experiment,
+        name="compression",
+        requests=tuple(
+            with_layout(
+                request,
                 trained.plan,
                 {"scheme": scheme},
                 compression=choose("scheme", scheme, study.schemes),
@@ -85,13 +77,13 @@ def resolve_compression(protocol: str = "all", profile: str = "default") -> Reso
                 validate_every=0,
             )
             for scheme in timed.schemes
-            for case in resolved.cases
+            for request in experiment.requests
         ),
         attributes={
-            **resolved.attributes,
+            **experiment.attributes,
             "title": study.title,
             "published_in": study.source,
             "experiment": "compression",
         },
-        parameters={**resolved.parameters, "compression": study.model_dump()},
+        parameters={**experiment.parameters, "compression": study.model_dump()},
     )

@@ -1,11 +1,11 @@
-"""Measure how fast one emulated GPU computes, and what memory it takes: the testbed's side of the
-similarity rule."""
+"""Computing time and memory of one emulated GPU: the testbed's side of the similarity rule."""
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -13,39 +13,43 @@ import xarray as xr
 from tqdm import tqdm
 
 from repro.catalog.models.open_models import read_open_models
-from repro.catalog.models.trainable import trainable
+from repro.catalog.models.papers import Family
 from repro.catalog.phases import COMPUTING
 from repro.catalog.reading import choose
 from repro.catalog.studies.experiments import EXPERIMENTS, Profile, experiment, most_gpus
 from repro.errors import NotRunHere, ReproError
+from repro.experiments.measurement import results_store
 from repro.experiments.runs import testbed_run
 from repro.experiments.this_machine import differences, emulated_gpu, means_here
-from repro.launch.messages import Order, Site
-from repro.launch.ranks.sites import open_site
+from repro.launch.ranks.pool import open_pool
+from repro.launch.request import PoolSpec, Request
+from repro.launch.store import corpus_digest
 from repro.observe.environment import provenance
 from repro.paths import RESULTS
 from repro.results.outcome import Outcome
 from repro.results.store import not_run, read_dataset, why_not_run, write_dataset
 from repro.testbed.ability import testbed_ability
 from repro.testbed.speed import cores_per_rank
-from repro.train.records import RankRecord
+from repro.train.records import RankRecord, TrainingRun
 
-# Computing takes a fixed time and one for each sequence: three sizes show both, and others lie
+# Computing takes a fixed time and a time per sequence. Three sizes determine both; other sizes lie
 # between them or on the line through the last two.
 _MICRO_BATCHES = (1, 4, 16)
-# Cases take turns, because a machine's speed drifts over seconds with what else runs on it.
+# Cases alternate, because a machine's speed drifts over seconds.
 _ROUNDS = 2
 _LAYOUTS = {False: "data", True: "pipeline"}
 
 
 def compute_path() -> Path:
-    """Where the computing times of the experiments' models are kept."""
+    """Return the file of the computing times of the experiments' models."""
     return RESULTS / "compute.nc"
 
 
 def _path_of(name: str) -> Path:
-    """Where a model's are kept: one that no experiment lists has a file of its own, and another
-    one with another shape."""
+    """Return the file of a model's computing times.
+
+    Each shape of a model that no experiment lists has its own.
+    """
     entry = read_open_models().get(name)
     if entry is None:
         return compute_path()
@@ -55,14 +59,14 @@ def _path_of(name: str) -> Path:
 
 
 def measure_missing(names: Sequence[str], corpus: Path, split: str) -> None:
-    """Measure open models, which no experiment lists, unless that was done on this machine."""
+    """Measure open models, which no experiment lists, unless this machine has measured them."""
     for name in names:
-        if name in read_open_models() and not _is_known(name):
+        if name in read_open_models() and not _is_measured(name):
             found = measure_compute([(False, name)], corpus, split)
             write_dataset(found, _path_of(name))
 
 
-def _is_known(name: str) -> bool:
+def _is_measured(name: str) -> bool:
     try:
         _read(name)
     except ReproError:
@@ -73,8 +77,8 @@ def _is_known(name: str) -> bool:
 def measure_compute(trained: Sequence[tuple[bool, str]], corpus: Path, split: str) -> xr.Dataset:
     """Train models on one rank, with nothing to communicate.
 
-    The rank has the share of an emulated GPU in the experiments with the largest share, and as many
-    others use theirs. With another share, computing takes as much longer as that is smaller.
+    The rank has the largest CPU share of an emulated GPU in any experiment, and all other ranks use
+    theirs. Computing time is inversely proportional to the share.
 
     Parameters
     ----------
@@ -86,10 +90,8 @@ def measure_compute(trained: Sequence[tuple[bool, str]], corpus: Path, split: st
     Dataset
         `pass_time_s` (layout, model, micro_batch_size, iteration, phase) of the phases `COMPUTING`,
         and `peak_memory_bytes` (layout, model, micro_batch_size). Layout `data` is the testbed's
-        data-parallel shape of a model, `pipeline` the one for pipelines, here in one piece.
-
-        Without variables, and with the reason in attribute `not_run`, where the testbed cannot run,
-        which is what they are for.
+        data-parallel shape of a model, `pipeline` the one for pipelines, here in one piece. If the
+        testbed cannot run, there are no variables, and attribute `not_run` has the reason.
 
     Raises
     ------
@@ -101,49 +103,59 @@ def measure_compute(trained: Sequence[tuple[bool, str]], corpus: Path, split: st
         return not_run({"testbed": ability.found})
     ranks = min(map(most_gpus, {experiment(name).cluster for name in EXPERIMENTS}))
     cores = cores_per_rank(ranks)
-    # Once warm, an emulated GPU takes as long for every iteration.
+    # After the warm-up, an emulated GPU takes equally long for every iteration.
     alone = Profile(models=(), gpus=(1,), warmup=1, iterations=1)
     cases = [
         (pipeline, name, micro_batch)
         for pipeline, name in trained
         for micro_batch in _MICRO_BATCHES
     ]
-    times: dict[tuple[bool, str, int], list[tuple[float, ...]]] = {case: [] for case in cases}
-    peaks: dict[tuple[bool, str, int], list[int]] = {case: [] for case in cases}
-    with open_site(Site(topology=None, ranks=ranks, cores=cores)) as site:
+    runs = {
+        (pipeline, name, micro_batch): testbed_run(
+            name, alone, corpus, split, pipeline=pipeline, micro_batch_size=micro_batch
+        )
+        for pipeline, name, micro_batch in cases
+    }
+    inputs = {
+        "computing": [asdict(run) for run in runs.values()],
+        "corpus": [corpus_digest(corpus, family) for family in get_args(Family)],
+        "emulated_gpu": emulated_gpu(cores),
+        "rounds": _ROUNDS,
+        "ranks": ranks,
+    }
+
+    def measure() -> xr.Dataset:
+        return _measure(runs, PoolSpec(topology=None, ranks=ranks, cores=cores)).assign_attrs(
+            title="Computing time of one emulated GPU",
+            emulated_gpu=json.dumps(emulated_gpu(cores)),
+            provenance=provenance({"rounds": _ROUNDS, "warmup": alone.warmup, "ranks": ranks}),
+        )
+
+    return results_store().find_or_run(inputs, "training", measure)
+
+
+def _measure(runs: Mapping[tuple[bool, str, int], TrainingRun], pool: PoolSpec) -> xr.Dataset:
+    times: dict[tuple[bool, str, int], list[tuple[float, ...]]] = {case: [] for case in runs}
+    peaks: dict[tuple[bool, str, int], list[int]] = {case: [] for case in runs}
+    with open_pool(pool) as ranks:
 
         def train(case: tuple[bool, str, int]) -> RankRecord:
-            pipeline, name, micro_batch = case
-            run = testbed_run(
-                name, alone, corpus, split, pipeline=pipeline, micro_batch_size=micro_batch
-            )
-            outcome = site.run(Order(run, ranks=1, rates_gbps={}))
+            outcome = ranks.run(Request({}, runs[case], ranks=1))
             assert isinstance(outcome, Outcome)
             return outcome.records[0]
 
-        # A process's first run loads what later ones find.
-        train(cases[0])
-        turns = [case for _ in range(_ROUNDS) for case in cases]
-        for case in tqdm(turns, desc="compute on one rank", unit="run"):
+        # The first run of a process loads modules.
+        train(next(iter(runs)))
+        rounds = [case for _ in range(_ROUNDS) for case in runs]
+        for case in tqdm(rounds, desc="compute on one rank", unit="run"):
             record = train(case)
             times[case] += zip(*(record.phase_time_s[name] for name in COMPUTING), strict=True)
             peaks[case].append(record.peak_memory_bytes)
-    return _dataset(times, peaks).assign_attrs(
-        title="Computing time of one emulated GPU",
-        emulated_gpu=json.dumps(emulated_gpu(cores)),
-        provenance=provenance(
-            {
-                "rounds": _ROUNDS,
-                "warmup": alone.warmup,
-                "ranks": ranks,
-                "models": {name: trainable(name).model_dump() for _, name, _ in cases},
-            }
-        ),
-    )
+    return _dataset(times, peaks)
 
 
 def listed_models(profile_name: str) -> list[tuple[bool, str]]:
-    """Models of all experiments, and whether they are trained in pipelines.
+    """Return the models of all experiments, and whether they are trained in pipelines.
 
     Raises
     ------
@@ -202,7 +214,7 @@ def _dataset(
 
 @dataclass(frozen=True)
 class Computing:
-    """What one rank was measured to need for micro batches of one testbed model.
+    """Measured time and memory of one rank for micro batches of one testbed model.
 
     `pass_times_s` has a row for each size and a column for each of `COMPUTING`.
     """
@@ -212,8 +224,7 @@ class Computing:
     memory_bytes: tuple[float, ...]
 
     def passes_s(self, micro_batch_size: int) -> tuple[float, ...]:
-        """Median times of each of `COMPUTING`: measured, or on the lines between or beyond two
-        sizes."""
+        """Return the median times of `COMPUTING`, measured or interpolated between sizes."""
         sizes, times_s = self.micro_batch_sizes, np.array(self.pass_times_s)
         last = len(sizes) - 1
         right = next((i for i in range(1, last) if sizes[i] >= micro_batch_size), last)
@@ -222,31 +233,30 @@ class Computing:
         return tuple((times_s[left] + share * (times_s[right] - times_s[left])).tolist())
 
     def seconds(self, micro_batch_size: int, *, step: bool) -> float:
-        """What one rank computes of a micro batch, with or without the optimizer's step."""
+        """Return the time of a micro batch, with or without the optimizer's step."""
         return sum(self.passes_s(micro_batch_size)[: None if step else -1])
 
     @property
     def sequence_bytes(self) -> float:
-        """Memory that one more sequence takes, between the two larger sizes."""
+        """Memory of one more sequence, between the two larger sizes."""
         sizes, taken = self.micro_batch_sizes, self.memory_bytes
         return (taken[-1] - taken[-2]) / (sizes[-1] - sizes[-2])
 
     @property
     def fixed_bytes(self) -> float:
-        """Memory that a run takes whatever its batch."""
+        """Memory of a run that does not depend on its batch."""
         return self.memory_bytes[-1] - self.sequence_bytes * self.micro_batch_sizes[-1]
 
 
 def computing_table() -> pd.DataFrame:
-    """Median seconds of computing on one rank with the share that attribute `emulated_gpu` says, by
-    layout and model, a column per micro batch.
+    """Return median computing times in seconds, by layout and model, a column per micro batch.
 
-    Empty where they could not be measured.
+    Empty if they could not be measured.
 
     Raises
     ------
     ReproError
-        Nobody has tried.
+        They were never measured.
     """
     dataset = read_dataset(compute_path())
     if not dataset.data_vars:
@@ -256,42 +266,41 @@ def computing_table() -> pd.DataFrame:
 
 
 def read_computing(cluster_name: str, name: str, pipeline: bool) -> Computing:
-    """Read what `measure_compute` found for one model, for an emulated GPU of a cluster.
+    """Read the result of `measure_compute` for one model, for an emulated GPU of a cluster.
 
     Raises
     ------
     ReproError
         It was not measured, or not on this machine as it is now.
     NotRunHere
-        It could not be, because the testbed cannot run here.
+        The testbed cannot run here.
     """
     dataset = _read(name)
     layout = _LAYOUTS[pipeline]
-    known = layout in dataset["layout"].values and name in dataset["model"].values
-    chosen = dataset.sel(layout=layout, model=name) if known else None
+    measured = layout in dataset["layout"].values and name in dataset["model"].values
+    chosen = dataset.sel(layout=layout, model=name) if measured else None
     if chosen is None or bool(chosen["peak_memory_bytes"].isnull().any()):
         raise ReproError(
-            f"{_path_of(name)}: no {layout}-parallel model {name!r}; measure it with "
-            "`repro compute`"
+            f"{_path_of(name)}: no {layout}-parallel model {name!r}; fix: repro compute"
         )
     measured_cores = json.loads(dataset.attrs["emulated_gpu"])["cores"]
-    slower = measured_cores / cores_per_rank(most_gpus(cluster_name))
+    factor = measured_cores / cores_per_rank(most_gpus(cluster_name))
     return Computing(
         tuple(chosen["micro_batch_size"].values.tolist()),
-        tuple(map(tuple, (slower * chosen["pass_time_s"].median("iteration")).values.tolist())),
+        tuple(map(tuple, (factor * chosen["pass_time_s"].median("iteration")).values.tolist())),
         tuple(chosen["peak_memory_bytes"].values.tolist()),
     )
 
 
 def _read(name: str) -> xr.Dataset:
-    """What was measured of a model on this machine as it is now."""
+    """Read a model's computing times, if they are of this machine as it is now."""
     path = _path_of(name)
     dataset = read_dataset(path)
     if reason := why_not_run(dataset):
         raise NotRunHere(reason)
     if changed := differences(dataset, means_here()):
         raise ReproError(
-            f"{path}: was measured with {changed}; computing times belong to a machine: measure "
-            "them here with `repro compute`"
+            f"{path}: was measured with {changed}; computing times belong to one machine; "
+            "fix: repro compute"
         )
     return dataset

@@ -1,35 +1,33 @@
-"""An experiment on real nodes, at full size, resolved."""
+"""Measurement of an experiment on real nodes, at full size."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 from repro.catalog.models.trainable import trainable
 from repro.catalog.studies.selection import Selection
 from repro.catalog.systems.nodes import Nodes, read_nodes
 from repro.catalog.systems.protocols import transport
-from repro.experiments.resolved import Resolved
+from repro.experiments.measurement import Measurement
 from repro.experiments.runs import on_nodes, selected_run
-from repro.launch.cases import Case, training_case
-from repro.launch.messages import Order
-from repro.results.schema import Cell
+from repro.launch.request import Request
+from repro.results.schema import coordinates
 from repro.train.records import TrainingRun
 
 
-def resolve_on_nodes(selection: Selection, corpus: Path, split: str) -> Resolved:
-    """What a selection asks of this machine's GPUs, or of a partition's nodes.
+def node_measurement(selection: Selection, corpus: Path, split: str) -> Measurement:
+    """Return the measurement of a selection on this machine's GPUs, or on a partition's nodes.
 
     Parameters
     ----------
     selection : Selection
         What to run; its source is `cluster`.
     corpus, split
-        The folder of the enwiki artefacts, and its weights of training and validation data.
+        Folder of the enwiki artefacts, and weights of training and validation data.
     """
     nodes = read_nodes()
-    return Resolved(
-        title=selection.name,
-        where=nodes,
-        cases=tuple(_cases(selection, nodes, corpus, split)),
+    return Measurement(
+        name=selection.name,
+        target=nodes,
+        requests=tuple(_requests(selection, nodes, corpus, split)),
         attributes={
             "title": f"{selection.experiment.title}, on real nodes",
             "published_in": selection.experiment.source,
@@ -45,22 +43,22 @@ def resolve_on_nodes(selection: Selection, corpus: Path, split: str) -> Resolved
     )
 
 
-def _cases(selection: Selection, nodes: Nodes, corpus: Path, split: str) -> list[Case[TrainingRun]]:
+def _requests(
+    selection: Selection, nodes: Nodes, corpus: Path, split: str
+) -> list[Request[TrainingRun]]:
     chosen = selection.experiment
-    cases = []
+    requests = []
     for gpus in selection.gpus:
         for name in selection.models:
             for protocol in selection.protocols:
                 for value, batch in selection.batches(name, gpus).items():
-                    cell = Cell(name, protocol, gpus, chosen.sweep, value)
-                    small = selected_run(selection, cell, batch, corpus, split)
-                    run = on_nodes(small, name, chosen.pipeline, nodes)
-                    order = Order(run, gpus, rates_gbps={})
-                    inputs = {
-                        "source": "cluster",
-                        "cell": asdict(cell),
-                        "order": asdict(order),
-                        "nodes": nodes.model_dump(),
-                    }
-                    cases.append(training_case("cluster", cell, order, inputs))
-    return cases
+                    small = selected_run(selection, name, gpus, batch, corpus, split)
+                    requests.append(
+                        Request(
+                            coordinates(name, protocol, gpus, chosen.sweep, value, "cluster"),
+                            on_nodes(small, name, chosen.pipeline, nodes),
+                            gpus,
+                            conditions={"nodes": nodes.model_dump()},
+                        )
+                    )
+    return requests

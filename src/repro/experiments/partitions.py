@@ -1,8 +1,7 @@
-"""Runs of one model in every scheme of partitioning, on three levels of links."""
+"""Measurement of one model in every ZeRO partition, on three levels of links."""
 
 import json
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Any
 
 import xarray as xr
@@ -17,40 +16,36 @@ from repro.catalog.studies.selection import SOURCES
 from repro.corpus.config import read_corpus_config
 from repro.errors import NotRunHere, ReproError
 from repro.experiments.computing import read_computing
-from repro.experiments.obtain import carried_out, finish
-from repro.experiments.resolved import Resolved
+from repro.experiments.measurement import Measurement, measure, save
 from repro.experiments.runs import testbed_run
 from repro.experiments.similarity import FASTEST_LINK_GBPS, Similarity
 from repro.experiments.this_machine import emulated_gpu
-from repro.launch.cases import Case, training_case
-from repro.launch.journal import Journal
-from repro.launch.messages import Order, Site
-from repro.paths import ENWIKI, RESULTS, find
+from repro.launch.request import PoolSpec, Request
+from repro.paths import ENWIKI, find
 from repro.predict.explore.studies.partitions import partitioned_training
-from repro.results.outcome import Outcome, OutOfMemory
-from repro.results.schema import Cell
+from repro.results.schema import coordinates
 from repro.results.store import not_run
 from repro.testbed.speed import cores_per_rank
 from repro.train.records import TrainingRun
 
 _TESTBED = "testbed"
-# The one network between nodes, as of the experiment whose model it is.
+# The network between nodes, which is that of the experiment whose model it is.
 _PROTOCOL = "rdma"
 
 
-def obtain_partitions(
+def get_partitions(
     source: str = _TESTBED, profile: str = "default", output: str = ""
 ) -> xr.Dataset:
-    """Train `params/hierarchical_zero.yaml`'s model in every scheme, and log what it communicates.
+    """Train `params/hierarchical_zero.yaml`'s model in every scheme, and log its communication.
 
     Parameters
     ----------
     source
-        One of `SOURCES`; only on the testbed there is something to train with.
+        One of `SOURCES`; only the testbed can train it.
     profile
-        How many iterations are recorded.
+        Run size, which has a number of iterations.
     output
-        The netCDF file to write, relative to the project's root.
+        NetCDF file to write, relative to the project. Empty: none.
 
     Returns
     -------
@@ -62,17 +57,14 @@ def obtain_partitions(
     ReproError
         A value is unknown, a scheme's groups do not divide the GPUs, or a run failed.
     """
-    study = read_partition_study()
-    path = RESULTS.parent / (output or f"results/adhoc/hierarchical_zero-{source}-{profile}.nc")
-    journal = Journal(path)
     if choose("source", source, {known: known for known in SOURCES}) != _TESTBED:
-        reason = {source: "schemes are trained on emulated nodes; what is predicted stands below"}
-        return finish(not_run(reason, title=study.title), path, journal)
-    return finish(carried_out(resolve_partitions(profile), journal, path), path, journal)
+        reason = {source: "schemes are trained on emulated nodes; predictions are below"}
+        return save(not_run(reason, title=read_partition_study().title), output)
+    return save(measure(partition_measurement(profile)), output)
 
 
-def resolve_partitions(profile: str = "default") -> Resolved:
-    """What the study asks of the testbed, and nothing run."""
+def partition_measurement(profile: str = "default") -> Measurement:
+    """Return the measurement of the study, with every number fixed."""
     study = read_partition_study()
     emulated = study.testbed
     iterations = choose("profile", profile, emulated.iterations)
@@ -82,27 +74,31 @@ def resolve_partitions(profile: str = "default") -> Resolved:
     if not topology.gpus == emulated.gpus <= most:
         raise ReproError(
             f"params/hierarchical_zero.yaml: gpus {emulated.gpus} of a topology of {topology.gpus}"
-            f"; wanted are as many, and no more than the {most} that {emulated.experiment} has"
+            f"; fix: use as many, at most the {most} of {emulated.experiment}"
         )
-    similarity, cases, missing = None, [], {}
+    similarity, requests, missing = None, [], {}
     cores = cores_per_rank(most)
     try:
         similarity = _similarity(study)
         fastest = max(level.link_gbps for level in topology.levels) * similarity.rate_scale
-        # All levels keep their proportion: where links would be too fast, GPUs are slowed.
+        # All levels keep their ratio; where links would be too fast, GPUs are slowed.
         slowed = max(1.0, fastest / FASTEST_LINK_GBPS)
         similarity, cores = similarity.slowed(slowed), cores / slowed
         run = _run(study, iterations)
-        cases = [
-            _case(name, scheme.on(topology, emulated.gpus), run, similarity, study)
+        gpu = {"emulated_gpu": emulated_gpu(cores)}
+        requests = [
+            replace(
+                _request(name, scheme.on(topology, emulated.gpus), run, similarity, study),
+                conditions=gpu,
+            )
             for name, scheme in study.schemes.items()
         ]
     except NotRunHere as reason:
         missing = {_TESTBED: str(reason)}
-    return Resolved(
-        title="hierarchical_zero",
-        where=Site(topology, topology.gpus, cores),
-        cases=tuple(cases),
+    return Measurement(
+        name="hierarchical_zero",
+        target=PoolSpec(topology, topology.gpus, cores),
+        requests=tuple(requests),
         attributes={
             "title": study.title,
             "published_in": study.source,
@@ -128,8 +124,7 @@ def _run(study: PartitionStudy, iterations: int) -> TrainingRun:
 
 
 def _similarity(study: PartitionStudy) -> Similarity:
-    """The testbed's model for the predicted one: what one GPU computes of a micro batch, and its
-    gradients' bytes."""
+    """Return the similarity of the testbed's model and the predicted one."""
     emulated = study.testbed
     kind = model(emulated.model)
     full = partitioned_training()
@@ -148,36 +143,30 @@ def _similarity(study: PartitionStudy) -> Similarity:
     )
 
 
-def _case(
+def _request(
     name: str,
     partition: Partition,
     run: TrainingRun,
     similarity: Similarity,
     study: PartitionStudy,
-) -> Case[TrainingRun]:
-    levels = study.testbed.topology.levels
-    order = Order(
-        run=replace(run, partition=partition),
-        ranks=study.testbed.gpus,
-        rates_gbps={one.name: one.link_gbps * similarity.rate_scale for one in levels},
-    )
-    cell = Cell(study.testbed.model, _PROTOCOL, study.testbed.gpus)
-    inputs = {"scheme": name, "similarity": asdict(similarity), "order": asdict(order)}
-    scales = similarity.time_scale, similarity.rate_scale
-    case = training_case(_TESTBED, cell, order, inputs, *scales)
-    return replace(
-        case, label=f"{case.label}, {name}", dataset=partial(_by_scheme, case, name), series=None
+) -> Request[TrainingRun]:
+    gpus, levels = study.testbed.gpus, study.testbed.topology.levels
+    return Request(
+        {**coordinates(study.testbed.model, _PROTOCOL, gpus), "scheme": name},
+        replace(run, partition=partition),
+        gpus,
+        rates_gbps={level.name: level.link_gbps * similarity.rate_scale for level in levels},
+        time_scale=similarity.time_scale,
+        rate_scale=similarity.rate_scale,
     )
 
 
-def _by_scheme(case: Case[TrainingRun], name: str, outcome: Outcome | OutOfMemory) -> xr.Dataset:
-    return case.dataset(outcome).expand_dims(scheme=[name])
-
-
-def asked_partitions(results: xr.Dataset) -> dict[str, tuple[dict[str, Any], Partition]]:
-    """What each scheme's ranks were told, and its groups, by name."""
-    found = {}
-    for asked in json.loads(results.attrs["asked"]):
-        run = asked["order"]["run"]
-        found[asked["scheme"]] = run, Partition(**run["partition"])
-    return found
+def requested_partitions(results: xr.Dataset) -> dict[str, tuple[dict[str, Any], Partition]]:
+    """Return each scheme's `TrainingRun` as JSON, and its groups, by name."""
+    return {
+        request["coordinates"]["scheme"]: (
+            request["run"],
+            Partition(**request["run"]["partition"]),
+        )
+        for request in json.loads(results.attrs["requests"])
+    }

@@ -1,4 +1,4 @@
-"""What is trained: on the testbed a model's small shape in fp32, on real nodes what they can."""
+"""Training runs: a model's small shape in fp32 on the testbed, the full size on real nodes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,6 @@ from repro.catalog.models.trainable import expert_ranks, trainable
 from repro.catalog.studies.experiments import Batch, Profile
 from repro.catalog.studies.selection import Selection
 from repro.catalog.systems.nodes import Nodes, Precision
-from repro.results.schema import Cell
 from repro.train.records import TrainingRun
 
 
@@ -25,18 +24,18 @@ def testbed_run(
     expert_parallel: int = 1,
     distributed_optimizer: bool = False,
 ) -> TrainingRun:
-    """A model's run on the testbed, as thorough as the profile says.
+    """Return a model's run on the testbed, as thorough as the profile.
 
     Parameters
     ----------
     corpus, split
-        The folder of the enwiki artefacts, and its weights of training and validation data.
+        Folder of the enwiki artefacts, and weights of training and validation data.
     pipeline
-        Take the shape for pipelines; `stages` is the number of pieces it is cut into.
+        Whether to use the shape for pipelines, which is split into `stages`.
     expert_parallel
-        Ranks that share the experts.
+        Ranks that the experts are sharded across.
     distributed_optimizer
-        Whether replicas share the optimizer.
+        Whether replicas shard the optimizer (ZeRO-1).
     """
     entry = trainable(name)
     return TrainingRun(
@@ -61,29 +60,28 @@ def testbed_run(
 
 
 def selected_run(
-    selection: Selection, cell: Cell, batch: Batch, corpus: Path, split: str
+    selection: Selection, name: str, gpus: int, batch: Batch, corpus: Path, split: str
 ) -> TrainingRun:
-    """The testbed's run of one configuration of a selection."""
+    """Return the testbed's run of one configuration of a selection."""
     chosen = selection.experiment
     return testbed_run(
-        cell.model,
+        name,
         selection.profile,
         corpus,
         split,
         micro_batch_size=batch.micro_batch_size,
-        microbatches=chosen.microbatches(batch, cell.gpus),
+        microbatches=chosen.microbatches(batch, gpus),
         pipeline=chosen.pipeline,
-        stages=chosen.stages(cell.gpus),
-        expert_parallel=expert_ranks(trainable(cell.model), cell.gpus),
+        stages=chosen.stages(gpus),
+        expert_parallel=expert_ranks(trainable(name), gpus),
         distributed_optimizer=chosen.distributed_optimizer,
     )
 
 
 def on_nodes(run: TrainingRun, name: str, pipeline: bool, nodes: Nodes) -> TrainingRun:
-    """The run that real nodes train for one of the testbed's.
+    """Return the run of real nodes that corresponds to one of the testbed.
 
-    It has one checkpoint and two validations, if there are any at all: those of full-size models
-    are long.
+    Checkpoints and validations of full-size models are long: one and two of them replace all.
     """
     entry = trainable(name)
     full = nodes.shapes == "full"
@@ -109,7 +107,7 @@ def gpu_run(
     corpus: Path,
     split: str,
 ) -> TrainingRun:
-    """A model of the papers at full size on a GPU by itself: nothing but iterations."""
+    """Return iterations of a model of the papers at full size on a single GPU."""
     entry = model(name)
     return TrainingRun(
         family=entry.family,

@@ -139,7 +139,7 @@ def _volume_bytes(
     return int(gradient_bytes(model.family, shape, element_bytes))
 
 
-def memory_allowance_bytes(
+def memory_limit_bytes(
     model: Model,
     cluster: Cluster,
     *,

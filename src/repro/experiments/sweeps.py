@@ -1,40 +1,37 @@
-"""Sweeps of collectives, on the testbed or on real nodes, resolved."""
-
-from dataclasses import asdict
+"""Measurements of collectives by size, on the testbed or on real nodes."""
 
 from repro.catalog.studies.collectives import SweepSelection
 from repro.catalog.systems.nodes import Nodes, read_nodes
 from repro.catalog.systems.protocols import transport
 from repro.collectives.records import CollectiveSweep
 from repro.errors import NotRunHere
+from repro.experiments.measurement import Measurement
 from repro.experiments.on_testbed import fabric_links
-from repro.experiments.resolved import Resolved
 from repro.experiments.similarity import emulated_rates_gbps
-from repro.launch.cases import Case, sweep_case
-from repro.launch.messages import Order, Site
 from repro.launch.nodes.run import gpus_per_node, nodes_for
+from repro.launch.request import PoolSpec, Request
 from repro.observe.environment import computing_machine
 
 
-def resolve_sweep(selection: SweepSelection) -> Resolved:
-    """What a selection of sweeps asks of emulated or real nodes, whichever its source is."""
+def sweep_measurement(selection: SweepSelection) -> Measurement:
+    """Return the measurement of a selection of sweeps on emulated or real nodes."""
     missing: dict[str, str] = {}
-    where: Site | Nodes
+    target: PoolSpec | Nodes
     if selection.source == "testbed":
         topology = selection.cluster.topology.truncated_to(max(selection.gpus))
-        # Ranks compute as fast as they can: a collective is the network's work, not a GPU's.
-        where = Site(topology, topology.gpus, cores=None)
-        cases = _testbed_cases(selection)
+        # Ranks compute at full speed: a collective is the network's work, not a GPU's.
+        target = PoolSpec(topology, topology.gpus, cores=None)
+        requests = _testbed_requests(selection)
     else:
-        where = read_nodes()
+        target = read_nodes()
         try:
-            cases = _node_cases(selection, where)
+            requests = _node_requests(selection, target)
         except NotRunHere as reason:
-            cases, missing = [], {selection.source: str(reason)}
-    return Resolved(
-        title="collectives",
-        where=where,
-        cases=tuple(cases),
+            requests, missing = [], {selection.source: str(reason)}
+    return Measurement(
+        name=f"collectives-{selection.cluster_name}",
+        target=target,
+        requests=tuple(requests),
         attributes=sweep_attributes(selection),
         parameters=sweep_parameters(selection),
         missing=missing,
@@ -42,7 +39,7 @@ def resolve_sweep(selection: SweepSelection) -> Resolved:
 
 
 def sweep_attributes(selection: SweepSelection) -> dict[str, object]:
-    """What datasets of a selection say of themselves, from whichever source."""
+    """Return the attributes of a selection's dataset, from any source."""
     emulated = selection.source == "testbed"
     return {
         "title": f"{selection.sweeps.title}, {selection.cluster.label}",
@@ -55,7 +52,7 @@ def sweep_attributes(selection: SweepSelection) -> dict[str, object]:
 
 
 def sweep_parameters(selection: SweepSelection) -> dict[str, object]:
-    """What they follow from."""
+    """Return the parameters of a selection's dataset."""
     return {
         "sweep": selection.sweeps.model_dump(),
         "cluster": selection.cluster.model_dump(),
@@ -63,8 +60,8 @@ def sweep_parameters(selection: SweepSelection) -> dict[str, object]:
     }
 
 
-def _asked(selection: SweepSelection, gpus: int, ranks_per_node: int) -> CollectiveSweep:
-    """What a selection's ranks are to measure, the most of them in all layouts."""
+def _sweep(selection: SweepSelection, gpus: int, ranks_per_node: int) -> CollectiveSweep:
+    """Return the sweep of so many ranks; the largest number of them measures all layouts."""
     profile = selection.profile
     most = gpus == max(selection.gpus)
     return CollectiveSweep(
@@ -81,35 +78,34 @@ def _asked(selection: SweepSelection, gpus: int, ranks_per_node: int) -> Collect
     )
 
 
-def _case(
-    selection: SweepSelection, protocol: str, order: Order[CollectiveSweep], **where: object
-) -> Case[CollectiveSweep]:
-    source = selection.source
-    inputs = {"source": source, "protocol": protocol, "order": asdict(order), **where}
-    return sweep_case(source, protocol, order, inputs)
-
-
-def _testbed_cases(selection: SweepSelection) -> list[Case[CollectiveSweep]]:
+def _testbed_requests(selection: SweepSelection) -> list[Request[CollectiveSweep]]:
     entry, scale = selection.cluster, selection.sweeps.rate_scale
-    cases = []
+    requests = []
     for gpus in selection.gpus:
-        asked = _asked(selection, gpus, entry.topology.gpus_per_node)
+        sweep = _sweep(selection, gpus, entry.topology.gpus_per_node)
         for name in selection.protocols:
             fabric = fabric_links(entry, name)
-            rates = emulated_rates_gbps(entry, fabric.bytes_per_s * 8e-9, scale)
-            order = Order(asked, gpus, rates, fabric.latency_s)
-            cases.append(_case(selection, name, order, machine=computing_machine()))
-    return cases
+            requests.append(
+                Request(
+                    coordinates={"source": selection.source, "protocol": name, "gpus": gpus},
+                    run=sweep,
+                    ranks=gpus,
+                    rates_gbps=emulated_rates_gbps(entry, fabric.bytes_per_s * 8e-9, scale),
+                    fabric_latency_s=fabric.latency_s,
+                    conditions={"machine": computing_machine()},
+                )
+            )
+    return requests
 
 
-def _node_cases(selection: SweepSelection, nodes: Nodes) -> list[Case[CollectiveSweep]]:
+def _node_requests(selection: SweepSelection, nodes: Nodes) -> list[Request[CollectiveSweep]]:
     each = gpus_per_node(nodes)
     return [
-        _case(
-            selection,
-            name,
-            Order(_asked(selection, gpus, gpus // nodes_for(gpus, each)), gpus, rates_gbps={}),
-            nodes=nodes.model_dump(),
+        Request(
+            coordinates={"source": selection.source, "protocol": name, "gpus": gpus},
+            run=_sweep(selection, gpus, gpus // nodes_for(gpus, each)),
+            ranks=gpus,
+            conditions={"nodes": nodes.model_dump()},
         )
         for gpus in selection.gpus
         for name in selection.protocols

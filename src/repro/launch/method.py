@@ -1,4 +1,4 @@
-"""Digests of the measurement method: the code that ranks load, without comments and docstrings."""
+"""Digests of the code that decides a measurement, without its comments and docstrings."""
 
 import ast
 import hashlib
@@ -6,13 +6,20 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from repro.atomic import replace_text
-
 _PACKAGE = Path(__file__).parents[1]
 _RANKS = ("collectives", "launch/messages.py", "launch/ranks", "observe", "testbed")
 # Modules and folders of the package that decide what is measured.
 METHODS: Mapping[str, tuple[str, ...]] = {
     "collectives": (*_RANKS, "results/collectives.py"),
+    "cpu": (
+        "catalog/studies",
+        "corpus/datasets.py",
+        "corpus/t5.py",
+        "experiments/machine",
+        "logs/operator_trace.py",
+        "observe/operator_trace.py",
+        "train",
+    ),
     "training": (
         *_RANKS,
         "catalog/parallel",
@@ -55,15 +62,6 @@ def normalised(source: str) -> str:
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
                 node.body[0] = ast.Pass()
     return ast.dump(tree)
-
-
-def write_methods(folder: Path) -> list[Path]:
-    """Write `FOLDER/NAME.txt` with the digest of each of `METHODS`; return the files."""
-    paths = []
-    for name in METHODS:
-        paths.append(folder / f"{name}.txt")
-        replace_text(paths[-1], f"{method_digest(name)}\n")
-    return paths
 
 
 def _modules(names: tuple[str, ...]) -> Iterator[Path]:

@@ -23,7 +23,7 @@ def provenance(parameters: Mapping[str, object]) -> str:
     It is a list because a dataset that was merged from several has one object for each.
     """
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    entry = {
+    entry: dict[str, object] = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": source_commit(),
         "versions": {
@@ -36,8 +36,9 @@ def provenance(parameters: Mapping[str, object]) -> str:
             "cores": os.cpu_count(),
             "memory_gib": round(memory_bytes / 2**30, 1),
         },
-        "parameters": parameters,
     }
+    if parameters:
+        entry["parameters"] = parameters
     return json.dumps([entry], default=str)
 
 

@@ -33,10 +33,8 @@ OUT_OF_PLACE = "out of place"
 PLACES = {False: OUT_OF_PLACE, True: "in place"}
 
 
-def sweep_dataset(
-    source: str, protocol: str, gpus: int, asked: CollectiveSweep, outcome: Outcome
-) -> xr.Dataset:
-    """One sweep's measurements, with the dimensions of where it ran of size one."""
+def sweep_dataset(asked: CollectiveSweep, outcome: Outcome) -> xr.Dataset:
+    """Return the dataset of one sweep, without its coordinates."""
     records = sorted(outcome.sweeps, key=lambda record: record.rank)
     axes: list[list[Any]] = [
         list(asked.layouts),
@@ -84,8 +82,7 @@ def sweep_dataset(
             "level": [check.level for check in outcome.links],
         },
     )
-    where = {"source": source, "protocol": protocol, "gpus": gpus}
-    return dataset.assign_attrs(said(outcome)).assign_coords(where).expand_dims(list(where))
+    return dataset.assign_attrs(said(outcome))
 
 
 def bandwidths(results: xr.Dataset) -> xr.Dataset:

@@ -1,14 +1,13 @@
 """Logs of communication in the schema's datasets: one row a call of a rank."""
 
 from collections.abc import Sequence
-from typing import get_args
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
 from repro.catalog.phases import PHASES
-from repro.catalog.studies.experiments import Swept
+from repro.catalog.studies.experiments import SWEPT
 from repro.collectives.definitions import algbw_GBps, busbw_GBps
 from repro.errors import ReproError
 from repro.observe.transfers import MESSAGES, OPERATIONS, ROLES, Transfer, check_clocks
@@ -113,7 +112,7 @@ def bandwidths_by_group(results: xr.Dataset) -> pd.DataFrame:
 
 def one_configuration(results: xr.Dataset) -> xr.Dataset:
     """Results without the dimensions of a configuration that have one value."""
-    where = ("source", "model", "protocol", "gpus", *get_args(Swept))
+    where = ("source", "model", "protocol", "gpus", *SWEPT)
     return results.squeeze([dim for dim in where if results.sizes.get(dim) == 1])
 
 

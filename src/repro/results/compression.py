@@ -10,10 +10,9 @@ import xarray as xr
 from repro.catalog.parallel.codecs import Compression, Direction
 from repro.catalog.parallel.encoded_volumes import encoded_bytes, power_sgd_bytes, ring_bytes
 from repro.collectives.definitions import bus_factor
-from repro.errors import ReproError
 from repro.observe.precision import half_width
 from repro.results.communication import one_configuration, transfers
-from repro.results.outcome import Outcome, OutOfMemory
+from repro.results.outcome import Outcome
 from repro.results.store import has_runs, why_not_run
 from repro.train.records import Spectrum, TrainingRun
 
@@ -28,24 +27,17 @@ _DIRECTIONS: dict[str, Direction] = {
 _FP32 = 4
 
 
-def loss_dataset(scheme: str, run: TrainingRun, outcome: Outcome | OutOfMemory) -> xr.Dataset:
-    """Losses of one training, with the dimensions `scheme` and `seed` of size one.
+def loss_dataset(run: TrainingRun, outcome: Outcome) -> xr.Dataset:
+    """Return the losses of one training, without its coordinates.
 
     Returns
     -------
     Dataset
         `training_loss` (step), the mean of all replicas, and `validation_loss` (validated_step).
-
-    Raises
-    ------
-    ReproError
-        A rank's memory was not enough.
     """
-    if isinstance(outcome, OutOfMemory):
-        raise ReproError(f"losses, scheme {scheme}, seed {run.seed}: {outcome.message}")
     training = np.nanmean([record.loss for record in outcome.records], axis=0)
     validation = outcome.records[0].validation_loss
-    found = xr.Dataset(
+    return xr.Dataset(
         {
             "training_loss": ("step", training, {"long_name": "training loss", "units": "1"}),
             "validation_loss": (
@@ -59,7 +51,6 @@ def loss_dataset(scheme: str, run: TrainingRun, outcome: Outcome | OutOfMemory) 
             "validated_step": run.validate_every * np.arange(1, len(validation) + 1),
         },
     )
-    return found.expand_dims(scheme=[scheme], seed=[run.seed])
 
 
 def spectra_dataset(found: Sequence[Spectrum]) -> xr.Dataset:
@@ -175,11 +166,11 @@ def loss_table(results: xr.Dataset) -> pd.DataFrame:
 
 
 def _asked(results: xr.Dataset) -> dict[str, Compression]:
-    """What the timed ranks' messages were encoded with, by scheme."""
+    """Return the compression of the timed ranks' messages, by scheme."""
     return {
-        asked["scheme"]: Compression.model_validate(asked["order"]["run"]["compression"])
-        for asked in json.loads(results.attrs["asked"])
-        if "order" in asked
+        request["coordinates"]["scheme"]: Compression.model_validate(request["run"]["compression"])
+        for request in json.loads(results.attrs["requests"])
+        if "protocol" in request["coordinates"]
     }
 
 

@@ -1,4 +1,4 @@
-"""What carrying out one order gives: every rank's record, and what the networks counted."""
+"""Raw measurement of one request: every rank's record, NIC counters and link checks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from repro.train.records import RankRecord
 class NodeAdapters:
     """Counters of a real node's adapters: `series` has a column for each of `names`.
 
-    `failures` says why a counter stands still from some time on, by name.
+    `failures` has the reason why a counter stopped, by name.
     """
 
     host: str
@@ -25,18 +25,18 @@ class NodeAdapters:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One order's measurements: a record per rank, the NICs of the nodes, the links.
+    """Measurements of one request: a record per rank, the NICs of the nodes, the links.
 
     `records` are those of training, `sweeps` those of collectives; the other is empty.
-    `fabric_latency_s` is what was added: 0 where the kernel lacks netem. `links` are checked on
-    the testbed only, as is `speed`. All times are on rank 0's clock.
+    `fabric_latency_s` is the added latency, 0 where the kernel lacks netem. The testbed alone
+    checks `links` and `speed`. All times are on rank 0's clock.
 
-    `spent_s` is where the time went: starting ranks and checking links count for the first of what
-    takes turns.
+    `spent_s` is where the time went. Starting ranks and checking links count for the first of
+    several interleaved requests.
 
-    Of real nodes only: `adapters`, one entry per node; `needed_bytes`, what each node's ranks had
-    to send to other nodes at least while iterations were recorded; `ran_on`, what computed and
-    communicated.
+    Real nodes have `adapters`, one entry per node; `min_inter_node_bytes`, the least that each
+    node's ranks had to send to other nodes while iterations were recorded; and `ran_on`, the
+    devices and software.
     """
 
     records: tuple[RankRecord, ...]
@@ -46,14 +46,14 @@ class Outcome:
     sweeps: tuple[SweepRecord, ...] = ()
     speed: SpeedCheck | None = None
     adapters: tuple[NodeAdapters, ...] = ()
-    needed_bytes: tuple[float, ...] = ()
+    min_inter_node_bytes: tuple[float, ...] = ()
     ran_on: Mapping[str, object] = field(default_factory=dict)
     spent_s: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class OutOfMemory:
-    """A rank's memory was not enough for the run: a result, not a failure."""
+    """A rank ran out of memory, which is a result and not a failure."""
 
     rank: int
     message: str

@@ -30,7 +30,6 @@ every variable.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
@@ -47,52 +46,44 @@ _SPAN_NAME_LENGTH = "U16"
 _NUMBERED = ("iteration", "node", "sample", "span", "message", "call", "transfer", "group")
 
 
-@dataclass(frozen=True)
-class Cell:
-    """Where a configuration stands in an experiment; `sweep` and `value` are None without one."""
-
-    model: str
-    protocol: str
-    gpus: int
-    sweep: Swept | None = None
-    value: int | None = None
-
-    @property
-    def label(self) -> str:
-        """Its name in a progress bar."""
-        swept = f", {self.sweep} {self.value}" if self.sweep else ""
-        return f"{self.model}, {self.protocol}, {self.gpus} GPUs{swept}"
-
-    def place(self, dataset: xr.Dataset, source: str) -> xr.Dataset:
-        """Give a dataset this cell's dimensions, each of size one."""
-        where: dict[str, str | int] = {
-            "source": source,
-            "model": self.model,
-            "protocol": self.protocol,
-            "gpus": self.gpus,
-        }
-        if self.sweep is not None and self.value is not None:
-            where[self.sweep] = self.value
-        return dataset.assign_coords(where).expand_dims(list(where))
+def coordinates(
+    model: str,
+    protocol: str,
+    gpus: int,
+    sweep: Swept | None = None,
+    value: int | None = None,
+    source: str = "testbed",
+) -> dict[str, str | int | float]:
+    """Return the coordinates of a configuration; `sweep` and `value` are None without a sweep."""
+    swept: dict[str, str | int | float] = {sweep: value} if sweep and value is not None else {}
+    return {"source": source, "model": model, "protocol": protocol, "gpus": gpus, **swept}
 
 
-def out_of_memory_dataset(source: str, cell: Cell) -> xr.Dataset:
-    """The dataset of a configuration that memory was not enough for: it says so, and no more."""
-    return cell.place(_dataset({"out_of_memory": _fits(1.0)}), source)
+def placed(dataset: xr.Dataset, where: Mapping[str, str | int | float]) -> xr.Dataset:
+    """Give a dataset these coordinates, each a dimension of size one."""
+    return dataset.assign_coords(where).expand_dims(list(where))
 
 
-def configuration_dataset(
-    source: str, cell: Cell, outcome: Outcome, time_scale: float = 1.0, rate_scale: float = 1.0
+def out_of_memory_dataset() -> xr.Dataset:
+    """Return the dataset of a configuration that ran out of memory."""
+    return _dataset({"out_of_memory": _fits(1.0)})
+
+
+def training_dataset(
+    outcome: Outcome, time_scale: float = 1.0, rate_scale: float = 1.0
 ) -> xr.Dataset:
-    """Turn one outcome into a dataset with the dimensions of its cell of size one.
+    """Return the dataset of one configuration, without its coordinates.
 
-    The scales are what a second and a rate at full scale are on the testbed
-    (`repro.experiments.similarity`), before it is known how slow its ranks are; real nodes are at
-    full scale.
+    Parameters
+    ----------
+    time_scale, rate_scale
+        Testbed seconds and rate that represent one full-scale second and rate
+        (`repro.experiments.similarity`), before the slowdown of the ranks is known. Real nodes are
+        at full scale.
     """
     records = sorted(outcome.records, key=lambda record: record.rank)
-    slower = records[0].slower
-    time_scale, rate_scale = time_scale * slower, rate_scale / slower
+    slowdown_factor = records[0].slowdown_factor
+    time_scale, rate_scale = time_scale * slowdown_factor, rate_scale / slowdown_factor
     origin = min(record.start_s[0] for record in records)
     variables = {
         **_iterations(records, origin),
@@ -107,7 +98,12 @@ def configuration_dataset(
         "out_of_memory": _fits(0.0),
         "time_scale": ((), time_scale, "testbed seconds per full-scale second", "1"),
         "rate_scale": ((), rate_scale, "testbed rate per full-scale rate", "1"),
-        "slower": ((), slower, "passes over those of one rank alone; links are as slow", "1"),
+        "slowdown_factor": (
+            (),
+            slowdown_factor,
+            "passes over those of one rank alone; links are as slow",
+            "1",
+        ),
         "fabric_latency_s": ((), outcome.fabric_latency_s, "latency added between nodes", "s"),
         "gradient_bytes": ((), records[0].gradient_bytes, "gradients reduced each iteration", "B"),
         "parameters": ((), records[0].parameters, "parameters of the trained model", "1"),
@@ -122,7 +118,7 @@ def configuration_dataset(
         dataset = dataset.assign_coords(timer=list(P2P_TIMERS))
     # Numbered, so that configurations with fewer samples can be joined with those with more.
     counted = {dim: range(dataset.sizes[dim]) for dim in _NUMBERED if dim in dataset.dims}
-    return cell.place(dataset.assign_coords(counted).assign_attrs(said(outcome)), source)
+    return dataset.assign_coords(counted).assign_attrs(said(outcome))
 
 
 def said(outcome: Outcome) -> dict[str, str]:
@@ -180,8 +176,8 @@ def _recording(record: RankRecord) -> dict[str, _Variable]:
     return {
         "warmup_iterations": ((), float(record.warmup), warmup, "1"),
         "discarded_iterations": ((), float(record.discarded), discarded, "1"),
-        "ended_precise": ((), float(record.ended_precise), precise, "1"),
-        "lacked_share": (("iteration",), np.array(record.lacked_share), lacked, "1"),
+        "reached_target_precision": ((), float(record.reached_target_precision), precise, "1"),
+        "contention_fraction": (("iteration",), np.array(record.contention_fraction), lacked, "1"),
     }
 
 
@@ -275,9 +271,9 @@ def _adapters(outcome: Outcome, records: Sequence[RankRecord]) -> dict[str, _Var
         return {}
     starts, ends = iteration_spans(records)
     names, dims = adapter_names(outcome), ("node", "adapter", "iteration")
-    needed = np.array(outcome.needed_bytes) / len(starts)
+    needed = np.array(outcome.min_inter_node_bytes) / len(starts)
     least = "what the node's ranks had to send to other nodes in an iteration, at least"
-    variables: dict[str, _Variable] = {"needed_bytes": (("node",), needed, least, "B")}
+    variables: dict[str, _Variable] = {"min_inter_node_bytes": (("node",), needed, least, "B")}
     for way in _WAYS:
         found = np.full((len(outcome.adapters), len(names), len(starts)), np.nan)
         for at, node in enumerate(outcome.adapters):
@@ -319,7 +315,7 @@ def _speed(outcome: Outcome) -> dict[str, _Variable]:
     late = "passes of the slowest rank over their CPU time at the pace, less one"
     ratio = "time of the same passes with all ranks measured over that with one"
     return {
-        "pace_late": ((), outcome.speed.late, late, "1"),
+        "throttle_overrun": ((), outcome.speed.late, late, "1"),
         "all_to_one_pass_time": ((), outcome.speed.all_to_one, ratio, "1"),
     }
 

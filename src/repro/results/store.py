@@ -3,14 +3,13 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import get_args
 
 import xarray as xr
 
 from repro.atomic import cannot_be_written, replacing
 from repro.catalog.reading import choose
 from repro.catalog.studies.collectives import read_collectives_sweep
-from repro.catalog.studies.experiments import EXPERIMENTS, Swept
+from repro.catalog.studies.experiments import EXPERIMENTS, SWEPT
 from repro.errors import ReproError
 from repro.paths import RESULTS
 
@@ -18,6 +17,16 @@ from repro.paths import RESULTS
 _STUDIES = ("communication", "hierarchical_zero", "compression")
 # What was measured without it was measured by an earlier version.
 _NEWEST = {"operators": "call_part", "decoding": "flops"}
+
+
+# Names of variables in datasets of earlier versions, readable for one more release.
+_RENAMED = {
+    "ended_precise": "reached_target_precision",
+    "lacked_share": "contention_fraction",
+    "needed_bytes": "min_inter_node_bytes",
+    "pace_late": "throttle_overrun",
+    "slower": "slowdown_factor",
+}
 
 
 def write_dataset(dataset: xr.Dataset, path: Path) -> None:
@@ -51,11 +60,12 @@ def read_dataset(path: Path) -> xr.Dataset:
     """
     try:
         # The file's encoding would truncate longer names when the dataset is joined and rewritten.
-        return xr.load_dataset(path, engine="netcdf4").drop_encoding()
+        dataset = xr.load_dataset(path, engine="netcdf4").drop_encoding()
     except FileNotFoundError:
         raise ReproError(f"{path}: no such result; `dvc repro` produces it") from None
     except OSError as error:
         raise ReproError(f"{path}: not a readable netCDF file ({error})") from None
+    return dataset.rename({old: new for old, new in _RENAMED.items() if old in dataset})
 
 
 def not_run(reasons: Mapping[str, str], **attributes: str) -> xr.Dataset:
@@ -70,7 +80,7 @@ def has_runs(dataset: xr.Dataset) -> bool:
 
 def is_sweep(dataset: xr.Dataset) -> bool:
     """Whether an experiment varies a batch size beside the GPUs."""
-    return not set(get_args(Swept)).isdisjoint(dataset.dims)
+    return not set(SWEPT).isdisjoint(dataset.dims)
 
 
 def has_pipelines(dataset: xr.Dataset) -> bool:

@@ -175,14 +175,14 @@ class RankRecord:
         Iterations that were dropped before the first one.
     before_s
         What setting up and warming up took.
-    lacked_share
+    contention_fraction
         Of each iteration of an emulated GPU, what the rank that lacked most waited for the machine.
     discarded
         Iterations that were not recorded because of that.
-    ended_precise
+    reached_target_precision
         Whether the mean was known well enough at the last iteration; otherwise their number was
         reached.
-    slower
+    slowdown_factor
         How many times longer than `EmulatedGpu.passes_s` passes took on these ranks, and messages
         with them.
     """
@@ -205,10 +205,10 @@ class RankRecord:
     weight_bytes: int = 0
     warmup: int = 0
     before_s: dict[str, float] = field(default_factory=dict)
-    lacked_share: tuple[float, ...] = ()
+    contention_fraction: tuple[float, ...] = ()
     discarded: int = 0
-    ended_precise: bool = False
-    slower: float = 1.0
+    reached_target_precision: bool = False
+    slowdown_factor: float = 1.0
 
 
 def retimed(record: RankRecord, clock: Callable[[float], float]) -> RankRecord:

@@ -1,4 +1,4 @@
-"""The iterations of one configuration: which are recorded, and when there are enough of them."""
+"""Recording of iterations: discard contended ones, stop at the target precision."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -21,19 +21,19 @@ from repro.train.pacing import PacedTimers, hold_passes, pass_times_s, slower_th
 from repro.train.records import RankRecord, Report, Span, TrainingRun
 from repro.train.training import Training
 
-# An iteration in which the machine kept more than this share of it from a rank is longer by as
-# much, over any network. Ranks of an idle machine lack nothing.
-MOST_LACKED = 0.1
-# Until then other work is waited for.
+# An iteration is discarded if a rank lost more than this fraction of it to other processes; about 0
+# on an idle machine.
+LARGEST_CONTENTION = 0.1
+# Time to wait for an iteration without contention.
 PATIENCE_S = 600.0
-# Computing is steady when it takes as long as in the iteration before, to this share, and there
-# were so many passes.
+# Computing is steady if its time changes by at most this fraction between two iterations, after at
+# least so many passes; the warm-up ends after the most iterations.
 _STEADY, _LEAST_PASSES, _MOST_WARMUP = 0.1, 3, 8
 
 
 @dataclass(frozen=True)
 class Iteration:
-    """What a rank saw of one iteration, and `lacked_share`, what it waited for the machine."""
+    """One iteration on a rank; it lost `contention_fraction` of the time to other processes."""
 
     start_s: float
     time_s: float
@@ -41,30 +41,31 @@ class Iteration:
     timer_time_s: dict[str, float]
     messages: tuple[MessageEnd, ...]
     loss: float
-    lacked_share: float
+    contention_fraction: float
     transfers: tuple[Transfer, ...] = ()
 
     @property
     def communication_s(self) -> float:
-        """Time of the phases that the papers' timers show as communication."""
+        """Time of the phases that the papers count as communication."""
         return sum(self.phase_time_s[phase] for phase in COMMUNICATION)
 
 
 @dataclass(frozen=True)
 class _OfAllRanks:
-    """An iteration's mean time and share of communication over ranks, and the most that a rank
-    lacked; `waited_s` is how long an undisturbed iteration has been waited for."""
+    """Mean time and communication fraction of an iteration over ranks, and the most contention.
+
+    `waited_s` is the time since the first attempt.
+    """
 
     time_s: float
     communication: float
-    lacked_share: float
+    contention_fraction: float
     waited_s: float
 
 
 @dataclass
 class Series:
-    """Recorded iterations of one configuration on this rank, of so many micro batches each, and
-    what lay between them."""
+    """Recorded iterations of one configuration on this rank, and the spans between them."""
 
     microbatches: int
     iterations: list[Iteration] = field(default_factory=list)
@@ -74,12 +75,12 @@ class Series:
     spans: list[Span] = field(default_factory=list)
 
     def ended(self, run: TrainingRun) -> bool:
-        """Whether there are as many as are needed; the same on all ranks."""
+        """Return whether enough iterations are recorded; the same on all ranks."""
         recorded, most = len(self.iterations), run.most_iterations or run.iterations
         return recorded >= most or (recorded >= run.iterations and self.precise(run))
 
     def precise(self, run: TrainingRun) -> bool:
-        """Whether their mean is known as well as is asked."""
+        """Return whether the means have the target precision."""
         times = [one.time_s for one in self.of_all_ranks]
         shares = [one.communication for one in self.of_all_ranks]
         return (
@@ -91,11 +92,11 @@ class Series:
         self,
         state: Training,
         warmup: int,
-        slower: float,
+        slowdown_factor: float,
         before_s: dict[str, float],
         peak_memory_bytes: int,
     ) -> RankRecord:
-        """All of it, and what the rank held."""
+        """Return the record of this rank."""
         done = self.iterations
         return RankRecord(
             rank=dist.get_rank(),
@@ -124,43 +125,39 @@ class Series:
             **state.held_bytes(),
             warmup=warmup,
             before_s=before_s,
-            lacked_share=tuple(one.lacked_share for one in self.of_all_ranks),
+            contention_fraction=tuple(one.contention_fraction for one in self.of_all_ranks),
             discarded=self.discarded,
-            ended_precise=self.precise(state.run),
-            slower=slower,
+            reached_target_precision=self.precise(state.run),
+            slowdown_factor=slowdown_factor,
         )
 
 
 @dataclass(frozen=True)
 class Watch:
-    """Repeats iterations that other work on the machine disturbed, and says what goes on.
-
-    `one` iterates over so many micro batches.
-    """
+    """Repetition of contended iterations; `one` runs an iteration of so many micro batches."""
 
     one: Callable[[int], Iteration]
     report: Report
     series: Sequence[Series]
     run: TrainingRun
 
-    def say(self, words: str = "") -> None:
-        """Report the iterations so far, of those that are recorded at least."""
+    def say(self, text: str = "") -> None:
+        """Report the iterations so far, up to the fewest that are recorded."""
         done = sum(min(len(one.iterations), self.run.iterations) for one in self.series)
-        self.report(done, words)
+        self.report(done, text)
 
     def warm_up(self, timers: Timers, alone_s: Sequence[float]) -> tuple[int, float]:
-        """Iterate until computing takes as long as the time before.
+        """Iterate until the compute time is steady.
 
-        From then on passes of an emulated GPU take as long as they did then on the ranks of the
-        same stage, and never less than `alone_s` lets expect. Passes have to be steady, however
-        many there are: an emulated GPU warms up on as many micro batches as fill the pipeline. GPUs
-        iterate as often as they are asked to.
+        From then on each pass of an emulated GPU takes the steady time of the ranks of its stage,
+        and at least the time that follows from `alone_s`. An emulated GPU warms up with as many
+        micro batches as fill the pipeline. GPUs run the requested number of iterations.
 
         Returns
         -------
-        iterations, slower
-            How many there were, and how many times longer passes are than `alone_s`, which is what
-            they take one rank with the whole model; 1 where that is not known.
+        iterations, slowdown_factor
+            Number of iterations, and the time of passes over `alone_s`, their time on one rank with
+            the whole model; 1 without `alone_s`.
         """
         self.say("warming up")
         most = max(one.microbatches for one in self.series)
@@ -183,25 +180,25 @@ class Watch:
                 warm_s = (now_s + before_s) / 2
                 ways = max(self.run.pipeline_parallel, self.run.expert_parallel)
                 split = ways > 1 or self.run.distributed_optimizer
-                slower = slower_than_alone(warm_s, alone_s, step_split=split)
-                # Links are proven at the rates for `alone_s`: they may be slower, but not faster.
-                hold_passes(timers, (warm_s[stage] / min(slower, 1.0)).tolist())
-                return done, max(slower, 1.0)
+                slowdown_factor = slower_than_alone(warm_s, alone_s, step_split=split)
+                # Links were checked at the rates for `alone_s`: they may be slower, but not faster.
+                hold_passes(timers, (warm_s[stage] / min(slowdown_factor, 1.0)).tolist())
+                return done, max(slowdown_factor, 1.0)
             before_s = now_s
 
     def record(self, into: Series) -> None:
-        """Iterate until one iteration was not disturbed, and record it.
+        """Iterate until one iteration has little contention, and record it.
 
         Raises
         ------
         ReproError
-            Other work disturbed all of them for `PATIENCE_S`.
+            No iteration had little contention for `PATIENCE_S`.
         """
         began, busy = time.monotonic(), ""
         while True:
             found = self.one(into.microbatches)
             agreed = _agreed(found, time.monotonic() - began)
-            if agreed.lacked_share <= MOST_LACKED:
+            if agreed.contention_fraction <= LARGEST_CONTENTION:
                 break
             into.discarded += 1
             if dist.get_rank() == 0:
@@ -209,10 +206,10 @@ class Watch:
                 self.say(f"waiting, the machine is busy: {busy}")
             if agreed.waited_s > PATIENCE_S:
                 raise ReproError(
-                    f"other work has kept ranks from computing for {PATIENCE_S / 60:g} minutes: "
-                    f"they lacked {agreed.lacked_share:.0%} of an iteration, {MOST_LACKED:.0%} is "
-                    f"what is let pass{'; ' + busy if busy else ''}; stop it and run again: what "
-                    "is finished stays"
+                    f"no clean iteration in {PATIENCE_S / 60:g} minutes: a rank lost "
+                    f"{agreed.contention_fraction:.0%} of the time to other processes (limit "
+                    f"{LARGEST_CONTENTION:.0%}){'; ' + busy if busy else ''}; fix: stop them and "
+                    "run again, finished results are kept"
                 )
         into.iterations.append(found)
         into.of_all_ranks.append(agreed)
@@ -220,23 +217,23 @@ class Watch:
 
 
 def _by_stage(stage: int, own_s: list[float]) -> FloatArray:
-    """Medians (stage, pass) over the ranks of each pipeline stage, the same on every rank."""
+    """Return medians (stage, pass) over the ranks of each pipeline stage; same on all ranks."""
     table = _on_all_ranks([float(stage), *own_s])
     stages = np.unique(table[:, 0])
     return np.array([np.median(table[table[:, 0] == one, 1:], axis=0) for one in stages])
 
 
 def _agreed(found: Iteration, waited_s: float) -> _OfAllRanks:
-    """What all ranks' views of an iteration come to, the same on every rank."""
-    own = [found.time_s, found.communication_s, found.lacked_share, waited_s]
+    """Return the means and largest values over all ranks; the same on every rank."""
+    own = [found.time_s, found.communication_s, found.contention_fraction, waited_s]
     table = _on_all_ranks(own)
     time_s, communication_s = table[:, :2].mean(axis=0).tolist()
-    lacked, waited = table[:, 2:].max(axis=0).tolist()
-    return _OfAllRanks(time_s, communication_s / time_s, lacked, waited)
+    contention, waited = table[:, 2:].max(axis=0).tolist()
+    return _OfAllRanks(time_s, communication_s / time_s, contention, waited)
 
 
 def _on_all_ranks(own: list[float]) -> FloatArray:
-    """A row of numbers of each rank."""
+    """Gather a row of numbers from each rank."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     mine = torch.tensor(own, dtype=torch.float64, device=device)
     rows = [torch.empty_like(mine) for _ in range(dist.get_world_size())]

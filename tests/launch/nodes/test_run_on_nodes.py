@@ -64,7 +64,7 @@ def test_ranks_of_this_machine_train_and_say_what_they_ran_on(
     assert dataset["source"].values.tolist() == ["cluster"]
     assert dataset["protocol"].values.tolist() == ["tcp"]
     assert dataset.sizes["rank"] == 2 and dataset.sizes["iteration"] == 2
-    assert (dataset["time_scale"] == 1).all() and (dataset["needed_bytes"] == 0).all()
+    assert (dataset["time_scale"] == 1).all() and (dataset["min_inter_node_bytes"] == 0).all()
     phases = dataset["phase_time_s"].sum("phase")
     np.testing.assert_allclose(phases, dataset["iteration_time_s"])
     reasons = json.loads(dataset.attrs["not_run"])

@@ -141,7 +141,7 @@ def test_every_adapter_is_in_the_dataset(tmp_path: Path) -> None:
     sent = dataset["adapter_sent_bytes"].squeeze()
     np.testing.assert_allclose(sent.sel(adapter="mlx5_0:1"), 100, atol=2)
     assert (sent.sel(adapter="eth0") == 0).all()
-    assert (dataset["needed_bytes"] == _ITERATION_BYTES).all()
+    assert (dataset["min_inter_node_bytes"] == _ITERATION_BYTES).all()
     ran_on = json.loads(dataset.attrs["ran_on"])
     assert ran_on["routes"] == {"NET/IB/GDRDMA": 1} and ran_on["bytes_proven"]
     assert ran_on["hosts"] == ["node0", "node1"]

@@ -265,7 +265,7 @@ def test_links_are_as_slow_as_ranks_turn_out_to_be(paced: Session, enwiki: Path)
     order = Order(run, 4, {"node": 0.5, "fabric": rate}, fabric_latency_s=1e-4)
     first = paced.run(order)
     assert isinstance(first, Outcome)
-    assert first.records[0].slower == 1.0
+    assert first.records[0].slowdown_factor == 1.0
     asked_s = [mean(first.records[0].phase_time_s[name]) / 3 for name in COMPUTING]
     asked = replace(order, passes_s=tuple(asked_s))
     for _ in range(_ATTEMPTS):
@@ -275,22 +275,22 @@ def test_links_are_as_slow_as_ranks_turn_out_to_be(paced: Session, enwiki: Path)
         # Held, passes take what they took then, but for other work: what a rank lacks of the
         # machine, and what computing takes longer beside it. The quietest iteration counts.
         held_s = sum(min(record.phase_time_s[name]) for name in COMPUTING)
-        lacked_s = np.multiply(record.lacked_share, record.iteration_time_s).min()
-        passes_s = record.slower * sum(asked_s)
+        lacked_s = np.multiply(record.contention_fraction, record.iteration_time_s).min()
+        passes_s = record.slowdown_factor * sum(asked_s)
         if lacked_s < 0.01 * passes_s and held_s < 1.05 * passes_s:
             break
     # How long passes take a warm rank varies, and whether these take three times as long as asked.
-    assert record.slower > 1
+    assert record.slowdown_factor > 1
     assert held_s == pytest.approx(passes_s, rel=0.05)
-    assert {one.slower for one in found.records} == {record.slower}
-    assert found.fabric_latency_s == pytest.approx(record.slower * first.fabric_latency_s)
+    assert {one.slowdown_factor for one in found.records} == {record.slowdown_factor}
+    assert found.fabric_latency_s == pytest.approx(record.slowdown_factor * first.fabric_latency_s)
     assert [one.set_gbps for one in found.links] == pytest.approx(
-        [0.5 / record.slower, rate / record.slower]
+        [0.5 / record.slowdown_factor, rate / record.slowdown_factor]
     )
     expected_s = 8e-9 * ring_all_reduce_bytes(record.gradient_bytes, 4) / rate
     sync_s = record.phase_time_s["gradient sync"]
-    assert min(sync_s) > 0.93 * record.slower * expected_s
-    assert median(sync_s) < 1.5 * record.slower * expected_s
+    assert min(sync_s) > 0.93 * record.slowdown_factor * expected_s
+    assert median(sync_s) < 1.5 * record.slowdown_factor * expected_s
 
 
 def test_one_rank_out_of_memory_is_an_answer_and_the_session_goes_on(

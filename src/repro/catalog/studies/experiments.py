@@ -23,6 +23,7 @@ ExperimentName = Literal[
 ]
 EXPERIMENTS: tuple[ExperimentName, ...] = get_args(ExperimentName)
 Swept = Literal["global_batch_size", "micro_batch_size"]
+SWEPT: tuple[str, ...] = get_args(Swept)
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,6 @@ class Experiment(Entry):
         Protocols that run by default.
     sweep
         Batch size that varies in addition to the GPUs, over a profile's `values`.
-    begins
-        Experiment that runs next and reuses this one's measured configurations.
     until_out_of_memory
         Whether the sweep continues until the GPU's memory is full: emulated GPUs have a limit.
     """
@@ -92,7 +91,6 @@ class Experiment(Entry):
     micro_batch_size: PositiveInt | None = None
     sweep: Swept | None = None
     until_out_of_memory: bool = False
-    begins: ExperimentName | None = None
     profiles: dict[str, Profile]
 
     @model_validator(mode="after")

@@ -15,7 +15,7 @@ from repro.claims.findings import Finding
 from repro.claims.published import Claim
 from repro.claims.studies.counted import beside_forms
 from repro.claims.studies.predictions import Predicted
-from repro.experiments.communication import asked_layouts
+from repro.experiments.communication import requested_layouts
 from repro.predict.explore.studies.communication import study_layout, throughput, volumes
 from repro.predict.network.collectives import message_s
 from repro.predict.network.machine import Hops, machine
@@ -42,7 +42,7 @@ def agreement(results: xr.Dataset) -> pd.DataFrame:
     if not has_runs(results):
         return pd.DataFrame({"not run": [why_not_run(results)]})
     rows = []
-    for name, (run, layout) in asked_layouts(results).items():
+    for name, (run, layout) in requested_layouts(results).items():
         logged = transfers(results.sel(layout=name))
         if logged.empty:
             # Its memory was not enough.

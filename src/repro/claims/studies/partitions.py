@@ -15,7 +15,7 @@ from repro.claims.findings import Finding
 from repro.claims.published import Claim
 from repro.claims.studies.counted import beside_forms
 from repro.claims.studies.predictions import Predicted
-from repro.experiments.partitions import asked_partitions
+from repro.experiments.partitions import requested_partitions
 from repro.predict.explore.studies.partitions import bytes_by_level, partitioned_training
 from repro.predict.parameters import Parameters
 from repro.predict.workload import Array
@@ -43,7 +43,7 @@ def scheme_agreement(results: xr.Dataset) -> pd.DataFrame:
     if not has_runs(results):
         return pd.DataFrame({"not run": [why_not_run(results)]})
     rows = []
-    for name, (run, partition) in asked_partitions(results).items():
+    for name, (run, partition) in requested_partitions(results).items():
         one = results.sel(scheme=name)
         logged = transfers(one)
         if logged.empty:

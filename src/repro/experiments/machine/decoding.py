@@ -1,13 +1,15 @@
 """Time per output token of a decoder on this machine's CPU, measured and predicted."""
 
+from functools import partial
 from itertools import product
 
 import pandas as pd
 import xarray as xr
 from tqdm import tqdm
 
-from repro.catalog.studies.decoding import read_decoding
-from repro.observe.environment import provenance
+from repro.catalog.studies.decoding import Decoding, read_decoding
+from repro.experiments.measurement import results_store
+from repro.observe.environment import computing_machine, provenance
 from repro.predict.serving.host import Host, output_token_s
 
 _WEIGHT_BYTES = {"bf16": 2.0, "int8": 1.0}
@@ -28,9 +30,19 @@ def measure_decoding(profile_name: str) -> xr.Dataset:
     ReproError
         The profile is unknown.
     """
+    entry = read_decoding()
+    entry.profile(profile_name)
+    inputs = {
+        "decoding": entry.model_dump(mode="json"),
+        "profile": profile_name,
+        "machine": computing_machine(),
+    }
+    return results_store().find_or_run(inputs, "cpu", partial(_measure, entry, profile_name))
+
+
+def _measure(entry: Decoding, profile_name: str) -> xr.Dataset:
     from repro.train.decoding import Decoder, rates, token_s
 
-    entry = read_decoding()
     profile = entry.profile(profile_name)
     measured_rates = [rates(weights) for weights in entry.weights]
     tokens = []

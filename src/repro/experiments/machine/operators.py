@@ -12,6 +12,7 @@ import torch
 import xarray as xr
 from tqdm import tqdm
 
+from repro.catalog.models.papers import model
 from repro.catalog.studies.experiments import Profile
 from repro.catalog.studies.operators import OperatorStudy, read_operator_study
 from repro.corpus.config import read_corpus_config
@@ -20,9 +21,11 @@ from repro.experiments.machine.iterations import (
     iteration_dataset,
     operator_points,
 )
+from repro.experiments.measurement import results_store
 from repro.experiments.runs import testbed_run
+from repro.launch.store import corpus_digest
 from repro.logs.operator_trace import TracedCall, read_cpu_trace
-from repro.observe.environment import provenance
+from repro.observe.environment import computing_machine, provenance
 from repro.observe.operator_trace import trace_of
 from repro.paths import ENWIKI, find
 from repro.predict.operators.trace_replay import FEWER, JUDGED
@@ -73,6 +76,17 @@ def measure_operators(profile_name: str) -> xr.Dataset:
         The corpus is missing, or the profile is unknown.
     """
     study = read_operator_study()
+    study.profile(profile_name)
+    inputs = {
+        "operators": study.model_dump(mode="json"),
+        "profile": profile_name,
+        "machine": computing_machine(),
+        "corpus": [corpus_digest(ENWIKI, model(name).family) for name in study.models],
+    }
+    return results_store().find_or_run(inputs, "cpu", partial(_measure, study, profile_name))
+
+
+def _measure(study: OperatorStudy, profile_name: str) -> xr.Dataset:
     profile = study.profile(profile_name)
     torch.set_num_threads(1)
     # Models would be on a GPU if there is one.

@@ -1,4 +1,4 @@
-"""What jobs, steps and ranks on real nodes read and leave in their folders."""
+"""Files through which the user's process, jobs, steps and ranks of real nodes communicate."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,89 +6,83 @@ from pathlib import Path
 from typing import Any
 
 from repro.catalog.systems.nodes import Nodes
-from repro.collectives.records import CollectiveSweep, SweepRecord
-from repro.launch.cases import Case
-from repro.launch.journal import Journal
-from repro.launch.messages import Order
+from repro.collectives.records import SweepRecord
+from repro.launch.request import Request
+from repro.launch.store import Store
 from repro.observe.clock_offsets import ClockOffset
 from repro.results.outcome import NodeAdapters
-from repro.train.records import RankRecord, TrainingRun
+from repro.train.records import RankRecord
 
 WORK = "work.pkl"
 
 
 @dataclass(frozen=True)
 class Work:
-    """What the jobs of one number of nodes do: `shares` has the cases of each element of the array.
+    """Requests of the jobs on one number of nodes; `shares` has those of each array element.
 
     `python` is the command that runs Python in a rank, `number` the number of nodes.
     """
 
-    shares: tuple[tuple[Case[Any], ...], ...]
+    shares: tuple[tuple[Request[Any], ...], ...]
     number: int
     nodes: Nodes
-    journal: Journal
+    store: Store
     python: tuple[str, ...]
 
 
 def progress_path(folder: Path, element: int) -> Path:
-    """Where an element says how far it is: a JSON list of a case's label and its steps."""
+    """Return the file of an element's progress: a JSON list of a request's label and its steps."""
     return folder / f"progress-{element}.json"
 
 
 def missing_path(folder: Path, element: int) -> Path:
-    """Where an element names the protocols that its nodes cannot use, with the reasons."""
+    """Return the file of the protocols that an element's nodes lack, with the reasons."""
     return folder / f"missing-{element}.json"
 
 
 def failure_path(folder: Path, element: int) -> Path:
-    """Where an element says why it gave up."""
+    """Return the file of an element's error."""
     return folder / f"failure-{element}.txt"
 
 
-def shares(cases: Sequence[Case[Any]], jobs: int) -> tuple[tuple[Case[Any], ...], ...]:
-    """Deal cases to at most so many jobs; the values of a sweep stay together, in their order."""
-    series = {case.series or (case.label,): None for case in cases}
-    number = {key: at for at, key in enumerate(series)}
+def shares(requests: Sequence[Request[Any]], jobs: int) -> tuple[tuple[Request[Any], ...], ...]:
+    """Distribute requests among at most `jobs` jobs; values of a sweep stay together, in order."""
+    series = list(dict.fromkeys(request.series for request in requests))
     count = min(jobs, len(series))
     return tuple(
-        tuple(case for case in cases if number[case.series or (case.label,)] % count == element)
+        tuple(one for one in requests if series.index(one.series) % count == element)
         for element in range(count)
     )
 
 
 @dataclass(frozen=True)
 class Step:
-    """What ranks are told to do next.
+    """Next request of the ranks; `adapters` are those to use, or none for all that suit."""
 
-    `adapters` are those to use for the protocol; none: all that suit.
-    """
-
-    order: Order[TrainingRun] | Order[CollectiveSweep]
-    protocol: str
+    request: Request[Any]
     adapters: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a rank did, on its own clock.
+    """Measurements of one rank, on its own clock.
 
     Attributes
     ----------
     record
-        What it measured.
+        Its measurements.
     clock
-        What its clock was ahead of rank 0's, before the work and after it.
+        Offset of its clock to that of rank 0, before and after the work.
     host
         Its node.
     used
         Adapters of the protocol on its node.
     kinds
-        Of the node's interfaces, by name.
+        Kinds of the node's interfaces, by name.
     adapters
-        The node's counters meanwhile; from one rank of each node, None from the others.
+        The node's counters, from one rank of each node; None from the others.
     accelerator
-        What computes and what communicates, with versions.
+        Compute device and communication backend, with versions.
     """
 
     record: RankRecord | SweepRecord
@@ -101,25 +95,25 @@ class Answer:
 
 
 def step_path(folder: Path, number: int) -> Path:
-    """Where ranks find their next `Step`, or None: there is none."""
+    """Return the file of the ranks' next `Step`; None in it ends them."""
     return folder / f"step{number}.pkl"
 
 
 def done_path(folder: Path, number: int) -> Path:
-    """Where rank 0 says how far it is in a step."""
+    """Return the file of rank 0's progress in a step."""
     return folder / f"done{number}"
 
 
 def answer_path(folder: Path, number: int, rank: int) -> Path:
-    """Where a rank leaves its `Answer`, `Failure` or `OutOfMemory` of a step."""
+    """Return the file of a rank's `Answer`, `Failure` or `OutOfMemory` of a step."""
     return folder / f"answer{number}-rank{rank}.pkl"
 
 
 def log_path(folder: Path, rank: int) -> Path:
-    """What a rank prints."""
+    """Return the file of a rank's output."""
     return folder / f"rank{rank}.log"
 
 
 def nccl_log_path(folder: Path, rank: int) -> Path:
-    """What NCCL says of a rank."""
+    """Return the file of a rank's NCCL log."""
     return folder / f"nccl{rank}.log"

@@ -1,8 +1,7 @@
-"""What a Slurm job does: its share of an experiment's cases, in job steps for ranks that are alike.
+"""Slurm job that runs its share of the requests, in job steps of ranks with the same protocol.
 
-Run as `python -m repro.launch.nodes.job FOLDER` on the first node of an allocation. Finished cases
-go to the journal at once, so a job that is requeued, or another one after it, goes on where it
-ended.
+Run as `python -m repro.launch.nodes.job FOLDER` on the first node of an allocation. Results are
+stored at once, so a job that is requeued, or the next one, resumes.
 """
 
 import json
@@ -19,7 +18,7 @@ from typing import Any
 
 from repro.atomic import replace_text
 from repro.errors import ReproError
-from repro.launch.cases import Case, run_cases
+from repro.launch.execution import run_requests
 from repro.launch.nodes.files import (
     WORK,
     Work,
@@ -28,6 +27,7 @@ from repro.launch.nodes.files import (
     progress_path,
 )
 from repro.launch.nodes.step import in_steps
+from repro.launch.request import Request
 
 _FIRST_PORT, _PORTS = 20000, 10000
 # Slurm's SlurmdTimeout is 300 s unless a cluster sets another.
@@ -35,24 +35,24 @@ _SLURM_NOTICES_S, _ANSWER_S = 600.0, 120.0
 
 
 def main() -> None:
-    """Do this element's share; the exit status is 0 or 1."""
+    """Run this element's share; the exit status is 0 or 1."""
     folder, element = Path(sys.argv[1]), int(os.environ.get("SLURM_ARRAY_TASK_ID", "0"))
     work: Work = pickle.loads((folder / WORK).read_bytes())
     # Jobs may share a node.
     port = _FIRST_PORT + int(os.environ["SLURM_JOB_ID"]) % _PORTS
     os.environ |= {"MASTER_ADDR": socket.gethostname(), "MASTER_PORT": str(port)}
 
-    def report(cases: Sequence[Case[Any]], steps: int, _: str) -> None:
-        for case in cases:
-            replace_text(progress_path(folder, element), json.dumps([case.label, steps]))
+    def report(requests: Sequence[Request[Any]], steps: int, _: str) -> None:
+        for request in requests:
+            replace_text(progress_path(folder, element), json.dumps([request.label, steps]))
 
     try:
         with in_steps(work.nodes, partial(_srun, work), folder) as run:
-            _, missing = run_cases(work.shares[element], work.journal, run, report)
+            _, missing = run_requests(work.shares[element], work.store, run, report)
     except ReproError as error:
         if not _nodes_answer(work.number):
-            # Ranks notice a lost node long before Slurm does, which then ends this job and starts
-            # it again on other nodes.
+            # Ranks notice a lost node long before Slurm does, which then restarts this job on other
+            # nodes.
             time.sleep(_SLURM_NOTICES_S)
         replace_text(failure_path(folder, element), str(error))
         sys.exit(f"repro: {error}")
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def _srun(work: Work, ranks: int, folder: Path) -> list[str]:
-    """A step with a task for each rank; one that fails ends the others, which wait for it."""
+    """Return the command of a step with a task per rank; one that fails ends the others."""
     return [
         "srun",
         f"--nodes={work.number}",
@@ -77,7 +77,7 @@ def _srun(work: Work, ranks: int, folder: Path) -> list[str]:
 
 
 def _nodes_answer(number: int) -> bool:
-    """Whether all nodes of the job still run what they are told."""
+    """Return whether all nodes of the job still run commands."""
     command = ["srun", f"--nodes={number}", "--ntasks-per-node=1", "hostname"]
     try:
         result = subprocess.run(

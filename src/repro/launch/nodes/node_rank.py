@@ -1,7 +1,7 @@
-"""One rank on a real node: read what is to be done, do it, leave an answer, and wait for more.
+"""One rank on a real node: reads a step, runs it, writes its answer, and waits for the next.
 
-Run as `python -m repro.launch.nodes.node_rank FOLDER` by each task that srun or torchrun starts. A
-process has one protocol and its groups, because NCCL reads its variables once.
+Run as `python -m repro.launch.nodes.node_rank FOLDER` by each task of srun or torchrun. A process
+has one protocol and its groups, because NCCL reads its variables once.
 """
 
 import gc
@@ -22,7 +22,7 @@ from repro.atomic import replace_text, replacing
 from repro.catalog.systems.protocols import Protocol, Variant, transport
 from repro.collectives.records import CollectiveSweep, SweepRecord
 from repro.errors import NotRunHere
-from repro.launch.messages import Failure, groups_of
+from repro.launch.messages import Failure
 from repro.launch.nodes.files import (
     Answer,
     Step,
@@ -32,9 +32,10 @@ from repro.launch.nodes.files import (
     nccl_log_path,
     step_path,
 )
-from repro.launch.nodes.joined import Joined, joined
+from repro.launch.nodes.rank_environment import RankEnvironment, rank_environment
 from repro.launch.nodes.transports import choose_adapters, gloo_environment, nccl_environment
-from repro.launch.ranks.rank import last_words
+from repro.launch.ranks.rank import failure_of
+from repro.launch.request import groups_of
 from repro.observe.adapters import read_interfaces, read_ports
 from repro.observe.clocks import measure_offset
 from repro.observe.counters import open_counters
@@ -47,14 +48,14 @@ _POLL_S = 0.05
 
 
 def main() -> None:
-    """Work as the rank that the environment says; the exit status is 0 or 1."""
+    """Serve as the rank of the environment's variables; the exit status is 0 or 1."""
     folder = Path(sys.argv[1])
-    place = joined(os.environ)
+    place = rank_environment(os.environ)
     with log_path(folder, place.rank).open("w", encoding="utf-8") as log:
         os.dup2(log.fileno(), sys.stdout.fileno())
         os.dup2(log.fileno(), sys.stderr.fileno())
     for number in count():
-        step = _told(step_path(folder, number))
+        step = _next_step(step_path(folder, number))
         if step is None:
             break
         answer: Answer | Failure | OutOfMemory
@@ -64,7 +65,7 @@ def main() -> None:
             answer = Failure(f"{socket.gethostname()}: {error}", unavailable=True)
         except BaseException as error:
             traceback.print_exc()
-            answer = last_words(place.rank, error)
+            answer = failure_of(place.rank, error)
         sys.stderr.flush()
         with replacing(answer_path(folder, number, place.rank)) as path:
             path.write_bytes(pickle.dumps(answer))
@@ -75,10 +76,10 @@ def main() -> None:
     os._exit(0)
 
 
-def _told(path: Path) -> Step | None:
-    """What is to be done next, once that is known."""
+def _next_step(path: Path) -> Step | None:
+    """Return the next step when its file is there; None if the launcher has ended."""
     launcher = os.getppid()
-    # A folder that is listed is looked at anew, also where another node writes into it.
+    # Listing the folder refreshes it where another node writes into it.
     while path.name not in os.listdir(path.parent):
         if os.getppid() != launcher:
             return None
@@ -87,17 +88,17 @@ def _told(path: Path) -> Step | None:
     return step
 
 
-def _work(place: Joined, step: Step, folder: Path, number: int) -> Answer:
+def _work(place: RankEnvironment, step: Step, folder: Path, number: int) -> Answer:
     on_gpu = torch.cuda.is_available()
     interfaces = read_interfaces()
-    entry = transport(step.protocol)
-    # A rank that is alone sends nothing: its node needs no adapter.
+    entry = transport(step.request.protocol)
+    # A single rank sends nothing, so its node needs no adapter.
     alone = place.ranks == 1
     used = () if alone else choose_adapters(entry, read_ports(), interfaces, step.adapters)
     if number == 0:
         _prepare(entry, used, place, nccl_log_path(folder, place.rank), on_gpu)
 
-    # Megatron-Core takes seconds to load: a node that lacks the protocol has answered by now.
+    # Megatron-Core takes seconds to load; a node that lacks the protocol has failed before.
     import repro.train.megatron.uncompiled  # noqa: F401  (before anything of Megatron-Core)
     from repro.collectives.sweep import sweep
     from repro.train.megatron.groups import join_groups
@@ -107,12 +108,12 @@ def _work(place: Joined, step: Step, folder: Path, number: int) -> Answer:
         if place.rank == 0:
             replace_text(done_path(folder, number), str(done))
 
-    run = step.order.run
+    run = step.request.run
     with ExitStack() as stack:
         stack.enter_context(device_scope())
         if number == 0:
             join_groups(place.rank, place.ranks, place.address, place.port, *groups_of(run))
-        # What the last step held shall neither count as this one's nor be missing to it.
+        # Memory of the step before must not count as this one's.
         gc.collect()
         if on_gpu:
             torch.cuda.empty_cache()
@@ -123,7 +124,7 @@ def _work(place: Joined, step: Step, folder: Path, number: int) -> Answer:
             (record,) = sweep(run, report=report)
         else:
             (record,) = train(run, folder / "scratch", report)
-        # Nobody goes on while another rank still sends.
+        # No rank continues while another one sends.
         after = measure_offset()
     return Answer(
         record,
@@ -137,9 +138,13 @@ def _work(place: Joined, step: Step, folder: Path, number: int) -> Answer:
 
 
 def _prepare(
-    entry: Protocol | Variant, used: Sequence[str], place: Joined, nccl_log: Path, on_gpu: bool
+    entry: Protocol | Variant,
+    used: Sequence[str],
+    place: RankEnvironment,
+    nccl_log: Path,
+    on_gpu: bool,
 ) -> None:
-    """Set what this process keeps: the backend's variables, its GPU or thread."""
+    """Set the backend's variables, and the GPU or the number of threads."""
     os.environ.update(_environment(entry, used, nccl_log, on_gpu))
     if on_gpu:
         # Some clusters show every task its own GPU only.
@@ -151,10 +156,7 @@ def _prepare(
 def _environment(
     entry: Protocol | Variant, used: Sequence[str], nccl_log: Path, on_gpu: bool
 ) -> dict[str, str]:
-    """Variables for the backend that ranks have here, which reads them once.
-
-    Without adapters (a single rank) it is not told what to use.
-    """
+    """Return variables of the backend, which reads them once; a single rank has no adapters."""
     if not on_gpu:
         return gloo_environment(entry, used) if used else {}
     return {
@@ -167,7 +169,7 @@ def _environment(
 
 @contextmanager
 def _node_adapters() -> Iterator[NodeAdapters]:
-    """All counters of this node, sampled as long as the context lasts."""
+    """Sample all counters of this node as long as the context lasts."""
     with open_counters() as counters, sample_counters(counters.read) as series:
         yield NodeAdapters(socket.gethostname(), counters.names, series, counters.failures)
 

@@ -1,4 +1,4 @@
-"""Run cases on a Slurm partition: one job for each number of nodes, watched until all is done."""
+"""Runs on a Slurm partition: one job per number of nodes, watched until all requests are done."""
 
 import json
 import pickle
@@ -16,8 +16,7 @@ import xarray as xr
 from repro.atomic import replacing
 from repro.catalog.systems.nodes import Nodes, Slurm
 from repro.errors import ReproError
-from repro.launch.cases import Case
-from repro.launch.journal import Journal
+from repro.launch.execution import Bar
 from repro.launch.nodes.files import (
     WORK,
     Work,
@@ -27,56 +26,57 @@ from repro.launch.nodes.files import (
     shares,
 )
 from repro.launch.nodes.slurm import INTERRUPTED, cancel, end_states, job_script, queued, submit
-from repro.launch.progress import Bar
+from repro.launch.request import Request
+from repro.launch.store import Store
 from repro.paths import ROOT
 
 _POLL_S = 1.0
-# Slurm is asked more rarely: its controller serves everybody.
+# Slurm is asked more rarely, because its controller serves all users.
 _POLLS_PER_QUERY = 5
-# Files of other nodes may show up later than the end of the job that wrote them.
+# Files of other nodes may appear after the end of the job that wrote them.
 _FILES_S = 10.0
 _JOB = "job"
 
 
 @dataclass
 class _Group:
-    """The cases of one number of nodes, and the job that runs them."""
+    """Requests for one number of nodes, and the job that runs them."""
 
     number: int
-    cases: list[Case[Any]]
+    requests: list[Request[Any]]
     folder: Path
     elements: int = 0
     job: str = ""
     left: int = 0
     missing: dict[str, str] = field(default_factory=dict)
 
-    def open_cases(self, journal: Journal) -> list[Case[Any]]:
+    def open_requests(self, store: Store) -> list[Request[Any]]:
         return [
-            case
-            for case in self.cases
-            if case.protocol not in self.missing and not journal.has(case.inputs)
+            request
+            for request in self.requests
+            if request.protocol not in self.missing and not store.has(request)
         ]
 
 
 def run_on_partition(
-    cases: dict[int, list[Case[Any]]], nodes: Nodes, journal: Journal, folder: Path, bar: Bar[Any]
+    requests: dict[int, list[Request[Any]]], nodes: Nodes, store: Store, folder: Path, bar: Bar
 ) -> tuple[list[xr.Dataset], dict[str, str]]:
-    """Submit a job for each number of nodes, and wait until every case is done.
+    """Submit a job for each number of nodes, and wait until every request is done.
 
-    A job that reached its time limit, was preempted or lost a node is followed by another one as
-    long as each finishes something. When this ends, however it ends, no job is left.
+    After a job that reached its time limit, was preempted or lost a node, another one is submitted,
+    as long as each finishes something. When this ends, no job is left.
 
     Parameters
     ----------
-    cases
+    requests
         By the number of nodes that they need.
     folder
-        Seen by all nodes; logs stay there.
+        A folder that all nodes see; logs stay there.
 
     Returns
     -------
     datasets, not_run
-        One dataset for each case that was run, and the protocols that are missing with the reason.
+        One dataset per request that was run, and the missing protocols with the reason.
 
     Raises
     ------
@@ -89,38 +89,39 @@ def run_on_partition(
     _cancel_forgotten(folder)
     shutil.rmtree(folder, ignore_errors=True)
     groups = [
-        _Group(number, found, folder / f"{number}nodes") for number, found in sorted(cases.items())
+        _Group(number, found, folder / f"{number}nodes")
+        for number, found in sorted(requests.items())
     ]
     with ExitStack() as stack:
         for group in groups:
             stack.callback(_cancel, group)
-            if group.open_cases(journal):
-                _submit(group, nodes, journal)
+            if group.open_requests(store):
+                _submit(group, nodes, store)
         polls = 0
-        while waiting := [group for group in groups if _unfinished(group, journal, bar)]:
+        while waiting := [group for group in groups if _unfinished(group, store, bar)]:
             if polls % _POLLS_PER_QUERY == 0:
                 for group in waiting:
-                    _look_after(group, nodes, journal, bar)
+                    _look_after(group, nodes, store, bar)
             polls += 1
             time.sleep(_POLL_S)
         for group in groups:
             _let_end(group)
-    finished = [journal.find(case.inputs) for group in groups for case in group.cases]
+    finished = [store.find(request) for group in groups for request in group.requests]
     missing = {name: why for group in groups for name, why in group.missing.items()}
     return [dataset for dataset in finished if dataset is not None], missing
 
 
-def _submit(group: _Group, nodes: Nodes, journal: Journal) -> None:
-    """Submit a job for what is still open."""
+def _submit(group: _Group, nodes: Nodes, store: Store) -> None:
+    """Submit a job for the open requests."""
     slurm = nodes.slurm
     assert slurm is not None and nodes.gpus_per_node is not None
     group.folder.mkdir(parents=True, exist_ok=True)
-    left = group.open_cases(journal)
-    # Finished cases of a series say where memory ended.
-    series = {case.series for case in left}
-    dealt = shares([case for case in group.cases if case.series in series], slurm.jobs)
+    left = group.open_requests(store)
+    # Finished requests of a series tell where memory ran out.
+    series = {request.series for request in left}
+    dealt = shares([one for one in group.requests if one.series in series], slurm.jobs)
     group.elements, group.left = len(dealt), len(left)
-    work = Work(dealt, group.number, nodes, journal, _python(slurm))
+    work = Work(dealt, group.number, nodes, store, _python(slurm))
     for element in range(group.elements):
         for stale in (progress_path, missing_path, failure_path):
             stale(group.folder, element).unlink(missing_ok=True)
@@ -133,7 +134,7 @@ def _submit(group: _Group, nodes: Nodes, journal: Journal) -> None:
         name=f"repro-{group.folder.parent.stem}-{group.number}nodes",
         partition=slurm.partition,
         nodes=group.number,
-        ranks_per_node=max(case.order.ranks for case in left) // group.number,
+        ranks_per_node=max(request.ranks for request in left) // group.number,
         gpus_per_node=nodes.gpus_per_node if nodes.shapes == "full" else 0,
         time_limit_min=slurm.time_limit_min,
         jobs=group.elements,
@@ -147,22 +148,22 @@ def _submit(group: _Group, nodes: Nodes, journal: Journal) -> None:
 
 
 def _python(slurm: Slurm) -> tuple[str, ...]:
-    """What runs Python in a rank: this environment's, or the container's."""
+    """Return the command that runs Python in a rank: this environment's, or the container's."""
     if slurm.container is None:
         return (sys.executable,)
-    # The project's files have the same path inside, and its sources are those here, whatever the
-    # image was built from; --nv brings the driver's libraries along.
+    # The project has the same path inside, so ranks run these sources and not the image's; --nv
+    # binds the driver's libraries.
     bound = ("--bind", str(ROOT), "--pwd", str(ROOT), "--env", f"PYTHONPATH={ROOT / 'src'}")
     return ("apptainer", "exec", "--nv", *bound, slurm.container, "python3")
 
 
-def _unfinished(group: _Group, journal: Journal, bar: Bar[Any]) -> bool:
-    """Read what a group's job has written, show it, and say whether something is still open.
+def _unfinished(group: _Group, store: Store, bar: Bar) -> bool:
+    """Show the progress of a group's job, and return whether a request is still open.
 
     Raises
     ------
     ReproError
-        The job gave up.
+        The job failed.
     """
     for element in range(group.elements):
         failure = failure_path(group.folder, element)
@@ -171,11 +172,11 @@ def _unfinished(group: _Group, journal: Journal, bar: Bar[Any]) -> bool:
         missing = missing_path(group.folder, element)
         if missing.exists():
             group.missing |= json.loads(missing.read_text(encoding="utf-8"))
-    left = group.open_cases(journal)
-    for case in group.cases:
-        if case not in left:
-            bar.report([case], case.steps)
-    by_label = {case.label: case for case in left}
+    left = group.open_requests(store)
+    for request in group.requests:
+        if request not in left:
+            bar.report([request], request.steps)
+    by_label = {request.label: request for request in left}
     for element in range(group.elements):
         progress = progress_path(group.folder, element)
         label, steps = (
@@ -186,36 +187,36 @@ def _unfinished(group: _Group, journal: Journal, bar: Bar[Any]) -> bool:
     return bool(left)
 
 
-def _look_after(group: _Group, nodes: Nodes, journal: Journal, bar: Bar[Any]) -> None:
-    """Ask Slurm for a group's job; one that was interrupted is followed by another.
+def _look_after(group: _Group, nodes: Nodes, store: Store, bar: Bar) -> None:
+    """Ask Slurm for a group's job; submit another one after an interruption.
 
     Raises
     ------
     ReproError
-        It ended in another way, or without having finished a case.
+        It ended in another way, or without a finished request.
     """
     if states := queued(group.job):
         bar.say(f"{group.number} nodes: {', '.join(dict.fromkeys(states))}")
         return
     deadline = time.monotonic() + _FILES_S
-    while _unfinished(group, journal, bar):
+    while _unfinished(group, store, bar):
         if time.monotonic() > deadline:
             break
         time.sleep(_POLL_S)
     else:
         return
-    left = len(group.open_cases(journal))
+    left = len(group.open_requests(store))
     ended = end_states(group.job)
     how = ", ".join(sorted(ended)) or "a state that Slurm has forgotten"
     if ended and ended <= INTERRUPTED | {"COMPLETED"} and left < group.left:
-        _submit(group, nodes, journal)
+        _submit(group, nodes, store)
         return
     slurm = nodes.slurm
     assert slurm is not None
     fix = (
         f"raise slurm.time_limit_min ({slurm.time_limit_min}) in params/nodes.yaml"
         if "TIMEOUT" in ended
-        else "run again to go on"
+        else "run again to resume"
     )
     raise ReproError(
         f"job {group.job} on {group.number} nodes ended as {how} with {left} of {group.left} "
@@ -224,7 +225,7 @@ def _look_after(group: _Group, nodes: Nodes, journal: Journal, bar: Bar[Any]) ->
 
 
 def _let_end(group: _Group) -> None:
-    """Give a job that has done its work the moment it takes to end by itself."""
+    """Wait briefly for a job that has done its work to end by itself."""
     deadline = time.monotonic() + _FILES_S
     while group.job and queued(group.job) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
@@ -237,6 +238,6 @@ def _cancel(group: _Group) -> None:
 
 
 def _cancel_forgotten(folder: Path) -> None:
-    """Cancel the jobs of a client that was killed: nobody waits for them any more."""
+    """Cancel the jobs of an earlier client that was killed."""
     for path in folder.glob(f"*/{_JOB}"):
         cancel(path.read_text(encoding="utf-8"))

@@ -1,6 +1,7 @@
-"""Have ranks of real nodes carry out cases: start them, wait, put their answers on one clock.
+"""Steps of ranks on real nodes: start ranks, wait, convert their answers to one clock.
 
-Then it is proven which way their traffic went. Ranks stay for the next case that asks for the same.
+Each step proves which network its traffic took. Ranks stay for the next request with the same
+protocol, rank count and groups.
 """
 
 import os
@@ -24,8 +25,8 @@ from repro.catalog.systems.nodes import Nodes
 from repro.catalog.systems.protocols import transport
 from repro.collectives.records import SweepRecord
 from repro.errors import ProtocolMissing, ReproError
-from repro.launch.cases import Case, Run
-from repro.launch.messages import Failure, groups_of
+from repro.launch.execution import Run
+from repro.launch.messages import Failure
 from repro.launch.nodes.files import (
     Answer,
     Step,
@@ -35,8 +36,9 @@ from repro.launch.nodes.files import (
     nccl_log_path,
     step_path,
 )
-from repro.launch.nodes.needed import needed_bytes
+from repro.launch.nodes.min_traffic import min_inter_node_bytes
 from repro.launch.nodes.transports import prove_bytes, prove_routes
+from repro.launch.request import Request, groups_of
 from repro.observe.clock_offsets import on_rank0_clock
 from repro.observe.nccl_log import read_nccl_log
 from repro.observe.nic import NicSeries, TrafficDirection
@@ -46,33 +48,33 @@ from repro.testbed.kernel import die_with_parent
 from repro.train.records import RankRecord, Report, retimed
 
 _POLL_S = 0.2
-# What a launcher gets to end its ranks when it is told to stop.
+# Time in which a launcher ends its ranks.
 _END_S = 20
 _LOG_LINES = 5
 
-# Makes the command that starts so many ranks, all of which are told the folder.
+# Returns the command that starts so many ranks, which communicate through the folder.
 Start = Callable[[int, Path], list[str]]
 
 
 @contextmanager
 def in_steps(nodes: Nodes, start: Start, folder: Path) -> Iterator[Run[Any]]:
-    """What carries out cases one after another, as steps of ranks that end with this context."""
+    """Yield a function that runs requests as steps of ranks, which end with this context."""
     with ExitStack() as stack:
-        # The ranks that wait, and what they were started for.
+        # The waiting ranks, and what they were started for.
         waiting: list[tuple[object, Ranks]] = []
 
-        def run(cases: Sequence[Case[Any]], report: Report) -> Sequence[Outcome] | OutOfMemory:
-            # NCCL reads its variables once in a process: protocols cannot take turns.
-            (case,) = cases
-            kind = (case.protocol, case.order.ranks, groups_of(case.order.run))
+        def run(group: Sequence[Request[Any]], report: Report) -> Sequence[Outcome] | OutOfMemory:
+            # NCCL reads its variables once in a process, so protocols cannot be interleaved.
+            (request,) = group
+            kind = (request.protocol, request.ranks, groups_of(request.run))
             if not waiting or waiting[0][0] != kind or waiting[0][1].over:
                 waiting.clear()
                 stack.close()
-                words = "".join(letter if letter.isalnum() else " " for letter in case.label)
+                words = "".join(letter if letter.isalnum() else " " for letter in request.label)
                 own = folder / "-".join(words.split())
-                waiting.append((kind, stack.enter_context(started(start, case.order.ranks, own))))
-            adapters = nodes.adapters.get(case.protocol, ())
-            outcome = waiting[0][1].carry_out(case, adapters, lambda done: report(done, ""))
+                waiting.append((kind, stack.enter_context(started(start, request.ranks, own))))
+            adapters = nodes.adapters.get(request.protocol, ())
+            outcome = waiting[0][1].run(request, adapters, lambda done: report(done, ""))
             return outcome if isinstance(outcome, OutOfMemory) else [outcome]
 
         yield run
@@ -80,9 +82,9 @@ def in_steps(nodes: Nodes, start: Start, folder: Path) -> Iterator[Run[Any]]:
 
 @dataclass
 class Ranks:
-    """Ranks that were started, the folder where they are told what to do, and the steps so far.
+    """Ranks that were started, the folder of their files, and the steps so far.
 
-    They are `over` once one of them has not done its part.
+    They are `over` after a step that failed.
     """
 
     launcher: "subprocess.Popen[bytes]"
@@ -91,15 +93,15 @@ class Ranks:
     steps: int = field(default=0, init=False)
     over: bool = field(default=False, init=False)
 
-    def carry_out(
-        self, case: Case[Any], adapters: Sequence[str], report: Callable[[int], None]
+    def run(
+        self, request: Request[Any], adapters: Sequence[str], report: Callable[[int], None]
     ) -> Outcome | OutOfMemory:
-        """Have a case done, and return what was measured.
+        """Run a request, and return its outcome.
 
         Parameters
         ----------
         adapters
-            Those of the protocol, by name; none: all that suit.
+            Adapters of the protocol, by name; none: all that suit.
         report
             Is called with the steps done so far.
 
@@ -108,11 +110,11 @@ class Ranks:
         ProtocolMissing
             A node cannot use the protocol.
         ReproError
-            A rank failed, or the traffic took another way than the protocol's.
+            A rank failed, or the traffic took another network than the protocol's.
         """
         number, self.over = self.steps, True
         self.steps += 1
-        self.tell(Step(case.order, case.protocol, tuple(adapters)), number)
+        self.tell(Step(replace(request, dataset=None), tuple(adapters)), number)
         paths = [answer_path(self.folder, number, rank) for rank in range(self.count)]
         while not self._answered(paths) and self.launcher.poll() is None:
             time.sleep(_POLL_S)
@@ -123,12 +125,12 @@ class Ranks:
         answers = _answers(self.folder, paths, self.launcher)
         if isinstance(answers, OutOfMemory):
             return answers
-        outcome = _outcome(case, answers, self.folder)
+        outcome = _outcome(request, answers, self.folder)
         self.over = False
         return outcome
 
     def tell(self, step: Step | None, number: int) -> None:
-        """What is to be done next; None: nothing is."""
+        """Write the ranks' next step; None ends them."""
         with replacing(step_path(self.folder, number)) as path:
             path.write_bytes(pickle.dumps(step))
 
@@ -138,12 +140,12 @@ class Ranks:
 
 @contextmanager
 def started(start: Start, ranks: int, folder: Path) -> Iterator[Ranks]:
-    """Start ranks, which outlive neither an exception here nor this process.
+    """Start ranks, which end with this context and with this process.
 
     Parameters
     ----------
     folder
-        Their own, which all nodes see; logs stay there.
+        Folder of these ranks, which all nodes see; logs stay there.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -154,7 +156,7 @@ def started(start: Start, ranks: int, folder: Path) -> Iterator[Ranks]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            # A Ctrl-C is for the user's process, which then ends this one in its own way.
+            # Ctrl-C reaches the user's process, which then ends this one.
             start_new_session=True,
             preexec_fn=partial(die_with_parent, signal.SIGTERM),
         ) as launcher,
@@ -177,9 +179,9 @@ def started(start: Start, ranks: int, folder: Path) -> Iterator[Ranks]:
 def _answers(
     folder: Path, paths: Sequence[Path], launcher: "subprocess.Popen[bytes]"
 ) -> list[Answer] | OutOfMemory:
-    """Every rank's answer, in order; or that memory was not enough."""
+    """Return every rank's answer, in order, or that one ran out of memory."""
     found: dict[int, Answer | Failure | OutOfMemory] = {}
-    # In the order in which ranks ended: who loses a neighbour complains after it.
+    # In the order in which ranks ended: neighbours of a failed rank fail after it.
     for path in sorted((path for path in paths if path.exists()), key=lambda p: p.stat().st_mtime):
         found[paths.index(path)] = pickle.loads(path.read_bytes())
         path.unlink()
@@ -205,20 +207,20 @@ def _answers(
 def _last_lines(folder: Path, rank: int) -> str:
     for path in (log_path(folder, rank), folder / "launcher.log"):
         lines = path.read_text(errors="replace").splitlines() if path.exists() else []
-        words = [line.strip() for line in lines if line.strip()][-_LOG_LINES:]
-        if words:
-            return " | ".join(words)
+        last = [line.strip() for line in lines if line.strip()][-_LOG_LINES:]
+        if last:
+            return " | ".join(last)
     return "(none)"
 
 
-def _outcome(case: Case[Any], answers: Sequence[Answer], folder: Path) -> Outcome:
+def _outcome(request: Request[Any], answers: Sequence[Answer], folder: Path) -> Outcome:
     records = [on_one_clock(answer) for answer in answers]
     trained = tuple(record for record in records if isinstance(record, RankRecord))
     swept = tuple(record for record in records if isinstance(record, SweepRecord))
     hosts = [answer.host for answer in answers]
     nodes = tuple(_node(answer) for answer in answers if answer.adapters is not None)
     used = {answer.host: answer.used for answer in answers}
-    needed = needed_bytes(case.order.run, records, hosts)
+    needed = min_inter_node_bytes(request.run, records, hosts)
     outcome = Outcome(
         records=trained,
         nics=_of_protocol(nodes, used),
@@ -226,30 +228,30 @@ def _outcome(case: Case[Any], answers: Sequence[Answer], folder: Path) -> Outcom
         fabric_latency_s=0.0,
         sweeps=swept,
         adapters=nodes,
-        needed_bytes=tuple(needed[node.host] for node in nodes),
+        min_inter_node_bytes=tuple(needed[node.host] for node in nodes),
         ran_on={
             **answers[0].accelerator,
-            "configuration": case.label,
+            "configuration": request.label,
             "hosts": list(dict.fromkeys(hosts)),
             "adapters": {host: list(names) for host, names in used.items()},
         },
     )
     if len(nodes) < 2:
         return outcome
-    return replace(outcome, ran_on={**outcome.ran_on, **_proof(case, answers, outcome, folder)})
+    return replace(outcome, ran_on={**outcome.ran_on, **_proof(request, answers, outcome, folder)})
 
 
 def _proof(
-    case: Case[Any], answers: Sequence[Answer], outcome: Outcome, folder: Path
+    request: Request[Any], answers: Sequence[Answer], outcome: Outcome, folder: Path
 ) -> dict[str, object]:
-    """What shows that traffic between nodes took the protocol's way.
+    """Return the proof that traffic between nodes took the protocol's network.
 
     Raises
     ------
     ReproError
         It did not.
     """
-    entry = transport(case.protocol)
+    entry = transport(request.protocol)
     found: dict[str, object] = {}
     logs = [nccl_log_path(folder, rank) for rank in range(len(answers))]
     if text := "\n".join(path.read_text(errors="replace") for path in logs if path.exists()):
@@ -261,7 +263,7 @@ def _proof(
         found["routes"] = dict(routes)
     uncounted = []
     used = {answer.host: answer.used for answer in answers}
-    for node, needed in zip(outcome.adapters, outcome.needed_bytes, strict=True):
+    for node, needed in zip(outcome.adapters, outcome.min_inter_node_bytes, strict=True):
         names = _counting(node, used[node.host])
         if not names:
             uncounted.append(node.host)
@@ -274,17 +276,17 @@ def _proof(
             f"protocol {entry.label} is not proven: no counters of its adapters can be read on "
             f"{', '.join(uncounted)}, and there is no NCCL log"
         )
-    return {**found, "bytes_proven": not uncounted and min(outcome.needed_bytes) > 0}
+    return {**found, "bytes_proven": not uncounted and min(outcome.min_inter_node_bytes) > 0}
 
 
 def _counting(node: NodeAdapters, used: Sequence[str]) -> list[str]:
-    """The adapters of the protocol; none if not all of them have counted to the end."""
+    """Return the adapters of the protocol; none if not all of them have counted to the end."""
     names = [name for name in used if name in node.names]
     return [] if any(name in node.failures for name in names) else names
 
 
 def _window(records: Sequence[RankRecord]) -> tuple[float, float]:
-    """From the first recorded iteration to the end of the last one; all time without training."""
+    """Return the span of the recorded iterations; all time without training."""
     if not records:
         return -np.inf, np.inf
     starts, ends = iteration_spans(records)
@@ -297,7 +299,7 @@ def _sent(node: NodeAdapters, name: str, window: tuple[float, float]) -> int:
 
 
 def on_one_clock(answer: Answer) -> RankRecord | SweepRecord:
-    """A record with its times on rank 0's clock."""
+    """Return a record with its times on rank 0's clock."""
     record = answer.record
     if isinstance(record, SweepRecord):
         return record
@@ -306,7 +308,7 @@ def on_one_clock(answer: Answer) -> RankRecord | SweepRecord:
 
 
 def _node(answer: Answer) -> NodeAdapters:
-    """A node's counters, with their times on rank 0's clock."""
+    """Return a node's counters, with their times on rank 0's clock."""
     assert answer.adapters is not None
     series = answer.adapters.series
     times = on_rank0_clock(np.array(series.time_s), *answer.clock).tolist()
@@ -314,7 +316,7 @@ def _node(answer: Answer) -> NodeAdapters:
 
 
 def _of_protocol(nodes: Sequence[NodeAdapters], used: dict[str, tuple[str, ...]]) -> NicSeries:
-    """What each node's adapters of the protocol carried together, at the first node's samples.
+    """Return what each node's adapters of the protocol carried, at the first node's samples.
 
     Counters are cumulative, so the line between two samples is right on average. A node whose
     adapters did not count has NaN.

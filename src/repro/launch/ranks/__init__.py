@@ -1,1 +1,1 @@
-"""A set of ranks on this machine: their supervisor, and what it asks of them."""
+"""Pool of ranks on this machine: its supervisor and its processes."""

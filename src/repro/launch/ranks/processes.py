@@ -1,4 +1,4 @@
-"""The processes of a site's ranks, the pipes to them, and what is said of one that fails."""
+"""Processes of a pool's ranks, pipes to them, and messages about ranks that fail."""
 
 import os
 import signal
@@ -10,14 +10,15 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from repro.errors import ReproError
-from repro.launch.messages import BeginTurn, Failure, Progress, Rest, Site, StayBusy
+from repro.launch.messages import Failure, Progress, SetLinks, StayBusy, Stop
 from repro.launch.ranks.rank import Place, serve
+from repro.launch.request import PoolSpec
 from repro.processes import fork_server
 from repro.results.outcome import OutOfMemory
 from repro.testbed.links import Network
 
-# What ranks use, loaded once before they are forked; the last two are loaded by the first dataset
-# and the first optimizer, in each rank for itself.
+# Modules that are loaded once before ranks are forked. Otherwise the first dataset and the first
+# optimizer would load the last two in each rank.
 PRELOADED = [
     "repro.train.megatron.uncompiled",
     "repro.train.run",
@@ -26,15 +27,15 @@ PRELOADED = [
     "torch._dynamo",
 ]
 _LOG_LINES = 5
-_LAST_WORDS_S = 1.0
+_MESSAGES_S = 1.0
 
 
-class UserGone(Exception):
+class ClientDisconnected(Exception):
     """The pipe to the user's process closed."""
 
 
 class RankOutOfMemory(Exception):
-    """A rank's memory was not enough; the other ranks wait for it in vain."""
+    """A rank ran out of memory; the other ranks wait for it."""
 
     def __init__(self, found: OutOfMemory):
         super().__init__(found.message)
@@ -42,18 +43,18 @@ class RankOutOfMemory(Exception):
 
 
 class RankProcesses:
-    """The rank processes of a site and the pipes to them."""
+    """Rank processes of a pool and pipes to them."""
 
-    def __init__(self, site: Site, network: Network | None, logs: Path):
+    def __init__(self, pool: PoolSpec, network: Network | None, logs: Path):
         context = fork_server(PRELOADED)
-        self._topology, self._cores = site.topology, site.cores
-        self._logs = [logs / f"rank{rank}.log" for rank in range(site.ranks)]
+        self._topology, self._cores = pool.topology, pool.cores
+        self._logs = [logs / f"rank{rank}.log" for rank in range(pool.ranks)]
         self.pipes: list[Connection] = []
         self.processes: list[ForkServerProcess] = []
-        for rank in range(site.ranks):
+        for rank in range(pool.ranks):
             here, there = context.Pipe()
             namespace = f"/proc/{os.getpid()}/fd/{network.gpus[rank].fd}" if network else None
-            place = Place(rank, namespace, site.cores, self._logs[rank])
+            place = Place(rank, namespace, pool.cores, self._logs[rank])
             process = context.Process(target=serve, args=(place, there))
             process.start()
             there.close()
@@ -62,13 +63,13 @@ class RankProcesses:
 
     @contextmanager
     def others_busy(self, ranks: int) -> Iterator[None]:
-        """Have all but the first `ranks` ranks compute as well, where they emulate GPUs."""
+        """Keep all other ranks computing, if ranks emulate GPUs."""
         others = self.pipes[ranks:] if self._cores is not None else []
         for pipe in others:
             pipe.send(StayBusy())
         yield
         for pipe in others:
-            pipe.send(Rest())
+            pipe.send(Stop())
 
     def collect(
         self,
@@ -76,17 +77,17 @@ class RankProcesses:
         user: Connection,
         set_links: Callable[[int, float], None] = lambda *_: None,
     ) -> list[object]:
-        """One answer of each of the first `ranks` ranks, progress passed on to the user.
+        """Return an answer of each of the first `ranks` ranks; pass progress on to the user.
 
-        `set_links` gives links the rates of a turn, so many times slower, before it begins.
+        `set_links` sets the links for a request, by its number and the slowdown.
 
         Raises
         ------
         ReproError
-            A rank failed or ended; the message says which, where and how, with its last words.
+            A rank failed or ended; the message names it, its node, the cause and its log.
         RankOutOfMemory
-            The reason was memory.
-        UserGone
+            A rank ran out of memory.
+        ClientDisconnected
             The user's process closed its pipe.
         """
         try:
@@ -103,22 +104,22 @@ class RankProcesses:
         while len(answers) < ranks:
             ready = wait([*pipes, *sentinels, user])
             if user in ready:
-                raise UserGone
+                raise ClientDisconnected
             for source in ready:
                 if source not in pipes:
                     continue
                 answer = self._take(pipes[source])
                 if isinstance(answer, Progress):
                     user.send(answer)
-                elif isinstance(answer, BeginTurn):
-                    set_links(answer.turn, answer.slower)
+                elif isinstance(answer, SetLinks):
+                    set_links(answer.number, answer.slowdown)
                     for pipe in pipes:
                         pipe.send(answer)
                 else:
                     answers[pipes[source]] = answer
             for source in ready:
                 if isinstance(source, int):
-                    raise ReproError(self._obituary(sentinels[source]))
+                    raise ReproError(self._how_it_ended(sentinels[source]))
         return [answers[rank] for rank in range(ranks)]
 
     def _take(self, rank: int) -> object:
@@ -126,7 +127,7 @@ class RankProcesses:
             answer = self.pipes[rank].recv()
         except (EOFError, ConnectionResetError):
             self.processes[rank].join(1)
-            raise ReproError(self._obituary(rank)) from None
+            raise ReproError(self._how_it_ended(rank)) from None
         if isinstance(answer, OutOfMemory):
             raise RankOutOfMemory(answer)
         if isinstance(answer, Failure):
@@ -134,20 +135,20 @@ class RankProcesses:
         return answer
 
     def _cause(self) -> ReproError | None:
-        """The end of another rank, if that is why the first rank to complain failed.
+        """Return the error of another rank that made the first one fail, if there is one.
 
-        Neighbours lose their connection to a rank that ran out of memory or was killed, and may say
-        so before that is known.
+        Neighbours of a rank that ran out of memory or was killed lose their connection, and may
+        report that first.
 
         Raises
         ------
         RankOutOfMemory
-            That is the reason.
+            Another rank ran out of memory.
         """
-        speaking = list(self.pipes)
-        until = time.monotonic() + _LAST_WORDS_S
-        while speaking and (left := until - time.monotonic()) > 0:
-            for pipe in wait(speaking, left):
+        pipes = list(self.pipes)
+        until = time.monotonic() + _MESSAGES_S
+        while pipes and (left := until - time.monotonic()) > 0:
+            for pipe in wait(pipes, left):
                 assert isinstance(pipe, Connection)
                 rank = self.pipes.index(pipe)
                 try:
@@ -155,13 +156,13 @@ class RankProcesses:
                 except ReproError as error:
                     if (self.processes[rank].exitcode or 0) < 0:
                         return error
-                    speaking.remove(pipe)
+                    pipes.remove(pipe)
         return None
 
     def _name(self, rank: int) -> str:
         return f"rank {rank} on node {self._topology.node_of(rank) if self._topology else 0}"
 
-    def _obituary(self, rank: int) -> str:
+    def _how_it_ended(self, rank: int) -> str:
         code = self.processes[rank].exitcode
         if code is not None and code < 0:
             how = f"was killed by {signal.Signals(-code).name}"
@@ -170,11 +171,11 @@ class RankProcesses:
         else:
             how = f"ended with exit code {code}"
         lines = self._logs[rank].read_text(errors="replace").split("\n")
-        words = [line.strip() for line in lines if line.strip()][-_LOG_LINES:]
-        return f"{self._name(rank)} {how}; its last log lines: {' | '.join(words) or '(none)'}"
+        last = [line.strip() for line in lines if line.strip()][-_LOG_LINES:]
+        return f"{self._name(rank)} {how}; its last log lines: {' | '.join(last) or '(none)'}"
 
-    def bury(self) -> None:
-        """End all ranks and wait until they have."""
+    def terminate(self) -> None:
+        """Terminate all ranks and wait until they have ended."""
         for process in self.processes:
             process.kill()
         for process in self.processes:

@@ -1,4 +1,4 @@
-"""One rank's process: take its place, then do what it is told until the pipe closes."""
+"""Process of one rank: enter its namespace, then serve the supervisor until the pipe closes."""
 
 import gc
 import os
@@ -14,14 +14,14 @@ from pathlib import Path
 from repro.collectives.records import CollectiveSweep
 from repro.errors import one_line
 from repro.launch.messages import (
-    BeginTurn,
     Failure,
     Join,
     MeasurePasses,
     Progress,
+    SetLinks,
     StayBusy,
-    groups_of,
 )
+from repro.launch.request import groups_of
 from repro.observe.interleaving import InterleavedRuns
 from repro.observe.nic import own_interface_bytes
 from repro.results.outcome import OutOfMemory
@@ -32,8 +32,7 @@ from repro.train.records import EmulatedGpu, Report
 
 _LONGEST_REASON = 400
 _NO_MEMORY = ("can't allocate memory", "out of memory", "cublas_status_alloc_failed")
-# A product of such matrices takes a tenth of a millisecond, a pass four; to wake up from its wait
-# takes one or two hundredths of that.
+# A product of such matrices takes 0.1 ms and a pass 4 ms; waking up takes 1 or 2 % of that.
 _BUSY_SIZE = 256
 _PRODUCTS = 40
 _CHECKED_PASSES = 5
@@ -41,9 +40,9 @@ _CHECKED_PASSES = 5
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank goes: a network namespace (None: it stays), and its log file.
+    """Network namespace of a rank (None: the present one), and its log file.
 
-    `cores` is its share of the machine; None: all that it can get.
+    `cores` is its CPU share; None: it runs at full speed.
     """
 
     rank: int
@@ -64,12 +63,12 @@ def serve(place: Place, supervisor: Connection) -> None:
         enter_network(namespace)
         os.close(namespace)
     try:
-        _obey(place, supervisor)
+        _serve(place, supervisor)
     except EOFError:
         pass
     except BaseException as error:
         traceback.print_exc()
-        supervisor.send(last_words(place.rank, error))
+        supervisor.send(failure_of(place.rank, error))
         sys.stderr.flush()
         os._exit(1)
     # Process groups and Megatron's writers have threads and children that would outlive an orderly
@@ -77,22 +76,22 @@ def serve(place: Place, supervisor: Connection) -> None:
     os._exit(0)
 
 
-def last_words(rank: int, error: BaseException) -> Failure | OutOfMemory:
-    """What a rank says of the exception that ends it.
+def failure_of(rank: int, error: BaseException) -> Failure | OutOfMemory:
+    """Return the message about the exception that ends a rank.
 
-    A device that is out of memory raises torch's own exception; the CPU's allocator has none, nor
-    have libraries that allocate by themselves.
+    A GPU that is out of memory raises torch's own exception. The CPU's allocator has none, and
+    neither have libraries with their own allocators.
     """
     reason = f"{type(error).__name__}: {one_line(error)[:_LONGEST_REASON]}"
     name = type(error).__name__
     if name in ("OutOfMemoryError", "MemoryError") or any(
-        words in str(error).lower() for words in _NO_MEMORY
+        text in str(error).lower() for text in _NO_MEMORY
     ):
         return OutOfMemory(rank, reason)
     return Failure(reason)
 
 
-def _obey(place: Place, supervisor: Connection) -> None:
+def _serve(place: Place, supervisor: Connection) -> None:
     # Loaded by the fork server already; imported here so that only rank processes need torch.
     import torch
 
@@ -102,7 +101,7 @@ def _obey(place: Place, supervisor: Connection) -> None:
     from repro.train.run import device_scope, train
 
     torch.set_num_threads(1)
-    # What was loaded before the fork is never garbage; walking it would stop a rank for seconds.
+    # Collecting garbage among what was loaded before the fork would stop a rank for seconds.
     gc.freeze()
     joined: tuple[str, int] | None = None
     while True:
@@ -112,8 +111,8 @@ def _obey(place: Place, supervisor: Connection) -> None:
         elif isinstance(message, StayBusy):
             stay_busy(supervisor, place.cores or 1.0)
         elif isinstance(message, Join):
-            meeting = (message.address, message.port)
-            if joined != meeting:
+            address = (message.address, message.port)
+            if joined != address:
                 with device_scope():
                     if joined is not None:
                         leave_groups()
@@ -124,56 +123,57 @@ def _obey(place: Place, supervisor: Connection) -> None:
                         message.port,
                         *groups_of(message.run),
                     )
-                joined = meeting
+                joined = address
             report: Report = (
-                (lambda done, words: supervisor.send(Progress(done, words)))
+                (lambda done, text: supervisor.send(Progress(done, text)))
                 if place.rank == 0
                 else (lambda *_: None)
             )
-            turns = InterleavedRuns(message.turns, partial(_begin_turn, place.rank, supervisor))
-            # The last run's memory would count as this one's.
+            set_links = partial(_set_links, place.rank, supervisor)
+            runs = InterleavedRuns(message.interleaved, set_links)
+            # Memory of the run before would count as this one's.
             gc.collect()
             trim_heap()
             if isinstance(message.run, CollectiveSweep):
-                # A namespace's uplink is this rank's alone; the loopback is everybody's.
+                # Other processes use the loopback too.
                 own = partial(own_interface_bytes, UPLINK) if place.namespace else None
                 with device_scope():
-                    supervisor.send(sweep(message.run, own, report, turns))
+                    supervisor.send(sweep(message.run, own, report, runs))
             else:
                 gpu = EmulatedGpu(place.cores, message.memory_bytes, message.passes_s)
                 run, scratch, microbatches = message.run, message.scratch, message.microbatches
-                supervisor.send(train(run, scratch, report, gpu, turns, microbatches))
+                supervisor.send(train(run, scratch, report, gpu, runs, microbatches))
 
 
-def _begin_turn(rank: int, supervisor: Connection, turn: int, slower: float) -> None:
+def _set_links(rank: int, supervisor: Connection, number: int, slowdown: float) -> None:
     if rank == 0:
-        supervisor.send(BeginTurn(turn, slower))
-    begun = supervisor.recv()
-    assert begun == BeginTurn(turn, slower), begun
+        supervisor.send(SetLinks(number, slowdown))
+    confirmed = supervisor.recv()
+    assert confirmed == SetLinks(number, slowdown), confirmed
 
 
 def stay_busy(supervisor: Connection, cores: float) -> None:
-    """Compute as training does, until there is a message, or nobody who could send one."""
+    """Compute as training does, until a message arrives or the pipe closes."""
     compute = _passes(cores)
     while not supervisor.poll():
         next(compute)
 
 
 def measure_passes(cores: float) -> Passes:
-    """What some paced passes of the same work take, and their CPU time."""
+    """Measure the wall and CPU times of some paced passes of the same work."""
     compute = _passes(cores)
     wall_s, cpu_s = zip(*(next(compute) for _ in range(_CHECKED_PASSES)), strict=True)
     return Passes(wall_s, cpu_s)
 
 
 def _passes(cores: float) -> Iterator[tuple[float, float]]:
-    """Paced passes of the same work, endlessly; what each took, and its CPU time."""
+    """Run paced passes of the same work, and yield the wall and CPU time of each."""
     import torch
 
     from repro.train.pacing import Pace
 
     work, pace = torch.rand(_BUSY_SIZE, _BUSY_SIZE), Pace(cores)
-    # Of any share they take as long.
+    # With any share they take equally long.
     products = max(1, round(_PRODUCTS * cores))
     while True:
         pace.begin()

@@ -1,8 +1,8 @@
-"""The process that owns a set of ranks: it builds their testbed, starts, feeds and buries them.
+"""Supervisor of a pool of ranks: builds their network, starts them, sends them work, cleans up.
 
 Run as `python -m repro.launch.ranks.supervisor FD`, where FD is a pipe to the user's process. It is
-a process of its own because the user's (a notebook's kernel, say) has threads and must keep its
-namespaces, and so that everything ends when the pipe closes, however the user's process ended.
+a separate process because the user's, such as a notebook's kernel, has threads and must keep its
+namespaces. Everything ends when the pipe closes, however the user's process ended.
 """
 
 import os
@@ -22,17 +22,9 @@ from typing import Any
 from repro.background import is_background, run_in_background
 from repro.collectives.records import SweepRecord
 from repro.errors import NotRunHere, ReproError
-from repro.launch.messages import (
-    Failure,
-    Join,
-    MeasurePasses,
-    Order,
-    Ready,
-    Site,
-    Waiting,
-    groups_of,
-)
-from repro.launch.ranks.processes import RankOutOfMemory, RankProcesses, UserGone
+from repro.launch.messages import Failure, Join, MeasurePasses, Ready, Waiting
+from repro.launch.ranks.processes import ClientDisconnected, RankOutOfMemory, RankProcesses
+from repro.launch.request import PoolSpec, Request, groups_of
 from repro.observe.interleaving import ActiveClock, active_clocks
 from repro.observe.nic import sample_counters
 from repro.results.outcome import Outcome
@@ -51,70 +43,70 @@ from repro.testbed.verify import LinkCheck, until_verified, verify_links
 from repro.train.records import RankRecord, TrainingRun, retimed
 
 _FIRST_PORT = 29500
-# One rank and all of them take turns in the check of their speed, as a machine's speed drifts. Of
-# turns that were disturbed, so many are enough to forget them.
-_LEAST_TURNS, _MOST_TURNS = 3, 12
+# Rounds of the check of the ranks' speed, at least and at most. One rank and all of them alternate,
+# because a machine's speed drifts.
+_LEAST_ROUNDS, _MOST_ROUNDS = 3, 12
 
 
 def supervise(user: Connection) -> None:
-    """Serve one site until the user closes the pipe."""
-    site: Site = user.recv()
+    """Serve one pool until the user closes the pipe."""
+    spec: PoolSpec = user.recv()
     with ExitStack() as stack:
         scratch = stack.enter_context(owned_folder())
         network = None
-        if site.topology is not None:
-            network = stack.enter_context(build_network(site.topology))
+        if spec.topology is not None:
+            network = stack.enter_context(build_network(spec.topology))
         os.environ.update(_environment(network is not None))
 
         def start(known: SpeedCheck | None) -> tuple[RankProcesses, SpeedCheck | None, float]:
             began = time.monotonic()
-            started = RankProcesses(site, network, scratch)
-            stack.callback(started.bury)
+            started = RankProcesses(spec, network, scratch)
+            stack.callback(started.terminate)
             # Ranks that are still starting would disturb the next check.
-            _measure(site.ranks, started, user)
-            speed = known or _verify_speed(site, started, user)
+            _measure(spec.ranks, started, user)
+            speed = known or _verify_speed(spec, started, user)
             return started, speed, time.monotonic() - began
 
         ranks, speed, starting_s = start(None)
         user.send(Ready())
         lost = False
-        # So many ranks, the first ones, have a run behind them.
+        # The first ranks that have done a run.
         warm = 0
         port, previous = _FIRST_PORT, None
         verified: list[LinkCheck] = []
         while True:
-            orders: tuple[Order[Any], ...] = user.recv()
-            first = orders[0]
+            requests: tuple[Request[Any], ...] = user.recv()
+            first = requests[0]
             if lost:
                 ranks, speed, starting_s = start(speed)
                 lost, previous, warm = False, None, 0
-            # Ranks that form other groups meet at another port.
+            # Ranks that form other groups connect at another port.
             stages, family, *split = groups_of(first.run)
             layout = (first.ranks, stages, family if stages > 1 else None, *split)
             if layout != previous:
                 port, previous = _free_port(port, network), layout
-            carry_out = partial(_carry_out, ranks, network, verified, scratch, port, user)
+            run = partial(_run, ranks, network, verified, scratch, port, user)
             try:
                 if first.ranks > warm and first.memory_bytes and isinstance(first.run, TrainingRun):
                     smallest = replace(
                         first, run=_smallest(first.run), memory_bytes=(), passes_s=()
                     )
-                    carry_out((smallest,))
-                found = carry_out(orders)
+                    run((smallest,))
+                found = run(requests)
                 warm = max(warm, first.ranks)
                 found[0].spent_s["starting ranks"] = starting_s
                 starting_s = 0.0
                 user.send([replace(outcome, speed=speed) for outcome in found])
             except RankOutOfMemory as error:
-                ranks.bury()
+                ranks.terminate()
                 lost = True
                 user.send(error.found)
 
 
 def _smallest(run: TrainingRun) -> TrainingRun:
-    """The smallest run like this one, to be done without limits.
+    """Return the smallest run like this one, to run without limits.
 
-    A process's first run loads what later ones find, many times what a small model takes.
+    The first run of a process loads modules, which take many times the memory of a small model.
     """
     return replace(
         run,
@@ -128,81 +120,86 @@ def _smallest(run: TrainingRun) -> TrainingRun:
     )
 
 
-def _carry_out(
+def _run(
     ranks: RankProcesses,
     network: Network | None,
     verified: list[LinkCheck],
     scratch: Path,
     port: int,
     user: Connection,
-    orders: Sequence[Order[Any]],
+    requests: Sequence[Request[Any]],
 ) -> list[Outcome]:
-    """Have ranks carry out orders of the same work in turns; one outcome for each order."""
-    order = orders[0]
-    count = order.ranks
+    """Run requests of the same work interleaved; return one outcome for each."""
+    first = requests[0]
+    count = first.ranks
     nodes: tuple[Namespace, ...] = ()
-    checks: list[tuple[LinkCheck, ...]] = [() for _ in orders]
-    latencies_s = [0.0 for _ in orders]
-    slowed = [1.0 for _ in orders]
+    checks: list[tuple[LinkCheck, ...]] = [() for _ in requests]
+    latencies_s = [0.0 for _ in requests]
+    slowdowns = [1.0 for _ in requests]
     begun: list[tuple[int, float]] = []
 
-    def set_links(turn: int, slower: float = 1.0) -> None:
+    def set_links(number: int, slowdown: float = 1.0) -> None:
         if network is not None:
-            asked = orders[turn]
-            set_rates(network, {name: one / slower for name, one in asked.rates_gbps.items()})
-            latencies_s[turn] = set_fabric_latency(network, asked.fabric_latency_s * slower)
-        slowed[turn] = slower
-        begun.append((turn, time.monotonic()))
+            request = requests[number]
+            rates = {name: rate / slowdown for name, rate in request.rates_gbps.items()}
+            set_rates(network, rates)
+            latencies_s[number] = set_fabric_latency(network, request.fabric_latency_s * slowdown)
+        slowdowns[number] = slowdown
+        begun.append((number, time.monotonic()))
 
     started = time.monotonic()
     if network is not None:
         nodes = network.nodes[: network.topology.node_of(count - 1) + 1]
-        # Those of the first turn last, so that they are in force.
-        for turn in reversed(range(len(orders))):
-            set_links(turn)
-            rates = orders[turn].rates_gbps
-            checks[turn] = verify_links(network, rates, count, verified, partial(_say, user))
+        # The rates of the first request last, so that they are in force.
+        for number in reversed(range(len(requests))):
+            set_links(number)
+            rates = dict(requests[number].rates_gbps)
+            checks[number] = verify_links(network, rates, count, verified, partial(_say, user))
     checking_s = time.monotonic() - started
     address = network.addresses[0] if network else "127.0.0.1"
     with sample_counters(lambda: [read_uplink_bytes(node) for node in nodes]) as nics:
         begun[:] = [(0, time.monotonic())]
-        allowances = order.memory_bytes or (None,) * count
-        for pipe, allowance in zip(ranks.pipes[:count], allowances, strict=True):
+        limits = first.memory_bytes or (None,) * count
+        for pipe, limit in zip(ranks.pipes[:count], limits, strict=True):
             pipe.send(
                 Join(
                     count,
                     address,
                     port,
-                    order.run,
-                    len(orders),
+                    first.run,
+                    len(requests),
                     tuple(
-                        one.run.microbatches for one in orders if isinstance(one.run, TrainingRun)
+                        request.run.microbatches
+                        for request in requests
+                        if isinstance(request.run, TrainingRun)
                     ),
                     scratch,
-                    allowance,
-                    order.passes_s,
+                    limit,
+                    first.passes_s,
                 )
             )
         with ranks.others_busy(count):
             answers = ranks.collect(count, user, set_links)
     clocks = active_clocks(begun, nics.time_s[-1])
-    by_turn: list[tuple[Any, ...]] = list(zip(*answers, strict=True))
+    by_request: list[tuple[Any, ...]] = list(zip(*answers, strict=True))
     return [
         Outcome(
-            tuple(retimed(one, clocks[turn]) for one in found if isinstance(one, RankRecord)),
-            clocks[turn].cut(nics),
-            tuple(replace(one, set_gbps=one.set_gbps / slowed[turn]) for one in checks[turn]),
-            latencies_s[turn],
+            tuple(retimed(one, clocks[number]) for one in found if isinstance(one, RankRecord)),
+            clocks[number].cut(nics),
+            tuple(
+                replace(one, set_gbps=one.set_gbps / slowdowns[number]) for one in checks[number]
+            ),
+            latencies_s[number],
             tuple(one for one in found if isinstance(one, SweepRecord)),
-            spent_s=({} if turn else {"checking links": checking_s})
-            | _spent_s(clocks[turn], found, first=turn == 0),
+            spent_s=({} if number else {"checking links": checking_s})
+            | _spent_s(clocks[number], found, first=number == 0),
         )
-        for turn, found in enumerate(by_turn)
+        for number, found in enumerate(by_request)
     ]
 
 
 def _spent_s(clock: ActiveClock, found: Sequence[Any], *, first: bool) -> dict[str, float]:
-    """Where the time of one turn's measurement went, as rank 0 has it; the first turn warms up."""
+    """Return where the time of one request went on rank 0; the first request warms up."""
     whole_s = sum(end - start for start, end in clock.windows_s)
     known_s: dict[str, float] = {}
     if isinstance(record := found[0], RankRecord):
@@ -214,29 +211,29 @@ def _spent_s(clock: ActiveClock, found: Sequence[Any], *, first: bool) -> dict[s
     return {**known_s, "between iterations": whole_s - sum(known_s.values())}
 
 
-def _verify_speed(site: Site, ranks: RankProcesses, user: Connection) -> SpeedCheck | None:
-    """Have one rank and all of them, which are warm, compute in turns, and compare."""
-    if site.cores is None:
+def _verify_speed(spec: PoolSpec, ranks: RankProcesses, user: Connection) -> SpeedCheck | None:
+    """Compare the speed of one rank with that of all ranks, which are warmed up."""
+    if spec.cores is None:
         return None
-    cores = site.cores
+    cores = spec.cores
 
-    def turn() -> tuple[Passes, list[Passes]]:
-        return _measure(1, ranks, user)[0], _measure(site.ranks, ranks, user)
+    def measure() -> tuple[Passes, list[Passes]]:
+        return _measure(1, ranks, user)[0], _measure(spec.ranks, ranks, user)
 
     def check() -> SpeedCheck:
-        turns.append(turn())
-        return verify_speed(cores, turns)
+        rounds.append(measure())
+        return verify_speed(cores, rounds)
 
-    turns = deque((turn() for _ in range(_LEAST_TURNS - 1)), maxlen=_MOST_TURNS)
+    rounds = deque((measure() for _ in range(_LEAST_ROUNDS - 1)), maxlen=_MOST_ROUNDS)
     return until_verified(check, partial(_say, user))
 
 
-def _say(user: Connection, words: str) -> None:
-    user.send(Waiting(words))
+def _say(user: Connection, text: str) -> None:
+    user.send(Waiting(text))
 
 
 def _measure(count: int, ranks: RankProcesses, user: Connection) -> list[Passes]:
-    """Passes of the first ranks while all compute."""
+    """Measure passes of the first ranks while all compute."""
     for pipe in ranks.pipes[:count]:
         pipe.send(MeasurePasses())
     with ranks.others_busy(count):
@@ -245,9 +242,9 @@ def _measure(count: int, ranks: RankProcesses, user: Connection) -> list[Passes]
 
 
 def _environment(networked: bool) -> dict[str, str]:
-    """Environment of the ranks: one thread each, no GPU, and the interface that gloo shall use."""
+    """Return the environment of the ranks: one thread each, no GPU, the interface of gloo."""
     return {
-        # A machine may have real ones: they are not what is emulated.
+        # Real GPUs of this machine are not used.
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
@@ -260,7 +257,7 @@ def _environment(networked: bool) -> dict[str, str]:
 
 
 def _free_port(previous: int, network: Network | None) -> int:
-    """A port to meet at: in a namespace the next one, on the loopback one that nobody uses."""
+    """Return the port at which ranks connect: in a namespace the next one, else a free one."""
     if network is not None:
         return previous + 1
     with socket.socket() as probe:
@@ -271,14 +268,14 @@ def _free_port(previous: int, network: Network | None) -> int:
 def main() -> None:
     """Supervise through the pipe given on the command line; the exit status is 0 or 1."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A plain kill unwinds like the end of the pipe does.
+    # SIGTERM cleans up like the end of the pipe does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     if is_background():
         run_in_background()
     with Connection(int(sys.argv[1])) as user:
         try:
             supervise(user)
-        except (EOFError, UserGone, BrokenPipeError, ConnectionResetError):
+        except (EOFError, ClientDisconnected, BrokenPipeError, ConnectionResetError):
             pass
         except ReproError as error:
             user.send(Failure(str(error), unavailable=isinstance(error, NotRunHere)))

@@ -58,7 +58,7 @@ def calibrate_ranks(results: Mapping[str, xr.Dataset]) -> CpuRanks:
     rows = measured_configurations(results)
     rows = rows[rows.gpus == _CALIBRATED_RANKS]
     # The slowdown of ranks that share a core is known, not predicted.
-    alone = rows[[*COMPUTING, "other"]].div(rows.slower, axis=0)
+    alone = rows[[*COMPUTING, "other"]].div(rows.slowdown_factor, axis=0)
     forward, backward = rows.forward_flops, BACKWARD_PER_FORWARD * rows.forward_flops
     steps = pd.Series(1.0, index=rows.index)
     waiting_s = float(rows["straggler wait"].mean())
@@ -89,7 +89,7 @@ def predict_testbed(results: Mapping[str, xr.Dataset], ranks: CpuRanks) -> pd.Da
         + rows.parameters / ranks.optimizer_parameters_per_s
     )
     predicted_s = (
-        rows.slower * computing_s
+        rows.slowdown_factor * computing_s
         + _wire_s(rows)
         + ranks.collective_s
         + ranks.deviation_s * rows.gpus.map(_EXPECTED_MAXIMUM)
@@ -108,7 +108,9 @@ def measured_configurations(results: Mapping[str, xr.Dataset]) -> pd.DataFrame:
         entry, measured = experiment(name), dataset.sel(source="testbed", drop=True)
         times = measured[["phase_time_s", "iteration_time_s"]].mean(["iteration", "rank"])
         columns = times["phase_time_s"].to_dataset("phase")
-        columns = columns.merge(measured[["parameters", "gradient_bytes", "slower"]]).assign(
+        columns = columns.merge(
+            measured[["parameters", "gradient_bytes", "slowdown_factor"]]
+        ).assign(
             measured_s=times["iteration_time_s"], link_gbps=measured["link_set_gbps"].min("level")
         )
         table = columns.to_dataframe(["model", "protocol", "gpus"]).reset_index()

@@ -1,4 +1,4 @@
-"""What nothing is run for: predictions, published values, and the reference run's means."""
+"""Sources for which nothing runs: predictions, published values and the reference run."""
 
 import json
 
@@ -20,10 +20,10 @@ from repro.results.store import has_runs, not_run
 _PAPER = "published values are claims, not series; the table below has them"
 
 
-def look_up(selection: Selection | SweepSelection) -> xr.Dataset:
-    """The dataset of a selection whose source is `predicted`, `reference` or `paper`.
+def load(selection: Selection | SweepSelection) -> xr.Dataset:
+    """Return the dataset of a selection whose source is `predicted`, `reference` or `paper`.
 
-    Without variables, and with the reason in attribute `not_run`, where there is none.
+    If there is none, it has no variables, and attribute `not_run` has the reason.
     """
     if isinstance(selection, SweepSelection):
         return _sweep(selection)
@@ -53,13 +53,13 @@ def _of_reference(selection: Selection) -> xr.Dataset:
     kept = read_reference(selection.name)
     if not has_runs(kept):
         return kept
-    wanted = {"model": selection.models, "protocol": selection.protocols, "gpus": selection.gpus}
-    absent = [str(one) for dim in wanted for one in wanted[dim] if one not in kept[dim].values]
+    selected = {"model": selection.models, "protocol": selection.protocols, "gpus": selection.gpus}
+    absent = [str(one) for dim in selected for one in selected[dim] if one not in kept[dim].values]
     if absent:
         return not_run(
             {"reference": f"it was run without {', '.join(absent)}"}, **_named(selection)
         )
-    return kept.sel({dim: list(values) for dim, values in wanted.items()})
+    return kept.sel({dim: list(values) for dim, values in selected.items()})
 
 
 def _named(selection: Selection) -> dict[str, str]:

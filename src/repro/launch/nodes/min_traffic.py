@@ -1,7 +1,7 @@
-"""What the ranks of a node had to send to other nodes, whatever algorithm carried it.
+"""Lower bound on the bytes that the ranks of a node send to other nodes, with any algorithm.
 
-The least that any collective can do, so that counters which saw less prove that the traffic took
-another way: rings, trees and reductions in the network all send more, or as much.
+Rings, trees and reductions in the network send as much or more. Counters that saw less prove that
+the traffic took another network.
 """
 
 from collections import Counter
@@ -13,17 +13,16 @@ from repro.collectives.records import CollectiveSweep, SweepRecord
 from repro.train.records import RankRecord, TrainingRun
 
 
-def needed_bytes(
+def min_inter_node_bytes(
     run: TrainingRun | CollectiveSweep,
     records: Sequence[RankRecord | SweepRecord],
     hosts: Sequence[str],
 ) -> dict[str, float]:
-    """Bytes by node, over all that was recorded.
+    """Return bytes by node, over everything that was recorded.
 
-    In an all-reduce of S bytes over several nodes each node sends S at least: what it adds to the
-    sum is as large, and who sends no part of that has to hand on the sum. Of a reduce-scatter a
-    node sends at least half of S: all but its own part. Pipelines send their messages. Of a sweep
-    the all-reduces over all ranks are counted.
+    In an all-reduce of S bytes over several nodes, each node sends at least S: its own summand, or
+    the sum. In a reduce-scatter it sends at least S / 2, all but its own part. Pipelines send their
+    messages. In a sweep, the all-reduces over all ranks count.
 
     Parameters
     ----------
@@ -42,7 +41,7 @@ def needed_bytes(
 
 
 def _reduced_bytes(record: SweepRecord) -> float:
-    """What a rank reduced with all others, in all repeats of all sizes."""
+    """Return what a rank reduced with all others, in all repeats of all sizes."""
     return sum(
         float(found.size_bytes) * found.calls * len(found.time_s)
         for found in record.measurements
@@ -61,7 +60,7 @@ def _training_bytes(
     split = run.tensor_parallel
     stage = len(hosts) // run.pipeline_parallel
     share = 0.5 if run.distributed_optimizer else 1.0
-    # Megatron-Core's order: a stage's ranks are neighbours, those of one replica first.
+    # In Megatron-Core's order the ranks of a stage are neighbours, those of a replica first.
     for first in (begin + part for begin in range(0, len(hosts), stage) for part in range(split)):
         group = set(hosts[first : first // stage * stage + stage : split])
         for host in group if len(group) > 1 else ():
@@ -71,8 +70,10 @@ def _training_bytes(
 
 
 def _reduced_by_all(run: TrainingRun) -> float:
-    """The part of a rank's gradients that all replicas have. What experts add, whose replicas may
-    all be on one node, is not counted."""
+    """Return the part of a rank's gradients that all replicas have.
+
+    Gradients of experts do not count, because their replicas may all be on one node.
+    """
     if run.expert_parallel == 1 or not isinstance(run.shape, DecoderShape):
         return 1.0
     common, experts = held_parameters(run.shape, run.expert_parallel)

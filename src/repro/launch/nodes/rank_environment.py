@@ -1,11 +1,11 @@
-"""A process's place among the ranks that srun or torchrun started."""
+"""Rank, world size and address of a process that srun or torchrun started."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from repro.errors import ReproError
 
-# By torchrun, and by srun.
+# Variables of torchrun and of srun.
 _RANK, _RANKS, _LOCAL = (
     ("RANK", "SLURM_PROCID"),
     ("WORLD_SIZE", "SLURM_NTASKS"),
@@ -14,8 +14,8 @@ _RANK, _RANKS, _LOCAL = (
 
 
 @dataclass(frozen=True)
-class Joined:
-    """This process's place, and where the ranks meet."""
+class RankEnvironment:
+    """Rank of this process, and the address at which all ranks connect."""
 
     rank: int
     ranks: int
@@ -24,15 +24,15 @@ class Joined:
     port: int
 
 
-def joined(environment: Mapping[str, str]) -> Joined:
-    """Read the place from what torchrun sets, or srun and the job beside it.
+def rank_environment(environment: Mapping[str, str]) -> RankEnvironment:
+    """Read the variables of torchrun, or of srun and the job.
 
     Raises
     ------
     ReproError
-        Nothing started ranks here, or it is not said where they meet.
+        A variable is missing.
     """
-    return Joined(
+    return RankEnvironment(
         rank=int(_value(environment, _RANK)),
         ranks=int(_value(environment, _RANKS)),
         local_rank=int(_value(environment, _LOCAL)),
@@ -45,4 +45,4 @@ def _value(environment: Mapping[str, str], names: tuple[str, ...]) -> str:
     for name in names:
         if environment.get(name):
             return environment[name]
-    raise ReproError(f"{' or '.join(names)} is not set: ranks are started by srun or torchrun")
+    raise ReproError(f"{' or '.join(names)} is not set; fix: start ranks with srun or torchrun")
