@@ -27,8 +27,8 @@ from repro.catalog.systems.topology import Level, Topology
 from repro.collectives.definitions import busbw_GBps
 from repro.collectives.records import CollectiveSweep
 from repro.errors import NotRunHere
-from repro.launch.messages import Order, Site
-from repro.launch.ranks.sites import open_site
+from repro.launch.ranks.pool import open_pool
+from repro.launch.request import PoolSpec, Request
 from repro.results.collectives import bandwidths, median_ranks, sweep_dataset
 from repro.results.outcome import Outcome
 
@@ -171,8 +171,8 @@ def _print_testbed() -> None:
     config = _config("all_reduce", _TESTBED_SIZES, repeats=6)
     rates = {level.name: level.link_gbps for level in _TOPOLOGY.levels}
     try:
-        with open_site(Site(_TOPOLOGY, _TOPOLOGY.gpus, cores=None)) as session:
-            outcome = session.run(Order(config, _TOPOLOGY.gpus, rates))
+        with open_pool(PoolSpec(_TOPOLOGY, _TOPOLOGY.gpus, cores=None)) as session:
+            outcome = session.run(Request({}, config, _TOPOLOGY.gpus, rates))
     except NotRunHere as reason:
         print(f"emulated nodes: not run on this machine: {reason}")
         return

@@ -18,9 +18,9 @@ import pandas as pd
 from tqdm import tqdm
 
 from repro.catalog.studies.selection import select
-from repro.experiments.obtain import resolve
-from repro.launch.messages import Order, Site
-from repro.launch.ranks.sites import Session, open_site
+from repro.experiments.sources import measurement_of
+from repro.launch.ranks.pool import RankPool, open_pool
+from repro.launch.request import PoolSpec, Request
 from repro.results.outcome import Outcome
 
 _LOAD = """
@@ -47,16 +47,18 @@ def _running_load(loaded: bool) -> Iterator[None]:
 def _iteration_s(outcome: Outcome) -> float:
     # Ranks and links of a measurement are slower by the same factor.
     times = [
-        time_s / record.slower for record in outcome.records for time_s in record.iteration_time_s
+        time_s / record.slowdown_factor
+        for record in outcome.records
+        for time_s in record.iteration_time_s
     ]
     return sum(times) / len(times)
 
 
-def _ratios(session: Session, orders: list[Order[Any]], interleaved: bool) -> dict[str, float]:
+def _ratios(session: RankPool, requests: list[Request[Any]], interleaved: bool) -> dict[str, float]:
     """Measure once, and return the iteration times of TCP/IP and IPoIB over RDMA's."""
     began = time.monotonic()
-    groups = [orders] if interleaved else [[order] for order in orders]
-    outcomes = [outcome for group in groups for outcome in session.take_turns(group)]
+    groups = [requests] if interleaved else [[request] for request in requests]
+    outcomes = [outcome for group in groups for outcome in session.run_interleaved(group)]
     rdma, ipoib, tcp = (_iteration_s(outcome) for outcome in outcomes)
     return {
         "tcp / rdma": tcp / rdma,
@@ -68,17 +70,17 @@ def _ratios(session: Session, orders: list[Order[Any]], interleaved: bool) -> di
 def main() -> None:
     """Measure as many times as the command line says, and print the spread of the ratios."""
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    resolved = resolve(select("weak_scaling", models="bert-large", gpus=8))
-    assert isinstance(resolved.where, Site)
-    orders = [case.order for case in resolved.cases]
+    measurement = measurement_of(select("weak_scaling", models="bert-large", gpus=8))
+    assert isinstance(measurement.target, PoolSpec)
+    requests = list(measurement.requests)
     rows = []
-    with open_site(resolved.where) as session:
-        session.take_turns(orders)
+    with open_pool(measurement.target) as session:
+        session.run_interleaved(requests)
         for loaded in (False, True):
             with _running_load(loaded):
                 for _ in tqdm(range(repeats), desc="loaded" if loaded else "quiet", unit="repeat"):
                     for interleaved in (True, False):
-                        ratios = _ratios(session, orders, interleaved)
+                        ratios = _ratios(session, requests, interleaved)
                         rows.append({"load": loaded, "interleaved": interleaved, **ratios})
     table = pd.DataFrame(rows).groupby(["load", "interleaved"])
     spread = 100 * (table.max() / table.min() - 1)

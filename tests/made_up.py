@@ -13,11 +13,12 @@ from repro.catalog.models.trainable import trainable
 from repro.catalog.phases import COMPUTING, P2P_TIMERS, PHASES
 from repro.experiments.similarity import Similarity
 from repro.experiments.this_machine import emulated_gpu
+from repro.launch.request import Coordinates
 from repro.observe.messages import MessageEnd
 from repro.observe.nic import NicSeries
 from repro.results.merging import merge
 from repro.results.outcome import Outcome
-from repro.results.schema import Cell, configuration_dataset
+from repro.results.schema import coordinates, placed, training_dataset
 from repro.testbed.speed import cores_per_rank
 from repro.testbed.verify import LinkCheck
 from repro.train.records import RankRecord, Span, TrainingRun
@@ -53,10 +54,10 @@ def made_up_computing(
     )
 
 
-def made_up_records(cell: Cell) -> tuple[RankRecord, ...]:
+def made_up_records(where: Coordinates) -> tuple[RankRecord, ...]:
     """Ranks whose gradient sync is 2(n-1)/n x 10 Gbit over the protocol's rate."""
-    gpus = cell.gpus
-    sync = 0.02 if gpus == 2 else 2 * (gpus - 1) / gpus * 10 / _RATES[cell.protocol]
+    gpus = int(where["gpus"])
+    sync = 0.02 if gpus == 2 else 2 * (gpus - 1) / gpus * 10 / _RATES[str(where["protocol"])]
     times = {
         "forward compute": 0.03,
         "backward compute": 0.06,
@@ -83,12 +84,17 @@ def made_up_records(cell: Cell) -> tuple[RankRecord, ...]:
     )
 
 
-def made_up_configuration(cell: Cell) -> xr.Dataset:
+def configuration_dataset(where: Coordinates, outcome: Outcome, *scales: float) -> xr.Dataset:
+    """Return the dataset of an outcome at its coordinates."""
+    return placed(training_dataset(outcome, *scales), where)
+
+
+def made_up_configuration(where: Coordinates) -> xr.Dataset:
     """One configuration of these ranks, two on a node."""
-    records = made_up_records(cell)
+    records = made_up_records(where)
     starts, iteration = records[0].start_s, records[0].iteration_time_s[0]
     clock = np.arange(9.9, starts[-1] + iteration + 0.1, 0.02)
-    nodes = max(1, cell.gpus // 2)
+    nodes = max(1, int(where["gpus"]) // 2)
     # Every NIC receives 0.5 Gbit in every iteration, evenly.
     received = np.clip((clock - 10.0) / iteration, 0, _ITERATIONS) * 0.5e9 / 8
     series = NicSeries(
@@ -97,19 +103,17 @@ def made_up_configuration(cell: Cell) -> xr.Dataset:
         tx_bytes=[(int(value),) * nodes for value in received],
     )
     links = tuple(LinkCheck(level, 1.0, 1.0, (0.99, 1.01)) for level in ("node", "fabric"))
-    similarity = Similarity(cell.model, False, 4, 0.3, 0.05, 0.1, 400, 40)
+    similarity = Similarity(str(where["model"]), False, 4, 0.3, 0.05, 0.1, 400, 40)
     assert similarity.time_scale == TIME_SCALE
     outcome = Outcome(records, series, links, 0.0)
-    return configuration_dataset(
-        "testbed", cell, outcome, similarity.time_scale, similarity.rate_scale
-    )
+    return configuration_dataset(where, outcome, similarity.time_scale, similarity.rate_scale)
 
 
 def made_up_experiment() -> xr.Dataset:
     """All configurations: four models, three protocols, 2, 4 and 8 GPUs."""
     return merge(
         [
-            made_up_configuration(Cell(model, protocol, gpus))
+            made_up_configuration(coordinates(model, protocol, gpus))
             for model in ("gpt2-medium", "gpt2-large", "bert-large", "t5-large")
             for protocol in _RATES
             for gpus in (2, 4, 8)
@@ -151,7 +155,7 @@ def small_run(
 STAGE_S, HOP_S, EMBEDDING_S = 0.10, 0.02, 0.03
 
 
-def made_up_pipeline(cell: Cell) -> xr.Dataset:
+def made_up_pipeline(where: Coordinates) -> xr.Dataset:
     """Two stages, one micro batch: the forward pass, a message, both of the last stage's passes, a
     message back and the drain. Times of the machine are twice those at full scale."""
     iteration = 4 * STAGE_S + 2 * HOP_S + EMBEDDING_S
@@ -211,9 +215,7 @@ def made_up_pipeline(cell: Cell) -> xr.Dataset:
     clock = np.arange(9.9, 10.0 + _ITERATIONS * iteration + 0.1, 0.02)
     still = [(0,)] * len(clock)
     series = NicSeries(time_s=clock.tolist(), rx_bytes=list(still), tx_bytes=list(still))
-    similarity = Similarity(cell.model, True, 4, 0.3, 0.05, 0.1, 400, 40)
+    similarity = Similarity(str(where["model"]), True, 4, 0.3, 0.05, 0.1, 400, 40)
     links = (LinkCheck("node", 1.0, 1.0, (1.0,)),)
     outcome = Outcome(records, series, links, 0.0)
-    return configuration_dataset(
-        "testbed", cell, outcome, similarity.time_scale, similarity.rate_scale
-    )
+    return configuration_dataset(where, outcome, similarity.time_scale, similarity.rate_scale)

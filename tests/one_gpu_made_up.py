@@ -4,10 +4,12 @@ import json
 
 import numpy as np
 import xarray as xr
+from made_up import configuration_dataset
 
 from repro.catalog.models.papers import model
 from repro.catalog.phases import PHASES
 from repro.catalog.systems.clusters import cluster
+from repro.launch.request import Coordinates
 from repro.observe.nic import NicSeries
 from repro.predict.calibration.one_gpu import as_run_bytes
 from repro.predict.network.machine import machine
@@ -16,7 +18,7 @@ from repro.predict.step.iteration import predict_phases
 from repro.predict.workload import Plan, workload
 from repro.results.merging import merge
 from repro.results.outcome import Outcome
-from repro.results.schema import Cell, configuration_dataset, out_of_memory_dataset
+from repro.results.schema import coordinates, out_of_memory_dataset, placed
 from repro.train.records import RankRecord
 
 CLUSTER = cluster("dgx-h200")
@@ -52,7 +54,7 @@ def made_up_measurements() -> xr.Dataset:
         _configuration(name, size, generator) for name, sizes in _BATCHES.items() for size in sizes
     ]
     parts += [
-        out_of_memory_dataset("cluster", _cell(name, size))
+        placed(out_of_memory_dataset(), _where(name, size))
         for name, sizes in _FULL.items()
         for size in sizes
     ]
@@ -64,8 +66,8 @@ def made_up_measurements() -> xr.Dataset:
     )
 
 
-def _cell(name: str, size: int) -> Cell:
-    return Cell(name, "tcp", 1, "micro_batch_size", size)
+def _where(name: str, size: int) -> Coordinates:
+    return coordinates(name, "tcp", 1, "micro_batch_size", size, "cluster")
 
 
 def _configuration(name: str, size: int, generator: np.random.Generator) -> xr.Dataset:
@@ -101,4 +103,4 @@ def _configuration(name: str, size: int, generator: np.random.Generator) -> xr.D
     )
     # An adapter of the machine, which carries nothing.
     series = NicSeries(time_s=[9.0, 10.5, 1e4], rx_bytes=[(0,)] * 3, tx_bytes=[(0,)] * 3)
-    return configuration_dataset("cluster", _cell(name, size), Outcome((record,), series, (), 0.0))
+    return configuration_dataset(_where(name, size), Outcome((record,), series, (), 0.0))

@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 from repro.atomic import replace_text
-from repro.launch.journal import Journal
+from repro.launch.store import Store
 
 pytestmark = pytest.mark.slow
 
@@ -45,19 +45,16 @@ def test_a_text_stays_as_it_was(tmp_path: Path) -> None:
 
 
 def test_finished_configurations_are_kept(tmp_path: Path) -> None:
-    output = tmp_path / "weak_scaling.nc"
-    journal, small = Journal(output), xr.Dataset({"loss": ("iteration", np.arange(3.0))})
-    journal.keep({"gpus": 2}, small)
+    store, small = Store(tmp_path), xr.Dataset({"loss": ("iteration", np.arange(3.0))})
+    store.find_or_run({"gpus": 2}, "cpu", lambda: small)
     found = _in_little_space(
         "import numpy as np, xarray as xr\n"
-        "from repro.launch.journal import Journal\n"
+        "from repro.launch.store import Store\n"
         "noise = np.random.default_rng(0).random(100_000)\n"
         "large = xr.Dataset({'loss': ('iteration', noise)})\n"
-        "Journal(Path(sys.argv[1])).keep({'gpus': 8}, large)",
-        str(output),
+        "Store(Path(sys.argv[1])).find_or_run({'gpus': 8}, 'cpu', lambda: large)",
+        str(tmp_path),
     )
     assert "cannot be written" in found.stderr.splitlines()[-1]
-    kept = journal.find({"gpus": 2})
-    assert kept is not None and kept.equals(small)
-    assert not journal.has({"gpus": 8})
-    assert len(list((tmp_path / ".weak_scaling.journal").iterdir())) == 1
+    assert store.find_or_run({"gpus": 2}, "cpu", xr.Dataset).equals(small)
+    assert len(list(tmp_path.iterdir())) == 1

@@ -1,32 +1,32 @@
-"""What is measured again after a change: what it depends on, and nothing else (DVC's own graph)."""
+"""Results that are measured again after a change, and stages that DVC runs again."""
 
-import os
 import shutil
-import subprocess
-import sys
+from collections.abc import Mapping
 from contextlib import chdir
 from pathlib import Path
 
 import numpy as np
 import pytest
-import xarray as xr
-import yaml
 from dvc.repo import Repo
 from made_up import made_up_computing
 
 from repro.catalog.models.papers import read_models
-from repro.experiments.computing import compute_path
+from repro.catalog.studies.experiments import EXPERIMENTS
+from repro.catalog.studies.selection import select
+from repro.catalog.systems import protocols
+from repro.experiments import computing as computing_times
+from repro.experiments.sources import measurement_of
+from repro.launch import method
+from repro.launch.store import key
 from repro.paths import ROOT
 from repro.results.store import write_dataset
 
 pytestmark = pytest.mark.slow
 
-_MEASURING = ("compute", "experiment", "losses")
-
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the project in which every stage's outputs are there and up to date."""
+    """A copy of the project in which every stage's outputs exist and are up to date."""
     folder = tmp_path_factory.mktemp("graph") / "repro"
     ignore = shutil.ignore_patterns("__pycache__")
     for name in ("src", "params", "notebooks", "docs", "data/measured", "data/published"):
@@ -41,106 +41,87 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 if not path.exists():
                     path.write_text(f"{path.name}\n")
-        _repro(folder, "method")
         repo.commit(force=True)
     return folder
 
 
-def _invalid(project: Path) -> set[str]:
-    """The measuring stages that DVC would run."""
-    with chdir(project):
-        return {name for name in Repo().status() if name.startswith(_MEASURING)}
-
-
-def _measured_again(project: Path, *touched: str, more: str) -> set[str]:
-    """The measuring stages that more text in each of some files invalidates."""
+def _stale(project: Path, *touched: str) -> set[str]:
+    """Return the groups of stages that DVC would run after an edit of some files."""
     before = {project / name: (project / name).read_text(encoding="utf-8") for name in touched}
     for path, text in before.items():
-        path.write_text(text + more, encoding="utf-8")
-    try:
-        _repro(project, "method")
-        return _invalid(project)
-    finally:
-        for path, text in before.items():
-            path.write_text(text, encoding="utf-8")
-        _repro(project, "method")
+        path.write_text(f"{text}# More.\n", encoding="utf-8")
+    with chdir(project):
+        stale = {name.partition("@")[0] for name in Repo().status()}
+    for path, text in before.items():
+        path.write_text(text, encoding="utf-8")
+    return stale
 
 
-def test_nothing_is_measured_again_without_a_change(project: Path) -> None:
-    assert _invalid(project) == set()
-
-
-def test_what_decides_no_measurement_invalidates_none(project: Path) -> None:
-    touched = (
+def test_stages_run_again_after_edits_of_their_inputs(project: Path) -> None:
+    assert _stale(project) <= {"machine"}
+    presentation = (
         "src/repro/doctor.py",
         "src/repro/cli/measuring.py",
         "src/repro/figures/disk.py",
-        "src/repro/claims/shown/table.py",
-        "src/repro/predict/explore/jobs/plans.py",
-        "src/repro/predict/calibration/step_fitting.py",
-        "src/repro/predict/step/layers.py",
-        "src/repro/launch/nodes/step.py",
-        "src/repro/launch/journal.py",
-        "src/repro/experiments/on_testbed.py",
-        "params/protocols.yaml",
     )
-    assert _measured_again(project, *touched, more="# More.\nMORE = 1\n") == set()
+    assert not _stale(project, *presentation) & {"compute", "measure"}
+    assert "measure" in _stale(project, "src/repro/testbed/links.py")
+    assert {"compute", "measure"} <= _stale(project, "src/repro/train/run.py")
+    assert "notebook" in _stale(project, "notebooks/weak_scaling.ipynb")
 
 
-def test_a_comment_in_what_ranks_do_is_not_measured_again(project: Path) -> None:
-    touched = ("src/repro/train/run.py", "src/repro/testbed/links.py")
-    assert _measured_again(project, *touched, more="# A comment.\n") == set()
+def test_every_dataset_of_the_pipeline_has_a_function(project: Path) -> None:
+    from repro.experiments.datasets import measured_datasets
+
+    with chdir(project):
+        stages = {stage.addressing for stage in Repo().index.stages}
+    measured = {name.removeprefix("measure@") for name in stages if name.startswith("measure@")}
+    assert measured == set(measured_datasets())
 
 
-def test_what_ranks_do_is_measured_again(project: Path) -> None:
-    more = "MORE = 1\n"
-    trained = _measured_again(project, "src/repro/train/run.py", more=more)
-    sweeps = {f"experiment@collectives-{name}" for name in ("pinnacles", "big-red-200")}
-    assert {name.partition("@")[0] for name in trained} == set(_MEASURING)
-    assert len(trained) == 1 + 12 + 1
-    assert _measured_again(project, "src/repro/testbed/links.py", more=more) == trained | sweeps
+def test_an_edit_of_text_measures_nothing_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "repro"
+    shutil.copytree(ROOT / "src/repro", package)
+    monkeypatch.setattr(method, "_PACKAGE", package)
+
+    def digests() -> dict[str, str]:
+        method.method_digest.cache_clear()
+        return {name: method.method_digest(name) for name in method.METHODS}
+
+    before, run = digests(), package / "train/run.py"
+    run.write_text(f"{run.read_text()}# A comment.\n")
+    assert digests() == before
+    run.write_text(f"{run.read_text()}MORE = 1\n")
+    changed = {name for name, digest in digests().items() if digest != before[name]}
+    assert changed == {"training", "cpu"}
+    monkeypatch.undo()
+    method.method_digest.cache_clear()
 
 
-def test_another_rate_of_tcp_changes_only_what_runs_over_tcp(project: Path) -> None:
-    write_dataset(_computing(), project / "results" / compute_path().name)
-    before = _resolved(project)
-    path = project / "params" / "protocols.yaml"
-    text = path.read_text()
-    protocols = yaml.safe_load(text)
-    protocols["tcp"]["effective_gbps"] *= 1.1
-    path.write_text(yaml.safe_dump(protocols))
-    after = _resolved(project)
-    path.write_text(text)
-    changed = {name for name, value in after.items() if value != before[name]}
-    assert changed == {
-        "strong_scaling",
-        "weak_scaling",
-        "model_parallelism",
-        "collectives-pinnacles",
-        "compression",
-        "sensitivity",
-    }
-    assert _resolved(project) == before
-
-
-def _resolved(project: Path) -> dict[str, str]:
-    """What `repro resolve` writes, by stage."""
-    _repro(project, "resolve", "--profile", "ci")
-    return {path.stem: path.read_text() for path in (project / "results/resolved").glob("*.json")}
-
-
-def _repro(project: Path, *arguments: str) -> None:
-    subprocess.run(
-        [sys.executable, "-c", "from repro.cli import main; main()", *arguments],
-        cwd=project,
-        env={**os.environ, "PYTHONPATH": str(project / "src")},
-        check=True,
-        capture_output=True,
-    )
-
-
-def _computing() -> xr.Dataset:
-    """Computing times of every model: a tenth of a second, and a hundredth a sequence."""
+def test_another_rate_of_tcp_changes_only_what_runs_over_tcp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(computing_times, "RESULTS", tmp_path)
     sizes = np.array([1, 4, 16])
     times = np.broadcast_to((0.1 + 0.01 * sizes)[:, None], (3, 2))
-    return made_up_computing(list(read_models()), times, 1e7 + 1e6 * sizes)
+    computing = made_up_computing(list(read_models()), times, 1e7 + 1e6 * sizes)
+    write_dataset(computing, computing_times.compute_path())
+    before = _keys()
+    entries = dict(protocols.read_protocols())
+    rate = 1.1 * entries["tcp"].effective_gbps
+    entries["tcp"] = entries["tcp"].model_copy(update={"effective_gbps": rate})
+    monkeypatch.setattr(protocols, "read_protocols", lambda: entries)
+    after = _keys()
+    changed = {where for where, digest in after.items() if digest != before[where]}
+    assert changed == {where for where in before if where[1] == "tcp"} != set()
+
+
+def _keys() -> Mapping[tuple[str, str, str], str]:
+    """Return the key of every request of the experiments, by experiment, protocol and label."""
+    return {
+        (name, request.protocol, request.label): key(request)
+        for name in EXPERIMENTS
+        for request in measurement_of(select(name, profile="ci")).requests
+    }

@@ -29,11 +29,11 @@ with processes.process_pool(1) as pool:
 _IN_BACKGROUND = """
 import os
 from pathlib import Path
-from repro.launch.messages import Site
-from repro.launch.ranks.sites import open_site
+from repro.launch.request import PoolSpec
+from repro.launch.ranks.pool import open_pool
 from repro.background import run_in_background
 run_in_background()
-with open_site(Site(topology=None, ranks=1, cores=None)) as session:
+with open_pool(PoolSpec(topology=None, ranks=1, cores=None)) as session:
     for pid in (os.getpid(), session._supervisor.pid):
         share = Path(f"/proc/{pid}/autogroup")
         idle = os.sched_getscheduler(pid) == os.SCHED_IDLE

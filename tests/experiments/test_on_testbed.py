@@ -1,8 +1,7 @@
 """An experiment as a whole: resuming, and a machine that cannot run it."""
 
 import json
-import subprocess
-import threading
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -11,26 +10,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-from made_up import made_up_computing, made_up_configuration
+from made_up import made_up_computing, made_up_configuration, small_run
 
 from repro.catalog.models.trainable import trainable
 from repro.catalog.studies.selection import Selection, select
 from repro.catalog.systems.clusters import cluster
 from repro.errors import NotRunHere, ReproError
-from repro.experiments import ahead, on_testbed, this_machine
 from repro.experiments import computing as computing_times
-from repro.experiments import obtain as obtaining
+from repro.experiments import measurement, on_testbed, this_machine
 from repro.experiments.computing import measure_missing
-from repro.experiments.obtain import finish, obtain_sensitivity
-from repro.experiments.on_testbed import resolve_on_testbed
-from repro.launch import carry_out as carrying
-from repro.launch import cases
-from repro.launch.cases import in_dimension
-from repro.launch.following import follows, wait_until_measured
-from repro.launch.journal import Journal
-from repro.launch.messages import Order, Site
+from repro.experiments.measurement import measure
+from repro.experiments.on_testbed import emulated_measurement
+from repro.experiments.sensitivity import get_sensitivity
+from repro.experiments.sources import get_results
+from repro.launch import execution, store
+from repro.launch.execution import run_on_pool
+from repro.launch.request import PoolSpec, Request
+from repro.launch.store import Store, key
 from repro.predict.explore.experiments.configurations import compute_time
 from repro.results.outcome import Outcome, OutOfMemory
+from repro.results.schema import coordinates
 from repro.results.store import write_dataset
 
 
@@ -42,6 +41,7 @@ def computing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     peaks = [11e6, 14e6, 26e6]
     dataset = made_up_computing(models, times, peaks)
     monkeypatch.setattr(computing_times, "RESULTS", tmp_path)
+    monkeypatch.setattr(measurement, "RESULTS", tmp_path / "results")
     write_dataset(dataset, computing_times.compute_path())
 
 
@@ -49,21 +49,23 @@ class _FakeSession:
     """Counts what it is asked to train, and stops the user after so many configurations."""
 
     def __init__(self, until: int = 100, most_sequences: int = 1000, most_microbatches: int = 1000):
-        self.trained: list[Order] = []
+        self.trained: list[Request] = []
         self._until = until
         self._most_sequences = most_sequences
         self._most_microbatches = most_microbatches
 
-    def take_turns(self, orders: Sequence[Order], report: object) -> list[Outcome] | OutOfMemory:
+    def run_interleaved(
+        self, requests: Sequence[Request], report: object
+    ) -> list[Outcome] | OutOfMemory:
         if self._until == 0:
             raise KeyboardInterrupt
         self._until -= 1
-        self.trained += orders
-        if orders[0].run.micro_batch_size > self._most_sequences:
+        self.trained += requests
+        if requests[0].run.micro_batch_size > self._most_sequences:
             return OutOfMemory(0, "no room")
-        if max(order.run.microbatches for order in orders) > self._most_microbatches:
+        if max(request.run.microbatches for request in requests) > self._most_microbatches:
             return OutOfMemory(0, "no room")
-        return [None for _ in orders]  # type: ignore[misc]
+        return [None for _ in requests]  # type: ignore[misc]
 
 
 def _measure(
@@ -73,30 +75,25 @@ def _measure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> xr.Dataset:
     _answer_with(session, monkeypatch, [])
-    return _carried_out(selection, folder)
+    return measure(emulated_measurement(selection, folder, "95,5"))
 
 
 def _answer_with(
-    session: _FakeSession, monkeypatch: pytest.MonkeyPatch, opened: list[Site]
+    session: _FakeSession, monkeypatch: pytest.MonkeyPatch, opened: list[PoolSpec]
 ) -> None:
-    def open_site(site: Site, say: object) -> nullcontext[_FakeSession]:
-        opened.append(site)
+    def open_pool(spec: PoolSpec, say: object) -> nullcontext[_FakeSession]:
+        opened.append(spec)
         return nullcontext(session)
 
-    monkeypatch.setattr(carrying, "open_site", open_site)
-    monkeypatch.setattr(
-        cases,
-        "configuration_dataset",
-        lambda source, cell, outcome, *scales: made_up_configuration(cell),
-    )
+    real = execution.result_of
 
+    def made_up_result(request: Request, outcome: Outcome | OutOfMemory) -> xr.Dataset:
+        if isinstance(outcome, OutOfMemory):
+            return real(request, outcome)
+        return made_up_configuration(request.coordinates)
 
-def _carried_out(selection: Selection, folder: Path) -> xr.Dataset:
-    resolved = resolve_on_testbed(selection, folder, "95,5")
-    journal = Journal(folder / "out.nc")
-    return resolved.describe(
-        *carrying.carry_out(resolved.cases, resolved.where, journal, folder, resolved.title)
-    )
+    monkeypatch.setattr(execution, "open_pool", open_pool)
+    monkeypatch.setattr(execution, "result_of", made_up_result)
 
 
 @pytest.mark.slow
@@ -110,7 +107,7 @@ def test_an_interrupted_experiment_repeats_nothing(
     dataset = _measure(selection, tmp_path, second, monkeypatch)
     # Three protocols take turns on each of 2, 4 and 8 GPUs.
     assert (len(first.trained), len(second.trained)) == (6, 3)
-    assert not any(order in first.trained for order in second.trained)
+    assert not any(request in first.trained for request in second.trained)
     assert dataset["iteration_time_s"].notnull().any(["iteration", "rank"]).all()
 
 
@@ -118,85 +115,54 @@ def test_an_interrupted_experiment_repeats_nothing(
 def test_what_two_experiments_have_in_common_is_measured_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Micro batches of 4 on 4 GPUs are a global batch of 16; a first look is a part of weak
-    scaling. What is measured outside of the pipeline is not taken for its results."""
-    monkeypatch.setattr(obtaining, "RESULTS", tmp_path)
+    """Micro batches of 4 on 4 GPUs are a global batch of 16."""
     session = _FakeSession()
     _answer_with(session, monkeypatch, [])
 
-    def trained(name: str, output: str, gpus: Sequence[int], **more: str) -> list[int]:
+    def trained(name: str, gpus: Sequence[int], output: str = "") -> list[int]:
         selection = select(name, models="gpt2-medium", protocol="rdma", gpus=gpus)
         before = len(session.trained)
-        obtaining.obtain(selection, output, **more)
-        return [order.ranks for order in session.trained[before:]]
+        found = get_results(selection, output)
+        assert found["gpus"].values.tolist() == sorted(gpus)
+        return [request.ranks for request in session.trained[before:]]
 
-    folder = tmp_path.name
-    assert trained("weak_scaling", f"{folder}/mine.nc", [4, 8]) == [4, 8]
-    assert trained("weak_scaling", f"{folder}/look.nc", [8], begins="weak_scaling") == [8]
-    assert trained("weak_scaling", f"{folder}/weak_scaling.nc", [4, 8]) == [4]
-    assert trained("strong_scaling", f"{folder}/mine.nc", [4, 8]) == [4, 8]
-    assert trained("strong_scaling", f"{folder}/strong_scaling.nc", [4, 8]) == [8]
-    assert trained("strong_scaling", f"{folder}/strong_scaling.nc", [4, 8]) == [4, 8]
-
-
-@pytest.mark.slow
-def test_what_is_measured_ahead_is_found_by_who_follows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Micro batches of 4 on 4 GPUs are a part of both experiments, and measured once."""
-    monkeypatch.setattr(obtaining, "RESULTS", tmp_path)
-    names = ("weak_scaling", "strong_scaling")
-    chosen = {
-        name: select(name, models="gpt2-medium", protocol="rdma", gpus=(4, 8)) for name in names
-    }
-    monkeypatch.setattr(
-        ahead, "resolve_stage", lambda name, profile: [obtaining.resolve(chosen[name])]
-    )
-    session = _FakeSession()
-    _answer_with(session, monkeypatch, [])
-    ahead.measure_ahead("default", names)
-    assert [order.ranks for order in session.trained] == [4, 8, 8]
-    assert capsys.readouterr().out == "Measuring weak_scaling\nMeasuring strong_scaling\n"
-    monkeypatch.setenv(*_following_what_ended())
-    for name in names:
-        found = obtaining.obtain(chosen[name], f"{tmp_path.name}/{name}.nc")
-        assert found.gpus.values.tolist() == [4, 8]
-        assert not any(Journal(tmp_path / f"{name}.nc").has(one) for one in json.loads(found.asked))
-    assert len(session.trained) == 3
+    output = "results/weak_scaling.nc"
+    assert trained("weak_scaling", [8]) == [8]
+    assert trained("weak_scaling", [4, 8], output) == [4]
+    assert trained("strong_scaling", [4, 8]) == [8]
+    assert trained("strong_scaling", [4, 8]) == []
+    # The pipeline's dataset answers without the store.
+    shutil.rmtree(tmp_path / "results/store")
+    assert trained("weak_scaling", [4, 8]) == []
+    assert trained("weak_scaling", [8]) == [8]
 
 
-def _following_what_ended() -> tuple[str, str]:
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    ((name, pid),) = follows(ended.pid).items()
-    return name, pid
-
-
-def test_who_follows_waits_and_measures_nothing_itself(
+def test_a_dataset_from_the_store_is_the_same_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    _answer_with(_FakeSession(), monkeypatch, [])
     selection = select("weak_scaling", models="gpt2-medium", protocol="rdma")
-    cases_asked = resolve_on_testbed(selection, tmp_path, "95,5").cases
-    journal = Journal(tmp_path / "out.nc")
-    kept = xr.Dataset({"loss": ("iteration", [1.0])})
-    with subprocess.Popen(["sleep", "600"]) as measuring:
-        for name, pid in follows(measuring.pid).items():
-            monkeypatch.setenv(name, pid)
-        waiting = threading.Thread(target=wait_until_measured, args=(cases_asked, journal))
-        waiting.start()
-        for case in cases_asked:
-            waiting.join(0.1)
-            assert waiting.is_alive()
-            journal.keep(case.inputs, kept)
-        waiting.join()
-        measuring.kill()
-    monkeypatch.setenv(*_following_what_ended())
-    session = _FakeSession()
-    _answer_with(session, monkeypatch, [])
-    monkeypatch.setattr(obtaining, "RESULTS", tmp_path)
-    with pytest.raises(ReproError, match=r"2 GPUs and 2 more were not measured ahead"):
-        obtaining.obtain(selection, f"{tmp_path.name}/other.nc")
-    assert not session.trained
+    for name in ("first", "second"):
+        get_results(selection, f"{name}.nc")
+    first, second = ((tmp_path / f"{name}.nc").read_bytes() for name in ("first", "second"))
+    assert first == second
+
+
+def test_another_corpus_or_code_is_another_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = small_run("bert", tmp_path)
+    request = Request(coordinates("bert-large", "rdma", 2), run, 2)
+    before = key(request)
+    assert key(replace(request, run=replace(run, iterations=2))) != before
+    assert key(replace(request, rates_gbps={"fabric": 1.0})) != before
+    (tmp_path / "datasets").mkdir()
+    (tmp_path / "datasets/bert.bin").write_bytes(b"other tokens")
+    store.corpus_digest.cache_clear()
+    with_corpus = key(request)
+    assert with_corpus != before
+    monkeypatch.setattr(store, "method_digest", lambda name: "other code")
+    assert key(request) not in (before, with_corpus)
 
 
 def test_another_parameter_is_another_configuration(
@@ -206,7 +172,7 @@ def test_another_parameter_is_another_configuration(
     for session, name in ((first, "weak_scaling"), (second, "strong_scaling")):
         selection = select(name, models="gpt2-medium", protocol="rdma", gpus=8)
         _measure(selection, tmp_path, session, monkeypatch)
-    assert len(second.trained) == 1, "a configuration with another batch was found in the journal"
+    assert len(second.trained) == 1, "a configuration with another batch was found in the store"
 
 
 @pytest.mark.slow
@@ -221,7 +187,6 @@ def test_another_machine_is_another_configuration(
             _measure(selection, tmp_path, session, monkeypatch)
         except KeyboardInterrupt:
             continue
-        tmp_path.joinpath("out.nc").unlink(missing_ok=True)
     assert [len(session.trained) for session in sessions] == [6, 3, 6]
 
 
@@ -232,7 +197,7 @@ def test_computing_times_of_another_machine_are_refused(
     here = {**this_machine.computing_machine(), "processor": "another"}
     monkeypatch.setattr(this_machine, "computing_machine", lambda: here)
     selection = select("weak_scaling", models="gpt2-medium", protocol="rdma")
-    with pytest.raises(ReproError, match=r"processor .*, not another; .*measure them .*`repro com"):
+    with pytest.raises(ReproError, match=r"processor .*, not another; .*; fix: repro compute"):
         _measure(selection, tmp_path, _FakeSession(), monkeypatch)
 
 
@@ -245,17 +210,17 @@ def test_rates_are_derived_from_the_median_computing_time(
     explained = json.loads(dataset.attrs["similarity"])["gpt2-medium"]
     assert explained["compute_testbed_s"] == pytest.approx(0.1)
     full = {"rdma": 81.9, "ipoib": 20.0, "tcp": 9.41}
-    for order, rate in zip(session.trained, full.values(), strict=True):
-        assert order.rates_gbps["fabric"] == pytest.approx(rate * explained["rate_scale"])
+    for request, rate in zip(session.trained, full.values(), strict=True):
+        assert request.rates_gbps["fabric"] == pytest.approx(rate * explained["rate_scale"])
         # Ranks find out how slow they are beside the one that the rates are right for.
-        assert order.passes_s == pytest.approx((0.03, 0.05, 0.02))
+        assert request.passes_s == pytest.approx((0.03, 0.05, 0.02))
 
 
 def test_optimizers_count_where_gradients_are_what_is_sent(tmp_path: Path) -> None:
     for name, expected in (("weak_scaling", 0.1), ("model_parallelism", 0.08)):
         selection = select(name, models="gpt2-medium", gpus=8)
         (explained,) = json.loads(
-            resolve_on_testbed(selection, tmp_path, "95,5").attributes["similarity"]
+            emulated_measurement(selection, tmp_path, "95,5").attributes["similarity"]
         ).values()
         assert explained["compute_testbed_s"] == pytest.approx(expected)
         entry, kind = cluster("pinnacles"), trainable("gpt2-medium")
@@ -272,15 +237,16 @@ def test_both_ends_of_the_computing_time_take_turns(
     session, opened = _FakeSession(), []
     _answer_with(session, monkeypatch, opened)
     selection = select("weak_scaling", models="bert-large", gpus=8)
-    dataset = obtain_sensitivity(selection, str(tmp_path / "out.nc"))
+    dataset = get_sensitivity(selection)
     assert len(opened) == 1 and dataset["mfu"].size == 2
     assert dataset["iteration_time_s"].notnull().any(["iteration", "rank"]).all()
     # The faster the real GPU, the slower links may be.
-    rates = [order.rates_gbps["fabric"] for order in session.trained]
-    fulls = [one["similarity"]["compute_full_s"] for one in json.loads(dataset.attrs["asked"])]
+    rates = [request.rates_gbps["fabric"] for request in session.trained]
+    scales = [one["time_scale"] for one in json.loads(dataset.attrs["requests"])]
     predicted = compute_time(trainable("bert-large"), cluster("pinnacles"), 4)
     ends = [end_s + predicted.optimizer_s for end_s in (predicted.low_s, predicted.high_s)]
-    assert fulls == pytest.approx([ends[0]] * 3 + [ends[1]] * 3)
+    assert scales[0] / scales[3] == pytest.approx(ends[1] / ends[0])
+    assert scales == [scales[0]] * 3 + [scales[3]] * 3
     assert len(rates) == 6 and json.loads(dataset.attrs["provenance"])
     for low, high in zip(rates[:3], rates[3:], strict=True):
         assert low / high == pytest.approx(ends[0] / ends[1])
@@ -301,9 +267,9 @@ def test_open_models_are_measured_when_they_are_asked_for(
     for _ in range(2):
         measure_missing(selection.models, tmp_path, "95,5")
     assert asked == [[(False, "olmoe-1b-7b")]]
-    orders = [case.order for case in resolve_on_testbed(selection, tmp_path, "95,5").cases]
+    requests = emulated_measurement(selection, tmp_path, "95,5").requests
     # Two neighbours share the experts, and never more than four.
-    ranks = [(order.ranks, order.run.expert_parallel) for order in orders]
+    ranks = [(request.ranks, request.run.expert_parallel) for request in requests]
     assert sorted(ranks) == [(2, 1), (2, 2), (4, 1), (4, 4), (8, 1), (8, 4)]
 
 
@@ -311,28 +277,24 @@ def test_a_machine_whose_links_would_be_too_fast_computes_slower(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten times the cores: RDMA would need more than can be shaped, and get less than its share."""
-    here = resolve_on_testbed(select("weak_scaling"), tmp_path, "95,5")
+    here = emulated_measurement(select("weak_scaling"), tmp_path, "95,5")
     path = computing_times.compute_path()
     times = xr.load_dataset(path)
     faster = times.assign(pass_time_s=times.pass_time_s / 10)
     write_dataset(faster, path)
-    there = resolve_on_testbed(select("weak_scaling"), tmp_path, "95,5")
-    assert isinstance(here.where, Site) and isinstance(there.where, Site)
-    fabric = {one.order.rates_gbps["fabric"] for one in there.cases}
+    there = emulated_measurement(select("weak_scaling"), tmp_path, "95,5")
+    assert isinstance(here.target, PoolSpec) and isinstance(there.target, PoolSpec)
+    fabric = {request.rates_gbps["fabric"] for request in there.requests}
     assert max(fabric) == pytest.approx(1.0)
     slowed = json.loads(there.attributes["emulated_gpu"])["slowed"]
     assert 1 < slowed < 10
-    assert there.where.cores == pytest.approx(here.where.cores / slowed)
-    for before, after in zip(here.cases, there.cases, strict=True):
+    assert there.target.cores == pytest.approx(here.target.cores / slowed)
+    for before, after in zip(here.requests, there.requests, strict=True):
         # Faster by what is not held back, links and computing alike.
-        ratio = after.order.rates_gbps["fabric"] / before.order.rates_gbps["fabric"]
+        ratio = after.rates_gbps["fabric"] / before.rates_gbps["fabric"]
         assert ratio == pytest.approx(10 / slowed)
-        times_s = [
-            case.inputs["similarity"]["compute_testbed_s"]  # type: ignore[index]
-            for case in (before, after)
-        ]
-        assert times_s[0] / times_s[1] == pytest.approx(10 / slowed)
-        assert sum(after.order.passes_s) == pytest.approx(sum(before.order.passes_s) * slowed / 10)
+        assert before.time_scale / after.time_scale == pytest.approx(10 / slowed)
+        assert sum(after.passes_s) == pytest.approx(sum(before.passes_s) * slowed / 10)
 
 
 def test_computing_lies_on_lines_between_and_beyond_the_measured_sizes() -> None:
@@ -371,8 +333,8 @@ def test_pipelines_cut_the_global_batch_into_micro_batches(
         monkeypatch,
     )
     found = [
-        (order.ranks, order.run.pipeline_parallel, order.run.microbatches)
-        for order in session.trained
+        (request.ranks, request.run.pipeline_parallel, request.run.microbatches)
+        for request in session.trained
     ]
     assert found == [(2, 2, 4), (4, 4, 8), (8, 8, 16)]
     replicas = select("model_parallelism", models="bert-large", gpus=8, pipeline_parallel=2)
@@ -384,8 +346,8 @@ def test_a_sweep_ends_where_memory_does(tmp_path: Path, monkeypatch: pytest.Monk
     session = _FakeSession(most_sequences=4)
     selection = select("data_batches", models="gpt2-medium")
     dataset = _measure(selection, tmp_path, session, monkeypatch)
-    assert [order.run.micro_batch_size for order in session.trained] == [1, 2, 4, 8]
-    assert len({order.memory_bytes for order in session.trained}) == 1
+    assert [request.run.micro_batch_size for request in session.trained] == [1, 2, 4, 8]
+    assert len({request.memory_bytes for request in session.trained}) == 1
     full = dataset["out_of_memory"].squeeze(drop=True)
     assert full.sel(global_batch_size=[8, 16, 32]).values.tolist() == [0, 0, 0]
     assert full.sel(global_batch_size=[64, 128, 256]).values.tolist() == [1, 1, 1]
@@ -401,7 +363,7 @@ def test_batches_of_the_same_micro_batches_take_turns_while_they_have_room(
     for most, asked in ((32, [4, 16, 32]), (16, [4, 16, 32, 4, 16, 32])):
         session = _FakeSession(most_microbatches=most)
         dataset = _measure(selection, tmp_path / str(most), session, monkeypatch)
-        assert [order.run.microbatches for order in session.trained] == asked
+        assert [request.run.microbatches for request in session.trained] == asked
         full = dataset["out_of_memory"].squeeze().values.tolist()
         assert full == [0, 0, int(most < 32)]
         timed = dataset["iteration_time_s"].notnull().any(["iteration", "rank"]).squeeze()
@@ -412,17 +374,34 @@ def test_what_is_no_sweep_goes_on_where_one_case_had_no_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = _FakeSession(most_sequences=4)
-    resolved = resolve_on_testbed(select("data_batches", models="gpt2-medium"), tmp_path, "95,5")
-    alone = [replace(case, series=None) for case in reversed(resolved.cases)]
+    chosen = select("data_batches", models="gpt2-medium")
+    found = emulated_measurement(chosen, tmp_path, "95,5")
+    assert isinstance(found.target, PoolSpec)
+    # A layout replaces the coordinate of a sweep.
+    alone = [
+        replace(
+            request,
+            coordinates={
+                "layout" if name == "global_batch_size" else name: value
+                for name, value in request.coordinates.items()
+            },
+        )
+        for request in reversed(found.requests)
+    ]
     _answer_with(session, monkeypatch, [])
-    carrying.carry_out(alone, resolved.where, Journal(tmp_path / "alone.nc"), tmp_path, "alone")
-    assert [order.run.micro_batch_size for order in session.trained] == [32, 16, 8, 4, 2, 1]
+    run_on_pool(alone, found.target, Store(tmp_path / "alone"), "alone")
+    assert [request.run.micro_batch_size for request in session.trained] == [32, 16, 8, 4, 2, 1]
 
 
 def test_both_ends_of_an_interval_have_memory_of_their_own(tmp_path: Path) -> None:
-    cases = resolve_on_testbed(select("data_batches", models="gpt2-medium"), tmp_path, "95,5").cases
-    ends = {one.series for mfu in (0.3, 0.4) for one in (in_dimension(cases[0], "mfu", mfu, ""),)}
-    assert len(ends) == 2
+    chosen = select("data_batches", models="gpt2-medium")
+    first, second = emulated_measurement(chosen, tmp_path, "95,5").requests[:2]
+    ends = [
+        replace(request, coordinates={**request.coordinates, "mfu": mfu}).series
+        for request in (first, second)
+        for mfu in (0.3, 0.4)
+    ]
+    assert ends[:2] == ends[2:] and len(set(ends)) == 2
 
 
 def test_computing_times_are_shown_by_micro_batch() -> None:
@@ -441,21 +420,15 @@ def test_another_model_has_its_own_memory(tmp_path: Path, monkeypatch: pytest.Mo
     session = _FakeSession(most_sequences=2)
     selection = select("data_batches", models="gpt2-medium,bert-large")
     _measure(selection, tmp_path, session, monkeypatch)
-    assert [order.run.micro_batch_size for order in session.trained] == [1, 2, 4, 1, 2, 4]
+    assert [request.run.micro_batch_size for request in session.trained] == [1, 2, 4, 1, 2, 4]
 
 
 def test_a_machine_that_cannot_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(site: Site, say: Callable[[str], None]) -> None:
+    def refuse(spec: PoolSpec, say: Callable[[str], None]) -> None:
         raise NotRunHere("no namespaces for user 1000")
 
-    monkeypatch.setattr(carrying, "open_site", refuse)
+    monkeypatch.setattr(execution, "open_pool", refuse)
     selection = select("weak_scaling", models="gpt2-medium", protocol="rdma")
-    dataset = _carried_out(selection, tmp_path)
+    dataset = measure(emulated_measurement(selection, tmp_path, "95,5"))
     assert not dataset.sizes
     assert json.loads(dataset.attrs["not_run"]) == {"testbed": "no namespaces for user 1000"}
-    # What was finished elsewhere is kept.
-    path = tmp_path / "out.nc"
-    journal = Journal(path)
-    journal.keep({"gpus": 2}, xr.Dataset({"loss": ("iteration", [1.0])}))
-    finish(dataset, path, journal)
-    assert Journal(path).has({"gpus": 2})

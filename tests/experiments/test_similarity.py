@@ -8,7 +8,7 @@ from repro.catalog.models.papers import model, read_models
 from repro.catalog.models.trainable import trainable_models
 from repro.catalog.models.volumes import gradient_bytes, ring_all_reduce_bytes
 from repro.catalog.systems.clusters import cluster
-from repro.experiments.similarity import FASTEST_LINK_GBPS, derive, memory_allowance_bytes
+from repro.experiments.similarity import FASTEST_LINK_GBPS, derive, memory_limit_bytes
 from repro.predict.step.memory import FRAMEWORK_BYTES, memory
 from repro.predict.step.pipeline_iteration import memory_by_stage_bytes
 from repro.predict.workload import Plan, workload
@@ -105,7 +105,7 @@ def test_links_faster_than_this_machine_shapes_are_capped() -> None:
 def test_as_many_sequences_fit_as_on_the_real_gpu(name: str) -> None:
     kind = model(name)
     fixed, each = 10e6, 2e6
-    allowance = memory_allowance_bytes(
+    allowance = memory_limit_bytes(
         kind, _A, pipeline=False, stages=1, fixed_bytes=fixed, sequence_bytes=each
     )
     limit = _A.device.memory_bytes
@@ -118,7 +118,7 @@ def test_as_many_sequences_fit_as_on_the_real_gpu(name: str) -> None:
 def test_a_stage_has_room_for_nearly_as_many_sequences_as_the_real_one() -> None:
     kind = model("gpt2-large")
     fixed, each = 40e6, 7e6
-    allowance = memory_allowance_bytes(
+    allowance = memory_limit_bytes(
         kind, _A, pipeline=True, stages=8, fixed_bytes=fixed, sequence_bytes=each
     )
     shape = kind.full_size(pipeline=True)

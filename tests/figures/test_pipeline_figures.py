@@ -23,7 +23,7 @@ from repro.figures.predicted.larger import larger_scale
 from repro.predict.explore.experiments.predicted import predict_experiment
 from repro.predict.explore.jobs.larger import predict_larger
 from repro.results.metrics import iteration_time_s
-from repro.results.schema import Cell
+from repro.results.schema import coordinates
 from repro.results.store import not_run
 
 pytestmark = pytest.mark.slow
@@ -69,7 +69,7 @@ def test_protocols_that_are_none_of_the_papers_are_drawn_too(
 
 
 def test_a_timeline_shows_what_each_stage_does(backend: str) -> None:
-    figure = timeline(made_up_pipeline(Cell("bert-large", "rdma", 2)))
+    figure = timeline(made_up_pipeline(coordinates("bert-large", "rdma", 2)))
     boxes = figure.traverse(lambda element: element, [hv.Rectangles])
     found = {element.label: len(element) for element in boxes}
     # One iteration: two stages, two calls and two message ends each.

@@ -37,7 +37,7 @@ from repro.predict.explore.jobs.larger import predict_larger
 from repro.predict.explore.studies.compressed_training import predict_compressed
 from repro.predict.explore.studies.partitions import predict_schemes
 from repro.results.metrics import iteration_time_s
-from repro.results.schema import Cell
+from repro.results.schema import coordinates
 
 pytestmark = pytest.mark.slow
 
@@ -164,7 +164,7 @@ def test_every_iteration_is_a_point(made_up_results: xr.Dataset, backend: str) -
 
 def test_pipelines_have_intervals_and_iterations() -> None:
     # The last rank holds the timers.
-    results = made_up_pipeline(Cell("bert-large", "rdma", 2))
+    results = made_up_pipeline(coordinates("bert-large", "rdma", 2))
     panel = next(iter(timer_breakdown(results)))
     assert len(_all(panel, hv.ErrorBars)) == 1
     assert sum(map(len, _all(panel, hv.Scatter))) == results.sizes["iteration"]

@@ -13,10 +13,10 @@ from repro.catalog.models.open_models import DecoderShape
 from repro.catalog.models.papers import model
 from repro.catalog.studies.selection import select
 from repro.catalog.systems.gpus import Gpu, find_gpu_name, gpu
+from repro.experiments import measurement
 from repro.experiments.machine.gpu_decoding import _part
-from repro.experiments.on_nodes import resolve_on_nodes
-from repro.launch.carry_out import carry_out
-from repro.launch.journal import Journal
+from repro.experiments.measurement import measure
+from repro.experiments.on_nodes import node_measurement
 from repro.observe.counters import open_counters
 from repro.observe.memory import peak_bytes, reset_peak
 from repro.results.measured import measured_on
@@ -152,20 +152,19 @@ def test_operators_move_bytes_no_faster_than_the_memory() -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep_ends_where_memory_does(enwiki: Path, tmp_path: Path) -> None:
+def test_a_sweep_ends_where_memory_does(
+    enwiki: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measurement, "RESULTS", tmp_path)
     selection = select("one_gpu", "cluster", models="bert-large", profile="ci")
-    resolved = resolve_on_nodes(selection, enwiki, "95,5")
-    journal = Journal(tmp_path / "out.nc")
-    dataset = resolved.describe(
-        *carry_out(resolved.cases, resolved.where, journal, tmp_path / "logs", resolved.title)
-    )
+    dataset = measure(node_measurement(selection, enwiki, "95,5"))
     assert gpu(measured_on(dataset)) == _this_gpu()
     full = dataset["out_of_memory"].squeeze()
     assert not full.sel(micro_batch_size=[1, 2, 4]).any() and full.sel(micro_batch_size=512)
     peaks = dataset["peak_memory_bytes"].squeeze().sel(micro_batch_size=[1, 2, 4])
     assert (np.diff(peaks.values.ravel()) > 0).all()
     # One set of ranks served all of them.
-    (logs,) = [path for path in (tmp_path / "logs").iterdir() if path.is_dir()]
+    (logs,) = [path for path in (tmp_path / "logs/one_gpu").iterdir() if path.is_dir()]
     assert (logs / "rank0.log").exists()
     (ran_on, *_) = json.loads(dataset.attrs["ran_on"])
     assert ran_on["backend"].startswith("NCCL")

@@ -27,6 +27,7 @@ from repro.results.collectives import (
 )
 from repro.results.merging import merge
 from repro.results.outcome import Outcome
+from repro.results.schema import placed
 from repro.testbed.verify import LinkCheck
 
 _SIZES = (1000, 8_000_000)
@@ -35,6 +36,13 @@ _RATES = {"node": 1.0, "fabric": 0.5}
 _SCALE = 0.01
 _PER_NODE = 2
 _OUT = "out of place"
+
+
+def _placed(
+    sweep: CollectiveSweep, outcome: Outcome, protocol: str = "rdma", gpus: int = 2
+) -> xr.Dataset:
+    where = {"source": "testbed", "protocol": protocol, "gpus": gpus}
+    return placed(sweep_dataset(sweep, outcome), where)
 
 
 def _seconds(size: int, repeat: int, rank: int) -> float:
@@ -98,7 +106,7 @@ def _swept(protocol: str, gpus: int, collectives: tuple[str, ...] = COLLECTIVES)
     used = _RATES if gpus > _PER_NODE else {"node": _RATES["node"]}
     links = tuple(LinkCheck(level, rate, rate, (rate,)) for level, rate in used.items())
     nics = NicSeries()
-    return sweep_dataset("testbed", protocol, gpus, asked, Outcome((), nics, links, 0.0, records))
+    return _placed(asked, Outcome((), nics, links, 0.0, records), protocol, gpus)
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +146,7 @@ def test_a_size_that_ended_early_has_the_median_of_its_repeats() -> None:
     early = replace(timings[0], time_s=timings[0].time_s[:3])
     records = (SweepRecord(0, _group_ranks(2), (early, timings[1])),)
     outcome = Outcome((), NicSeries(), (), 0.0, records)
-    found = bandwidths(sweep_dataset("testbed", "rdma", 2, asked, outcome))["time_s"]
+    found = bandwidths(_placed(asked, outcome))["time_s"]
     found = found.squeeze(["source", "protocol", "gpus"])
     for size, count in zip(_SIZES, (3, _REPEATS), strict=True):
         known = [_seconds(size, repeat, 0) for repeat in range(count)]
@@ -259,7 +267,7 @@ def test_of_a_large_reduction_gloo_sends_almost_everything_on() -> None:
 
 def test_real_links_have_no_rate_to_compare_with() -> None:
     outcome = Outcome((), NicSeries(), (), 0.0, (SweepRecord(0, _group_ranks(2), ()),))
-    assert bandwidth_table(sweep_dataset("cluster", "rdma", 2, _asked(), outcome)).empty
+    assert bandwidth_table(_placed(_asked(), outcome)).empty
 
 
 def test_bandwidths_in_percent_of_the_slowest_link(results: xr.Dataset) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-from made_up import made_up_configuration, made_up_records
+from made_up import configuration_dataset, made_up_configuration, made_up_records
 
 from repro.errors import ReproError
 from repro.logs.reading import read_log
@@ -16,11 +16,11 @@ from repro.observe.transfers import Transfer
 from repro.results.communication import by_group, transfers
 from repro.results.merging import merge
 from repro.results.outcome import Outcome
-from repro.results.schema import Cell, configuration_dataset
+from repro.results.schema import coordinates
 from repro.results.store import read_dataset, write_dataset
 from repro.results.traces import read_trace, write_traces
 
-_CELL = Cell("gpt2-medium", "rdma", 2)
+_CELL = coordinates("gpt2-medium", "rdma", 2)
 _MB = 1 << 20
 
 
@@ -63,11 +63,11 @@ def _logged(late_s: float = 0.0) -> xr.Dataset:
         for record in made_up_records(_CELL)
     ]
     series = NicSeries(time_s=[9.0, 20.0], rx_bytes=[(0,), (1,)], tx_bytes=[(0,), (1,)])
-    return configuration_dataset("testbed", _CELL, Outcome(tuple(records), series, (), 0.0))
+    return configuration_dataset(_CELL, Outcome(tuple(records), series, (), 0.0))
 
 
 def test_calls_come_back_as_they_were(tmp_path: Path) -> None:
-    other = made_up_configuration(Cell("gpt2-medium", "tcp", 2))
+    other = made_up_configuration(coordinates("gpt2-medium", "tcp", 2))
     write_dataset(merge([_logged(), other]), tmp_path / "run.nc")
     calls = transfers(read_dataset(tmp_path / "run.nc").sel(protocol="rdma"))
     both = ("all_reduce", "reduce_scatter")

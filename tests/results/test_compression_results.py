@@ -1,7 +1,6 @@
 """Tables of compressed training from numbers that are known."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,15 +9,15 @@ from made_up import made_up_configuration, made_up_records
 
 from repro.catalog.studies.compression import read_compression_study
 from repro.errors import ReproError
-from repro.experiments import losses
-from repro.experiments.losses import loss_run
+from repro.experiments.losses import loss_measurement, loss_run
 from repro.figures.studies.compression import loss_curves, loss_over_time, measured_times
+from repro.launch.execution import result_of
 from repro.observe.nic import NicSeries
 from repro.results.compression import has_losses, loss_dataset, loss_table, time_table
 from repro.results.merging import merge
 from repro.results.outcome import Outcome, OutOfMemory
-from repro.results.schema import Cell
-from repro.results.store import not_run, write_dataset
+from repro.results.schema import coordinates
+from repro.results.store import not_run
 from repro.train.records import RankRecord
 
 _STEPS, _SEEDS = (10, 20), (1, 2, 3)
@@ -32,7 +31,7 @@ def results() -> xr.Dataset:
     parts = []
     for scheme, times in (("none", 1.0), ("naive-4", _NAIVE_TIME)):
         for protocol in ("rdma", "tcp"):
-            one = made_up_configuration(Cell("gpt2-medium", protocol, 8))
+            one = made_up_configuration(coordinates("gpt2-medium", protocol, 8))
             one["iteration_time_s"] = one["iteration_time_s"] * times
             parts.append(one.expand_dims(scheme=[scheme]))
     for scheme, above in _ABOVE.items():
@@ -70,16 +69,15 @@ def test_losses_are_compared_by_seed(results: xr.Dataset) -> None:
 
 def test_a_trainings_losses_are_means_over_replicas() -> None:
     study = read_compression_study()
-    records: list[RankRecord] = list(made_up_records(Cell("gpt2-medium", "rdma", 2)))
+    records: list[RankRecord] = list(made_up_records(coordinates("gpt2-medium", "rdma", 2)))
     changed = [
         _with(records[0], loss=(float("nan"),) * 4, validation=(5.0, 4.0)),
         _with(records[1], loss=(4.0, 3.0, 2.0, 1.0), validation=(5.0, 4.0)),
     ]
     run = loss_run(study, "default")
-    found = loss_dataset("none", run, Outcome(tuple(changed), NicSeries([], [], []), (), 0.0))
+    found = loss_dataset(run, Outcome(tuple(changed), NicSeries([], [], []), (), 0.0))
     assert found["training_loss"].squeeze().values.tolist() == [4.0, 3.0, 2.0, 1.0]
     assert found["validated_step"].values.tolist() == [run.validate_every, 2 * run.validate_every]
-    assert found["seed"].values.tolist() == [run.seed]
 
 
 def _with(record: RankRecord, loss: tuple[float, ...], validation: tuple[float, ...]) -> RankRecord:
@@ -108,31 +106,8 @@ def test_figures_show_every_scheme(results: xr.Dataset) -> None:
     assert ends[1] == pytest.approx(_NAIVE_TIME * ends[0])
 
 
-def test_what_was_trained_alike_is_not_trained_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(losses, "RESULTS", tmp_path / "results")
-    trained: list[str] = []
-
-    def train(profile: str, output: str) -> xr.Dataset:
-        trained.append(output)
-        return xr.Dataset()
-
-    monkeypatch.setattr(losses, "train_losses", train)
-    resolved = losses.resolve_losses(read_compression_study(), "ci")
-    found = resolved.describe(xr.Dataset({"validation_loss": 6.0}), {})
-    write_dataset(found, tmp_path / "results/losses.nc")
-    assert losses.known_losses("ci")["validation_loss"] == 6.0
-    assert trained == []
-    # Other seeds and steps.
-    losses.known_losses("default")
-    assert trained == ["results/adhoc/losses-default.nc"]
-    write_dataset(found.assign_attrs(spectra="others"), tmp_path / "results/losses.nc")
-    losses.known_losses("ci")
-    assert trained[1:] == ["results/adhoc/losses-ci.nc"]
-
-
 def test_a_training_without_room_is_an_error_that_names_it() -> None:
-    run = loss_run(read_compression_study(), "default")
-    with pytest.raises(ReproError, match=f"losses, scheme naive-4, seed {run.seed}: rank 3 has no"):
-        loss_dataset("naive-4", run, OutOfMemory(3, "rank 3 has no room"))
+    request = loss_measurement("default").requests[0]
+    seed = request.run.seed
+    with pytest.raises(ReproError, match=f"none, seed {seed}: out of memory .rank 3 has no room"):
+        result_of(request, OutOfMemory(3, "rank 3 has no room"))

@@ -26,7 +26,7 @@ from repro.results.metrics import (
     timer_fraction,
     wire_share,
 )
-from repro.results.schema import Cell, out_of_memory_dataset
+from repro.results.schema import coordinates, out_of_memory_dataset, placed
 from repro.results.summary import pipeline_readings, write_metrics
 
 _ITERATION_S = 4 * STAGE_S + 2 * HOP_S + EMBEDDING_S
@@ -34,7 +34,7 @@ _ITERATION_S = 4 * STAGE_S + 2 * HOP_S + EMBEDDING_S
 
 @pytest.fixture(scope="module")
 def pipeline() -> xr.Dataset:
-    return made_up_pipeline(Cell("bert-large", "rdma", 2))
+    return made_up_pipeline(coordinates("bert-large", "rdma", 2))
 
 
 def test_the_timers_hold_fill_and_drain(pipeline: xr.Dataset) -> None:
@@ -69,7 +69,7 @@ def test_every_message_is_kept(pipeline: xr.Dataset) -> None:
 
 
 def test_pipelines_of_other_sizes_merge(pipeline: xr.Dataset) -> None:
-    other = made_up_pipeline(Cell("gpt2-medium", "tcp", 2))
+    other = made_up_pipeline(coordinates("gpt2-medium", "tcp", 2))
     merged = merge([pipeline, other])
     assert merged.sizes["message"] == pipeline.sizes["message"]
     timed = timer_fraction(merged).squeeze()
@@ -89,8 +89,8 @@ def test_both_readings_stand_side_by_side(pipeline: xr.Dataset) -> None:
 
 
 def test_a_cell_out_of_memory_says_so_beside_those_that_ran() -> None:
-    cells = [Cell("bert-large", "rdma", 8, "global_batch_size", value) for value in (8, 16)]
-    merged = merge([made_up_configuration(cells[0]), out_of_memory_dataset("testbed", cells[1])])
+    cells = [coordinates("bert-large", "rdma", 8, "global_batch_size", value) for value in (8, 16)]
+    merged = merge([made_up_configuration(cells[0]), placed(out_of_memory_dataset(), cells[1])])
     assert merged["out_of_memory"].squeeze().values.tolist() == [0, 1]
     assert np.isfinite(iteration_time_s(merged).squeeze().values).tolist() == [True, False]
 
@@ -98,7 +98,7 @@ def test_a_cell_out_of_memory_says_so_beside_those_that_ran() -> None:
 def test_sweeps_have_no_metrics_and_pipelines_their_own(
     pipeline: xr.Dataset, tmp_path: Path
 ) -> None:
-    swept = made_up_configuration(Cell("bert-large", "rdma", 8, "global_batch_size", 8))
+    swept = made_up_configuration(coordinates("bert-large", "rdma", 8, "global_batch_size", 8))
     write_metrics({"a": pipeline, "b": swept}, tmp_path / "metrics.json")
     found = json.loads((tmp_path / "metrics.json").read_text())
     assert set(found) == {"a"}

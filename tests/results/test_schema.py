@@ -10,12 +10,12 @@ from made_up import TIME_SCALE, made_up_configuration
 from repro.catalog.phases import PHASES
 from repro.errors import ReproError
 from repro.results.merging import merge
-from repro.results.schema import Cell
+from repro.results.schema import coordinates
 from repro.results.store import read_dataset, write_dataset
 
 
 def test_a_configuration_keeps_every_sample() -> None:
-    dataset = made_up_configuration(Cell("gpt2-medium", "rdma", 8))
+    dataset = made_up_configuration(coordinates("gpt2-medium", "rdma", 8))
     sizes = {"iteration": 6, "rank": 8, "phase": len(PHASES)}
     assert dict(dataset["phase_time_s"].squeeze().sizes) == sizes
     assert list(dataset["phase"].values) == list(PHASES)
@@ -25,7 +25,7 @@ def test_a_configuration_keeps_every_sample() -> None:
 
 
 def test_rates_integrate_to_the_bytes_counted() -> None:
-    dataset = made_up_configuration(Cell("gpt2-medium", "tcp", 8)).squeeze()
+    dataset = made_up_configuration(coordinates("gpt2-medium", "tcp", 8)).squeeze()
     time = np.concatenate([[0.0], dataset["nic_time_s"].values])
     # Six iterations of half a gigabit; the sample before the first iteration counts from zero.
     total = float((dataset["rx_gbps"].isel(node=0).values * np.diff(time)).sum())
@@ -35,7 +35,7 @@ def test_rates_integrate_to_the_bytes_counted() -> None:
 
 
 def test_rates_over_iterations_are_their_bytes_over_their_time() -> None:
-    dataset = made_up_configuration(Cell("gpt2-medium", "rdma", 8)).squeeze()
+    dataset = made_up_configuration(coordinates("gpt2-medium", "rdma", 8)).squeeze()
     seconds = float(dataset["iteration_time_s"].isel(rank=0, iteration=0))
     expected = 20 * 0.5 / seconds
     assert dataset["rx_iteration_full_scale_gbps"].values == pytest.approx(expected, rel=0.03)
@@ -44,8 +44,8 @@ def test_rates_over_iterations_are_their_bytes_over_their_time() -> None:
 def test_merging_fills_what_was_not_run_with_nan() -> None:
     merged = merge(
         [
-            made_up_configuration(Cell("t5-large", "tcp", 2)),
-            made_up_configuration(Cell("bert-large", "rdma", 4)),
+            made_up_configuration(coordinates("t5-large", "tcp", 2)),
+            made_up_configuration(coordinates("bert-large", "rdma", 4)),
         ]
     )
     assert list(merged["model"].values) == ["t5-large", "bert-large"]
@@ -67,7 +67,8 @@ def test_figure_3_is_three_lines_away(made_up_results: xr.Dataset, tmp_path: Pat
 def test_names_of_different_lengths_survive_the_disk(tmp_path: Path) -> None:
     for protocol in ("tcp", "rdma", "ipoib"):
         write_dataset(
-            made_up_configuration(Cell("bert-large", protocol, 2)), tmp_path / f"{protocol}.nc"
+            made_up_configuration(coordinates("bert-large", protocol, 2)),
+            tmp_path / f"{protocol}.nc",
         )
     merged = merge([read_dataset(tmp_path / f"{p}.nc") for p in ("tcp", "rdma", "ipoib")])
     write_dataset(merged, tmp_path / "merged.nc")
@@ -86,7 +87,7 @@ def test_a_failed_write_leaves_the_old_file(
     made_up_results: xr.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "r.nc"
-    write_dataset(made_up_configuration(Cell("bert-large", "tcp", 2)), path)
+    write_dataset(made_up_configuration(coordinates("bert-large", "tcp", 2)), path)
     before = path.read_bytes()
 
     def full(self: xr.Dataset, target: Path, **options: object) -> None:

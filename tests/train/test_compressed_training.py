@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from made_up import small_run
+from made_up import configuration_dataset, small_run
 from rank_pool import RankPool
 
-from repro.catalog.models.papers import Shape
 from repro.catalog.parallel.codecs import Codec, Compression
 from repro.catalog.parallel.encoded_volumes import power_sgd_bytes, ring_bytes
 from repro.catalog.parallel.partitions import Partition
 from repro.errors import ReproError
+from repro.launch.request import plain
 from repro.observe.communication_log import CommunicationLog, logging
 from repro.observe.nic import NicSeries
 from repro.results.compression import sent_table, time_table
 from repro.results.merging import merge
 from repro.results.outcome import Outcome
-from repro.results.schema import Cell, configuration_dataset
+from repro.results.schema import coordinates
 from repro.train.compression.codecs import coding_of
 from repro.train.compression.coder import coder_of
 from repro.train.compression.power_sgd import PowerSgd
@@ -173,14 +173,10 @@ def _recorded(run: TrainingRun, scratch: Path) -> RankRecord:
     return train(run, scratch)[0]
 
 
-def _plain(value: object) -> object:
-    return value.model_dump() if isinstance(value, Shape | Compression) else str(value)
-
-
 def test_bytes_are_as_promised_and_coding_is_a_phase(
     pool: RankPool, enwiki: Path, tmp_path: Path
 ) -> None:
-    parts, asked = [], []
+    parts, requests = [], []
     schemes = {
         "none": _NONE,
         "naive": _NAIVE,
@@ -191,15 +187,16 @@ def test_bytes_are_as_promised_and_coding_is_a_phase(
         records = pool.run(_recorded, run, tmp_path, ranks=8, **_THREE_WAYS)
         series = NicSeries(time_s=[0.0, 1e9], rx_bytes=[(0,), (1,)], tx_bytes=[(0,), (1,)])
         outcome = Outcome(tuple(records), series, (), 0.0)
-        dataset = configuration_dataset("testbed", Cell("gpt2-medium", "rdma", 8), outcome)
+        dataset = configuration_dataset(coordinates("gpt2-medium", "rdma", 8), outcome)
         parts.append(dataset.expand_dims(scheme=[name]))
-        asked.append({"scheme": name, "order": {"run": asdict(run)}})
+        where = {"protocol": "rdma", "scheme": name}
+        requests.append({"coordinates": where, "run": plain(asdict(run))})
         for record in records:
             phases = record.phase_time_s
             assert min(phases["other"]) >= 0
             assert min(phases["tensor all-reduce"]) > 0
             assert (min(phases["encode"]) > 0) == (min(phases["decode"]) > 0) == (name != "none")
-    results = merge(parts).assign_attrs(asked=json.dumps(asked, default=_plain))
+    results = merge(parts).assign_attrs(requests=json.dumps(requests))
     table = sent_table(results)
     assert table.agree.all(), table
     share = table.share_percent.unstack()

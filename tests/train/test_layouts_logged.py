@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 import xarray as xr
-from made_up import small_run
+from made_up import configuration_dataset, small_run
 from rank_pool import RankPool
 
-from repro.catalog.models.papers import Shape
 from repro.claims.studies.communication import agreement
 from repro.claims.verdicts import judge_claims
 from repro.figures.studies.communication import logged_sizes
+from repro.launch.request import plain
 from repro.observe.nic import NicSeries
 from repro.results.communication import transfers
 from repro.results.merging import merge
 from repro.results.message_costs import logged_volumes
 from repro.results.outcome import Outcome
-from repro.results.schema import Cell, configuration_dataset
+from repro.results.schema import coordinates
 from repro.train.records import RankRecord, TrainingRun
 from repro.train.run import train
 
@@ -32,13 +32,9 @@ def _trained(run: TrainingRun, scratch: Path) -> RankRecord:
     return train(run, scratch)[0]
 
 
-def _plain(value: object) -> object:
-    return value.model_dump() if isinstance(value, Shape) else str(value)
-
-
 @pytest.fixture(scope="module")
 def logged(pool: RankPool, enwiki: Path, tmp_path_factory: pytest.TempPathFactory) -> xr.Dataset:
-    parts, asked = [], []
+    parts, requests = [], []
     for name, (tensor, stages, distributed) in _LAYOUTS.items():
         run = replace(
             small_run("gpt", enwiki, microbatches=2),
@@ -52,10 +48,11 @@ def logged(pool: RankPool, enwiki: Path, tmp_path_factory: pytest.TempPathFactor
         records = pool.run(_trained, run, scratch, ranks=4, **groups)
         series = NicSeries(time_s=[0.0, 1e9], rx_bytes=[(0,), (1,)], tx_bytes=[(0,), (1,)])
         outcome = Outcome(tuple(records), series, (), 0.0)
-        dataset = configuration_dataset("testbed", Cell("gpt-350m", "rdma", 4), outcome)
+        dataset = configuration_dataset(coordinates("gpt-350m", "rdma", 4), outcome)
         parts.append(dataset.expand_dims(layout=[name]))
-        asked.append({"layout": name, "order": {"run": asdict(run)}})
-    return merge(parts).assign_attrs(asked=json.dumps(asked, default=_plain))
+        where = {"protocol": "rdma", "layout": name}
+        requests.append({"coordinates": where, "run": plain(asdict(run))})
+    return merge(parts).assign_attrs(requests=json.dumps(requests))
 
 
 def test_log_and_forms_agree_in_every_layout(logged: xr.Dataset) -> None:

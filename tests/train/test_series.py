@@ -17,7 +17,9 @@ from repro.train.series import Iteration, Series, Watch
 
 def _iteration(time_s: float = 1.0, contention_fraction: float = 0.0) -> Iteration:
     phases = dict.fromkeys(PHASES, 0.0) | {"gradient sync": time_s / 2}
-    return Iteration(0.0, time_s, phases, dict.fromkeys(P2P_TIMERS, 0.0), (), 7.0, contention_fraction)
+    return Iteration(
+        0.0, time_s, phases, dict.fromkeys(P2P_TIMERS, 0.0), (), 7.0, contention_fraction
+    )
 
 
 def _watch(run: TrainingRun, found: Iterator[Iteration]) -> tuple[Watch, list[str]]:

@@ -31,7 +31,7 @@ from repro.testbed.speed import cores_per_rank
 from repro.train.records import TrainingRun
 
 
-def testbed_measurement(
+def emulated_measurement(
     selection: Selection, corpus: Path, split: str, compute_factor: float = 1.0
 ) -> Measurement:
     """Return the measurement of a selection on emulated nodes.

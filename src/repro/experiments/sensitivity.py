@@ -9,7 +9,7 @@ from repro.catalog.models.trainable import trainable
 from repro.catalog.studies.selection import Selection
 from repro.catalog.systems.clusters import cluster
 from repro.experiments.measurement import Measurement, measure, save
-from repro.experiments.on_testbed import testbed_measurement
+from repro.experiments.on_testbed import emulated_measurement
 from repro.experiments.sources import corpus_split
 from repro.paths import ENWIKI
 from repro.predict.explore.experiments.configurations import compute_time
@@ -41,7 +41,7 @@ def sensitivity_measurements(selection: Selection) -> list[Measurement]:
     predicted = compute_time(trainable(name), entry, max(selection.micro_batch_sizes(name)))
     ends = []
     for end_s in (predicted.low_s, predicted.high_s):
-        end = testbed_measurement(selection, ENWIKI, corpus_split(), end_s / predicted.value_s)
+        end = emulated_measurement(selection, ENWIKI, corpus_split(), end_s / predicted.value_s)
         mfu = predicted.mfu * predicted.value_s / end_s
         requests = tuple(
             replace(request, coordinates={**request.coordinates, "mfu": mfu})

@@ -8,7 +8,7 @@ from repro.corpus.config import read_corpus_config
 from repro.experiments.computing import measure_missing
 from repro.experiments.measurement import Measurement, measure, save
 from repro.experiments.on_nodes import node_measurement
-from repro.experiments.on_testbed import testbed_measurement
+from repro.experiments.on_testbed import emulated_measurement
 from repro.experiments.static_sources import load
 from repro.experiments.sweeps import sweep_measurement
 from repro.paths import ENWIKI, find
@@ -53,7 +53,7 @@ def measurement_of(selection: Selection | SweepSelection) -> Measurement:
     """
     if isinstance(selection, SweepSelection):
         return sweep_measurement(selection)
-    of_source = testbed_measurement if selection.source == "testbed" else node_measurement
+    of_source = emulated_measurement if selection.source == "testbed" else node_measurement
     return of_source(selection, ENWIKI, corpus_split())
 
 

@@ -161,8 +161,10 @@ def result_of(request: Request[Any], outcome: Outcome | OutOfMemory) -> xr.Datas
     sweeps = isinstance(request.run, CollectiveSweep)
     if isinstance(outcome, OutOfMemory):
         if sweeps or request.dataset:
-            fix = "choose smaller sizes_bytes in params/collectives.yaml" if sweeps else "free some"
-            raise ReproError(f"{request.label}: out of memory ({outcome.message}); fix: {fix}")
+            smaller = "sizes_bytes in params/collectives.yaml" if sweeps else "batches"
+            raise ReproError(
+                f"{request.label}: out of memory ({outcome.message}); fix: choose smaller {smaller}"
+            )
         return placed(out_of_memory_dataset(), request.coordinates)
     if request.dataset:
         found = request.dataset(request.run, outcome)

@@ -91,13 +91,7 @@ class Request(Generic[Work]):
     def label(self) -> str:
         """Name for people."""
         return ", ".join(
-            f"{value} GPUs"
-            if name == "gpus"
-            else str(value)
-            if isinstance(value, str)
-            else f"{name} {value:.3g}"
-            for name, value in self.coordinates.items()
-            if name != "source"
+            _text(name, value) for name, value in self.coordinates.items() if name != "source"
         )
 
     @property
@@ -119,6 +113,14 @@ class Request(Generic[Work]):
         fields: dict[str, object] = plain(asdict(replace(self, dataset=None)))
         del fields["dataset"]
         return fields
+
+
+def _text(name: str, value: str | int | float) -> str:
+    if isinstance(value, str):
+        return value
+    if name == "gpus":
+        return f"{value} GPUs"
+    return f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
 
 
 def groups_of(run: TrainingRun | CollectiveSweep) -> tuple[int, Family, int, int]:

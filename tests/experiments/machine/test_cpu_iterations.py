@@ -8,6 +8,7 @@ import pytest
 from made_up import small_run
 
 from repro.catalog.studies.operators import read_operator_study
+from repro.experiments import measurement
 from repro.experiments.machine import operators
 from repro.predict.operators.trace_replay import iterations, operator_times
 from repro.train.records import TrainingRun
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
-def _small(enwiki: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _small(enwiki: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small model, and operators that take a microsecond in the first of two rounds."""
 
     def run(name: str, *_: object, micro_batch_size: int) -> TrainingRun:
@@ -25,6 +26,7 @@ def _small(enwiki: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # They are set, and end with the test.
     for name in ("CUDA_VISIBLE_DEVICES", "KINETO_LOG_LEVEL"):
         monkeypatch.setenv(name, "")
+    monkeypatch.setattr(measurement, "RESULTS", tmp_path)
     study = read_operator_study()
     grids = {"sides": {"fp32": (8, 64)}, "batches": {"fp32": (8,)}, "batched_sides": {"fp32": (8,)}}
     grids |= dict.fromkeys(("elements", "rows", "widths", "lookups", "table_rows"), (8, 64))

@@ -25,8 +25,8 @@ _WEAK = "select('weak_scaling', 'cluster', 'tcp', 'bert-large', {gpus}, 'ci')"
 _RUN = (
     "import repro.errors, sys\n"
     "from repro.catalog.studies.selection import select\n"
-    "from repro.experiments.obtain import obtain\n"
-    "try:\n    obtain({selection}, '{output}')\n"
+    "from repro.experiments.sources import get_results\n"
+    "try:\n    get_results({selection}, '{output}')\n"
     "except repro.errors.ReproError as error:\n    sys.exit(str(error))\n"
 )
 
@@ -67,16 +67,18 @@ class _Project:
         environment = {"PYTHONPATH": str(self.folder / "src")}
         return self._slurm.popen([sys.executable, *command], environment, self.folder)
 
-    def obtain(self, selection: str, output: str = "results/out.nc") -> "subprocess.Popen[str]":
+    def get_results(
+        self, selection: str, output: str = "results/out.nc"
+    ) -> "subprocess.Popen[str]":
         return self.start("-c", _RUN.format(selection=selection, output=output))
 
     def finished(self) -> dict[Path, int]:
         """Configurations that are kept, with the time when they were written."""
-        kept = (self.folder / "results").glob(".*.journal/*.nc")
+        kept = (self.folder / "results/store").glob("*.nc")
         return {path: path.stat().st_mtime_ns for path in kept}
 
     def wait_for(self, reached: Callable[[], bool]) -> None:
-        wait_until(reached, lambda: list(self.folder.glob("results/*.logs/**/*.log")))
+        wait_until(reached, lambda: list(self.folder.glob("results/logs/**/*.log")))
 
 
 def _ended(process: "subprocess.Popen[str]") -> tuple[int, str]:
@@ -95,7 +97,7 @@ def too_long(
         slurm,
         **{"time_limit_min": 1, "nodes": 1, "setup": "sleep 600"},
     )
-    return project.obtain(_WEAK.format(gpus=2))
+    return project.get_results(_WEAK.format(gpus=2))
 
 
 def test_the_weak_scaling_notebook_runs_on_four_nodes(
@@ -120,8 +122,8 @@ def test_the_weak_scaling_notebook_runs_on_four_nodes(
     largest = ran_on["bert-large, tcp, 8 GPUs"]
     assert len(largest["hosts"]) == 4 and largest["bytes_proven"]
     assert ran_on["bert-large, tcp, 2 GPUs"]["hosts"][0].startswith("node")
-    assert not project.finished(), "a complete result's parts are forgotten"
-    assert len(list((tmp_path / "results/weak.logs/4nodes").rglob("rank*.log"))) == 8
+    assert len(project.finished()) == 2
+    assert len(list((tmp_path / "results/logs/weak_scaling/4nodes").rglob("rank*.log"))) == 8
 
 
 def test_a_failing_node_costs_the_running_configuration_only(
@@ -130,10 +132,10 @@ def test_a_failing_node_costs_the_running_configuration_only(
     project = _Project(tmp_path, enwiki, slurm, nodes=2, gpus_per_node=1)
     models = "gpt2-medium,bert-large"
     selection = f"select('strong_scaling', 'cluster', 'tcp', '{models}', 2, 'default')"
-    client = project.obtain(selection)
+    client = project.get_results(selection)
     project.wait_for(lambda: len(project.finished()) >= 1)
     before = project.finished()
-    job = (tmp_path / "results/out.logs/2nodes/job").read_text()
+    job = (tmp_path / "results/logs/strong_scaling/2nodes/job").read_text()
     # Not the node of the batch script, which sees ranks fail before Slurm sees the node fail.
     victim = int(_other_node(slurm, job).removeprefix("node"))
     slurm.kill_node(victim)
@@ -145,9 +147,9 @@ def test_a_failing_node_costs_the_running_configuration_only(
     assert bool(dataset["iteration_time_s"].isel(rank=0).notnull().all())
     shown = slurm.job(job)
     assert shown["JobState"] == "COMPLETED" and shown["Restarts"] == "1"
-    logs = tmp_path / "results/out.logs/2nodes"
+    logs = tmp_path / "results/logs/strong_scaling/2nodes"
     for path, written in before.items():
-        assert not path.exists() or path.stat().st_mtime_ns == written
+        assert path.stat().st_mtime_ns == written
     assert len(list(logs.glob("*/step0.pkl"))) == 2
 
 
@@ -163,9 +165,11 @@ def test_an_interrupted_client_leaves_no_element_of_an_array(
 ) -> None:
     project = _Project(tmp_path, enwiki, slurm, iterations=100_000, jobs=2)
     models = "gpt2-medium,bert-large"
-    client = project.obtain(f"select('strong_scaling', 'cluster', 'tcp', '{models}', 2, 'default')")
-    project.wait_for(lambda: (tmp_path / "results/out.logs/1nodes/job").exists())
-    job = (tmp_path / "results/out.logs/1nodes/job").read_text()
+    client = project.get_results(
+        f"select('strong_scaling', 'cluster', 'tcp', '{models}', 2, 'default')"
+    )
+    project.wait_for(lambda: (tmp_path / "results/logs/strong_scaling/1nodes/job").exists())
+    job = (tmp_path / "results/logs/strong_scaling/1nodes/job").read_text()
     elements = [f"{job}_{element}" for element in range(2)]
     for element in elements:
         slurm.wait_state(element, "RUNNING")
@@ -179,7 +183,7 @@ def test_a_rejected_job_is_one_line_with_slurms_reason(
     tmp_path: Path, enwiki: Path, slurm: SlurmTestbed
 ) -> None:
     project = _Project(tmp_path, enwiki, slurm, partition="nowhere")
-    code, errors = _ended(project.obtain(_WEAK.format(gpus=2)))
+    code, errors = _ended(project.get_results(_WEAK.format(gpus=2)))
     assert code == 1 and "Traceback" not in errors
     last = errors.strip().splitlines()[-1]
     assert "Slurm rejected" in last and "nvalid partition" in last and "params/nodes.yaml" in last

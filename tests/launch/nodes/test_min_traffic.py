@@ -8,16 +8,16 @@ from made_up import made_up_records, small_run
 from repro.catalog.models.expert_volumes import held_parameters
 from repro.catalog.models.open_models import DecoderShape
 from repro.collectives.records import CollectiveSweep, SweepRecord, Timing
-from repro.launch.nodes.needed import min_inter_node_bytes
+from repro.launch.nodes.min_traffic import min_inter_node_bytes
 from repro.observe.messages import MessageEnd
-from repro.results.schema import Cell
+from repro.results.schema import coordinates
 
 _ITERATIONS, _GRADIENTS = 6, 40
 _HOSTS = ["a", "a", "b", "b"]
 
 
 def test_of_an_all_reduce_every_node_sends_the_size() -> None:
-    records = made_up_records(Cell("bert-large", "rdma", 4))
+    records = made_up_records(coordinates("bert-large", "rdma", 4))
     run = small_run("bert", Path("corpus"))
     expected = _ITERATIONS * _GRADIENTS
     assert min_inter_node_bytes(run, records, _HOSTS) == {"a": expected, "b": expected}
@@ -29,14 +29,14 @@ def test_of_experts_on_other_ranks_only_what_all_have_is_reduced_by_all() -> Non
     run = small_run("gpt", Path("corpus"), name="olmoe-1b-7b")
     assert isinstance(run.shape, DecoderShape)
     common, own = held_parameters(run.shape, 2)
-    records = made_up_records(Cell("olmoe-1b-7b", "rdma", 4))
+    records = made_up_records(coordinates("olmoe-1b-7b", "rdma", 4))
     found = min_inter_node_bytes(replace(run, expert_parallel=2), records, _HOSTS)
     expected = int(_ITERATIONS * _GRADIENTS * common / (common + own))
     assert found == {"a": expected, "b": expected}
 
 
 def test_within_a_node_nothing_is_sent() -> None:
-    records = made_up_records(Cell("bert-large", "rdma", 4))
+    records = made_up_records(coordinates("bert-large", "rdma", 4))
     assert min_inter_node_bytes(small_run("bert", Path("corpus")), records, ["a"] * 4) == {"a": 0}
     # Replicas of a stage are neighbours, and here in one node.
     staged = replace(small_run("bert", Path("corpus")), pipeline_parallel=2)
@@ -53,7 +53,7 @@ def test_a_sweep_needs_its_all_reduces_over_all_ranks() -> None:
 
 
 def test_pipelines_send_their_messages() -> None:
-    records = list(made_up_records(Cell("bert-large", "rdma", 4)))
+    records = list(made_up_records(coordinates("bert-large", "rdma", 4)))
     run = replace(small_run("bert", Path("corpus")), pipeline_parallel=4)
     end = MessageEnd(0, "forward-send", 0, "forward", 2, 1000, True, 1.0, 2.0)
     received = replace(end, peer=0, sends=False)

@@ -12,49 +12,30 @@ from pathlib import Path
 
 import pytest
 import xarray as xr
-from made_up import made_up_configuration
+from made_up import made_up_configuration, small_run
 
 from repro.catalog.systems.nodes import Nodes, Slurm
 from repro.errors import ReproError
-from repro.launch.cases import Case
-from repro.launch.journal import Journal
+from repro.launch.execution import progress
 from repro.launch.nodes import partition
 from repro.launch.nodes.files import failure_path, missing_path, shares
 from repro.launch.nodes.partition import run_on_partition
 from repro.launch.nodes.slurm import job_script, queued
-from repro.launch.progress import progress
-from repro.results.schema import Cell
+from repro.launch.request import Request
+from repro.launch.store import Store
+from repro.results.schema import coordinates
 
 _SLURM = Slurm(partition="gpu", nodes=4, time_limit_min=30, options=("--exclusive",))
 _NODES = Nodes(launch="slurm", gpus_per_node=2, warmup=1, iterations=4, slurm=_SLURM)
 
 
-@dataclass(frozen=True)
-class _Run:
-    warmup: int = 1
-    iterations: int = 4
+def _request(protocol: str, gpus: int = 2) -> Request:
+    where = coordinates("bert-large", protocol, gpus)
+    return Request(where, small_run("bert", Path("corpus"), iterations=4), gpus)
 
 
-@dataclass(frozen=True)
-class _Order:
-    ranks: int
-    run: _Run = field(default_factory=_Run)
-
-
-def _dataset(cell: Cell, outcome: object) -> xr.Dataset:
-    return made_up_configuration(cell)
-
-
-def _case(protocol: str, gpus: int = 2, series: tuple[object, ...] | None = None) -> Case:
-    cell = Cell("bert-large", protocol, gpus)
-    return Case(
-        cell.label,
-        protocol,
-        _Order(gpus),  # type: ignore[arg-type]
-        {"protocol": protocol, "gpus": gpus},
-        partial(_dataset, cell),
-        series,
-    )
+def _result(request: Request) -> xr.Dataset:
+    return made_up_configuration(request.coordinates)
 
 
 @dataclass
@@ -64,8 +45,8 @@ class _PlayedSlurm:
     A part is the protocols whose cases it finishes, the state, and what it leaves in its folder.
     """
 
-    journal: Journal
-    cases: Sequence[Case]
+    store: Store
+    requests: Sequence[Request]
     parts: list[tuple[tuple[str, ...], str, dict[str, str]]]
     submitted: list[Path] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
@@ -74,9 +55,9 @@ class _PlayedSlurm:
     def submit(self, script: Path) -> str:
         self.submitted.append(script)
         protocols, self.state, files = self.parts.pop(0)
-        for case in self.cases:
-            if case.protocol in protocols:
-                self.journal.keep(case.inputs, case.dataset(None))  # type: ignore[arg-type]
+        for request in self.requests:
+            if request.protocol in protocols:
+                self.store.put(request, _result(request))
         for name, text in files.items():
             (script.parent / name).write_text(text)
         return str(len(self.submitted))
@@ -91,19 +72,19 @@ class _PlayedSlurm:
 def _play(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    cases: Sequence[Case],
+    requests: Sequence[Request],
     parts: list[tuple[tuple[str, ...], str, dict[str, str]]],
 ) -> tuple[_PlayedSlurm, list[str], dict[str, str]]:
-    journal = Journal(tmp_path / "out.nc")
-    slurm = _PlayedSlurm(journal, cases, parts)
+    store = Store(tmp_path / "store")
+    slurm = _PlayedSlurm(store, requests, parts)
     for name in ("submit", "queued", "end_states"):
         monkeypatch.setattr(partition, name, getattr(slurm, name))
     monkeypatch.setattr(partition, "cancel", slurm.cancelled.append)
     monkeypatch.setattr(partition, "_POLL_S", 0.0)
     monkeypatch.setattr(partition, "_FILES_S", 0.0)
-    with progress(cases, "played") as bar:
+    with progress(requests, "played") as bar:
         datasets, missing = run_on_partition(
-            {1: list(cases)}, _NODES, journal, tmp_path / "out.logs", bar
+            {1: list(requests)}, _NODES, store, tmp_path / "out.logs", bar
         )
     return slurm, [dataset["protocol"].item() for dataset in datasets], missing
 
@@ -111,9 +92,9 @@ def _play(
 def test_a_job_that_was_interrupted_is_followed_by_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cases = [_case(name) for name in ("rdma", "ipoib", "tcp")]
+    requests = [_request(name) for name in ("rdma", "ipoib", "tcp")]
     parts = [(("rdma",), "TIMEOUT", {}), (("ipoib",), "PREEMPTED", {}), (("tcp",), "COMPLETED", {})]
-    slurm, done, missing = _play(tmp_path, monkeypatch, cases, parts)
+    slurm, done, missing = _play(tmp_path, monkeypatch, requests, parts)
     assert done == ["rdma", "ipoib", "tcp"] and missing == {}
     assert len(slurm.submitted) == 3 and slurm.cancelled == []
 
@@ -121,14 +102,14 @@ def test_a_job_that_was_interrupted_is_followed_by_another(
 def test_a_job_that_finishes_nothing_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cases = [_case("rdma"), _case("tcp")]
+    requests = [_request("rdma"), _request("tcp")]
     parts = [(("rdma",), "TIMEOUT", {}), ((), "TIMEOUT", {})]
     with pytest.raises(
         ReproError,
         match=r"job 2 on 1 nodes ended as TIMEOUT with 1 of 1 configurations open; "
         r"raise slurm.time_limit_min \(30\)",
     ):
-        _play(tmp_path, monkeypatch, cases, parts)
+        _play(tmp_path, monkeypatch, requests, parts)
 
 
 @pytest.mark.parametrize("state", ["CANCELLED", "FAILED", ""])
@@ -136,8 +117,8 @@ def test_a_job_that_ended_in_another_way_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     how = state or "a state that Slurm has forgotten"
-    with pytest.raises(ReproError, match=f"ended as {how} with 1 of 2 .* run again to go on"):
-        _play(tmp_path, monkeypatch, [_case("rdma"), _case("tcp")], [(("rdma",), state, {})])
+    with pytest.raises(ReproError, match=f"ended as {how} with 1 of 2 .* run again to resume"):
+        _play(tmp_path, monkeypatch, [_request("rdma"), _request("tcp")], [(("rdma",), state, {})])
 
 
 def test_what_a_job_says_of_its_failure_is_the_error(
@@ -145,7 +126,7 @@ def test_what_a_job_says_of_its_failure_is_the_error(
 ) -> None:
     failure = {failure_path(Path(), 0).name: "rank 3 failed: KeyError: 'x'; logs are in /x"}
     with pytest.raises(ReproError, match="rank 3 failed: KeyError"):
-        _play(tmp_path, monkeypatch, [_case("tcp")], [((), "RUNNING", failure)])
+        _play(tmp_path, monkeypatch, [_request("tcp")], [((), "RUNNING", failure)])
 
 
 def test_a_missing_protocol_is_not_waited_for(
@@ -153,19 +134,19 @@ def test_a_missing_protocol_is_not_waited_for(
 ) -> None:
     missing = {missing_path(Path(), 0).name: json.dumps({"rdma": "no InfiniBand"})}
     parts = [(("tcp",), "COMPLETED", missing)]
-    _, done, found = _play(tmp_path, monkeypatch, [_case("rdma"), _case("tcp")], parts)
+    _, done, found = _play(tmp_path, monkeypatch, [_request("rdma"), _request("tcp")], parts)
     assert done == ["tcp"] and found == {"rdma": "no InfiniBand"}
 
 
 def test_finished_cases_need_no_job_and_a_killed_clients_job_is_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = _case("tcp")
-    Journal(tmp_path / "out.nc").keep(case.inputs, case.dataset(None))  # type: ignore[arg-type]
+    request = _request("tcp")
+    Store(tmp_path / "store").put(request, _result(request))
     left = tmp_path / "out.logs/1nodes"
     left.mkdir(parents=True)
     (left / "job").write_text("77")
-    slurm, done, _ = _play(tmp_path, monkeypatch, [case], [])
+    slurm, done, _ = _play(tmp_path, monkeypatch, [request], [])
     assert (done, slurm.submitted, slurm.cancelled) == (["tcp"], [], ["77"])
 
 
@@ -188,13 +169,18 @@ def test_a_controller_that_does_not_answer_is_waited_for(
 
 
 def test_shares_keep_a_series_together_and_in_order() -> None:
-    cases = [_case(name, gpus, (name,)) for gpus in (2, 4) for name in ("rdma", "ipoib", "tcp")]
-    dealt = shares(cases, 2)
-    assert [[(case.protocol, case.order.ranks) for case in share] for share in dealt] == [
+    run = small_run("bert", Path("corpus"))
+    requests = [
+        Request({"protocol": name, "micro_batch_size": size}, run, size)
+        for size in (2, 4)
+        for name in ("rdma", "ipoib", "tcp")
+    ]
+    dealt = shares(requests, 2)
+    assert [[(request.protocol, request.ranks) for request in share] for share in dealt] == [
         [("rdma", 2), ("tcp", 2), ("rdma", 4), ("tcp", 4)],
         [("ipoib", 2), ("ipoib", 4)],
     ]
-    assert len(shares(cases, 8)) == 3
+    assert len(shares(requests, 8)) == 3
 
 
 def test_the_script_asks_for_what_the_file_says(tmp_path: Path) -> None:

@@ -6,18 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import xarray as xr
 
 from repro.catalog.studies.collectives import select_sweep
 from repro.catalog.studies.selection import select
 from repro.catalog.systems.nodes import Nodes, read_nodes
 from repro.errors import ReproError
-from repro.experiments import on_nodes, sweeps
-from repro.experiments.on_nodes import resolve_on_nodes
-from repro.experiments.resolved import Resolved
-from repro.experiments.sweeps import resolve_sweep
-from repro.launch.carry_out import carry_out
-from repro.launch.journal import Journal
+from repro.experiments import measurement, on_nodes, sweeps
+from repro.experiments.measurement import measure
+from repro.experiments.on_nodes import node_measurement
+from repro.experiments.sweeps import sweep_measurement
 from repro.observe.adapters import read_interfaces
 from repro.results.collectives import OUT_OF_PLACE
 
@@ -40,11 +37,10 @@ def _use(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
         monkeypatch.setattr(module, "read_nodes", lambda: chosen)
 
 
-def _carried_out(resolved: Resolved, folder: Path) -> xr.Dataset:
-    journal = Journal(folder / "out.nc")
-    return resolved.describe(
-        *carry_out(resolved.cases, resolved.where, journal, folder / "logs", resolved.title)
-    )
+@pytest.fixture(autouse=True)
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(measurement, "RESULTS", tmp_path / "results")
+    return tmp_path / "results"
 
 
 def test_the_file_in_the_repository_is_for_this_machines_gpus() -> None:
@@ -59,8 +55,8 @@ def test_ranks_of_this_machine_train_and_say_what_they_ran_on(
 ) -> None:
     _use(monkeypatch)
     selection = select("weak_scaling", "cluster", "all", "bert-large", "all", "ci")
-    folder = tmp_path / "logs"
-    dataset = _carried_out(resolve_on_nodes(selection, enwiki, "95,5"), tmp_path)
+    folder = tmp_path / "results/logs/weak_scaling"
+    dataset = measure(node_measurement(selection, enwiki, "95,5"))
     assert dataset["source"].values.tolist() == ["cluster"]
     assert dataset["protocol"].values.tolist() == ["tcp"]
     assert dataset.sizes["rank"] == 2 and dataset.sizes["iteration"] == 2
@@ -84,7 +80,7 @@ def test_ranks_of_this_machine_measure_collectives(
 ) -> None:
     _use(monkeypatch)
     selection = select_sweep("pinnacles", "cluster", "tcp", 2, "all_reduce", "ci")
-    dataset = _carried_out(resolve_sweep(selection), tmp_path)
+    dataset = measure(sweep_measurement(selection))
     where = {"layout": "world", "collective": "all_reduce", "in_place": OUT_OF_PLACE}
     times = dataset["call_time_s"].sel(where)
     # On a machine that stalls, the larger sizes are left out once a call is too long.
@@ -101,18 +97,18 @@ def test_a_failing_rank_is_one_line_with_its_logs(
     selection = select("weak_scaling", "cluster", "tcp", "bert-large", 2, "ci")
     empty = tmp_path / "no-corpus"
     with pytest.raises(ReproError, match=r"rank [01] failed: .*no-corpus.*; logs are in "):
-        _carried_out(resolve_on_nodes(selection, empty, "95,5"), tmp_path)
+        measure(node_measurement(selection, empty, "95,5"))
 
 
 def test_without_gpus_the_source_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _use(monkeypatch, shapes="full")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     selection = select("weak_scaling", "cluster", "all", "bert-large", "all", "ci")
-    dataset = _carried_out(resolve_on_nodes(selection, tmp_path, "95,5"), tmp_path)
+    dataset = measure(node_measurement(selection, tmp_path, "95,5"))
     assert not dataset.data_vars
     assert "this machine has no GPU; run on one" in json.loads(dataset.attrs["not_run"])["cluster"]
     sweep = select_sweep("pinnacles", "cluster", "tcp")
-    found = _carried_out(resolve_sweep(sweep), tmp_path)
+    found = measure(sweep_measurement(sweep))
     assert "has no GPU" in json.loads(found.attrs["not_run"])["cluster"]
 
 

@@ -19,18 +19,19 @@ from waiting import wait_until
 
 from repro.catalog.systems.nodes import Nodes
 from repro.errors import ProtocolMissing, ReproError
-from repro.launch.cases import Case, training_case
-from repro.launch.messages import Failure, Order
+from repro.launch.execution import result_of
+from repro.launch.messages import Failure
 from repro.launch.nodes.files import Answer, answer_path, nccl_log_path
 from repro.launch.nodes.step import in_steps, started
+from repro.launch.request import Request
 from repro.observe.clock_offsets import ClockOffset
 from repro.observe.nic import NicSeries
 from repro.results.outcome import NodeAdapters, Outcome, OutOfMemory
-from repro.results.schema import Cell
+from repro.results.schema import coordinates
 
 pytestmark = pytest.mark.slow
 
-_CELL = Cell("bert-large", "rdma", 4)
+_WHERE = coordinates("bert-large", "rdma", 4, source="cluster")
 # The second node's clock is ahead, and gains.
 _AHEAD_S, _DRIFT = 100.0, 1e-5
 _ITERATIONS, _ITERATION_BYTES = 6, 40
@@ -46,7 +47,7 @@ def _own(time_s: float) -> float:
 def _answers(sent_in_iteration: int = 100) -> list[Answer]:
     """Two nodes of two ranks; every node sends so many bytes in each iteration."""
     answers = []
-    for record in made_up_records(_CELL):
+    for record in made_up_records(_WHERE):
         host, second = f"node{record.rank // 2}", record.rank >= 2
         clock = _own if second else float
         moments = [clock(time) for time in (0.0, 1000.0)]
@@ -78,12 +79,11 @@ def _answers(sent_in_iteration: int = 100) -> list[Answer]:
     return answers
 
 
-def _case() -> Case:
-    run = small_run("bert", Path("corpus"))
-    return training_case("cluster", _CELL, Order(run, 4, {}), {})
+def _request() -> Request:
+    return Request(_WHERE, small_run("bert", Path("corpus")), 4)
 
 
-def _carry_out(
+def _run(
     folder: Path,
     answers: list[Answer] | dict[int, object],
     nccl_log: str = _USING + _ROUTE.format(1, 2),
@@ -101,13 +101,13 @@ def _carry_out(
         return ["true"]
 
     with started(start, 4, folder / "step") as ranks:
-        return ranks.carry_out(_case(), (), print)
+        return ranks.run(_request(), (), print)
 
 
 def _dataset(folder: Path, answers: list[Answer]) -> xr.Dataset:
-    outcome = _carry_out(folder, answers)
+    outcome = _run(folder, answers)
     assert isinstance(outcome, Outcome)
-    return _case().dataset(outcome)
+    return result_of(_request(), outcome)
 
 
 def test_a_killed_client_leaves_no_ranks(tmp_path: Path) -> None:
@@ -150,17 +150,17 @@ def test_every_adapter_is_in_the_dataset(tmp_path: Path) -> None:
 def test_traffic_on_another_network_is_a_failure(tmp_path: Path) -> None:
     socket = "n:1:2 [0] NCCL INFO Channel 00/0 : 1 -> 2 [send] via NET/Socket/0\n"
     with pytest.raises(ReproError, match="RDMA wants IB, but NCCL took NET/Socket for 1 routes"):
-        _carry_out(tmp_path, _answers(), socket)
+        _run(tmp_path, _answers(), socket)
 
 
 def test_counters_that_saw_too_little_are_a_failure(tmp_path: Path) -> None:
     with pytest.raises(ReproError, match=r"node0 had to send 0.0 MB .* mlx5_0:1 0.0 MB"):
-        _carry_out(tmp_path, _answers(sent_in_iteration=30))
+        _run(tmp_path, _answers(sent_in_iteration=30))
 
 
 def test_without_counters_the_log_alone_is_the_proof(tmp_path: Path) -> None:
     answers = [replace(answer, used=("mlx5_9:1",)) for answer in _answers()]
-    outcome = _carry_out(tmp_path, answers)
+    outcome = _run(tmp_path, answers)
     assert isinstance(outcome, Outcome)
     assert outcome.ran_on["bytes_proven"] is False and "routes" in outcome.ran_on
     # What nobody counted is no rate of 0.
@@ -170,25 +170,25 @@ def test_without_counters_the_log_alone_is_the_proof(tmp_path: Path) -> None:
 def test_without_counters_and_without_a_log_nothing_is_proven(tmp_path: Path) -> None:
     answers = [replace(answer, used=("mlx5_9:1",)) for answer in _answers()]
     with pytest.raises(ReproError, match="no counters of its adapters can be read on node0, node1"):
-        _carry_out(tmp_path, answers, "")
+        _run(tmp_path, answers, "")
 
 
 def test_memory_goes_before_what_other_ranks_say_of_it(tmp_path: Path) -> None:
     found = {0: Failure("connection closed by peer"), 2: OutOfMemory(2, "CUDA out of memory")}
-    assert _carry_out(tmp_path, found) == OutOfMemory(2, "CUDA out of memory")
+    assert _run(tmp_path, found) == OutOfMemory(2, "CUDA out of memory")
 
 
 def test_a_protocol_that_a_node_lacks_is_missing(tmp_path: Path) -> None:
     found = {0: Failure("reset"), 1: Failure("node0: protocol RDMA needs a port", unavailable=True)}
     with pytest.raises(ProtocolMissing, match="node0: protocol RDMA needs"):
-        _carry_out(tmp_path, found)
+        _run(tmp_path, found)
 
 
 def test_a_rank_without_an_answer_is_named_with_the_launchers_end(tmp_path: Path) -> None:
     answers = dict(enumerate(_answers()))
     del answers[3]
     with pytest.raises(ReproError, match=r"rank 3 ended without an answer and .* exit code 0"):
-        _carry_out(tmp_path, answers)  # type: ignore[arg-type]
+        _run(tmp_path, answers)  # type: ignore[arg-type]
 
 
 # Ranks that leave prepared answers to every step; larger batches than 2 do not fit their memory.
@@ -204,7 +204,7 @@ for number in range(9):
     step = pickle.loads(step_path(folder, number).read_bytes())
     if step is None:
         break
-    full = step.order.run.micro_batch_size > 2
+    full = step.request.run.micro_batch_size > 2
     for rank, answer in enumerate(answers):
         told = OutOfMemory(rank, f"step {number} of {os.getpid()}") if full else answer
         answer_path(folder, number, rank).write_bytes(pickle.dumps(told))
@@ -227,8 +227,9 @@ def test_ranks_stay_for_the_next_case_until_one_has_failed(tmp_path: Path) -> No
     found = []
     with in_steps(nodes, start, tmp_path) as run:
         for size in (1, 2, 4, 1):
-            order = Order(replace(small_run("bert", Path("corpus")), micro_batch_size=size), 4, {})
-            found.append(run([replace(_case(), order=order)], lambda *_: None))
+            request = _request()
+            changed = replace(request.run, micro_batch_size=size)
+            found.append(run([replace(request, run=changed)], lambda *_: None))
     assert len(started_in) == 2
     assert [isinstance(one, OutOfMemory) for one in found] == [False, False, True, False]
     assert "step 2 of" in found[2].message

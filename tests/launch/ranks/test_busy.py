@@ -12,7 +12,7 @@ from waiting import PATIENCE_S
 
 # Loaded here, so that loading it does not count as the thread's computing.
 import repro.train.pacing  # noqa: F401
-from repro.launch.messages import Rest
+from repro.launch.messages import Stop
 from repro.launch.ranks.rank import measure_passes, stay_busy
 
 pytestmark = pytest.mark.alone
@@ -41,9 +41,9 @@ def test_it_computes_until_there_is_a_message() -> None:
     with _busy(rank) as computed:
         time.sleep(0.5)
         assert not computed, "it did not wait for a message"
-        supervisor.send(Rest())
+        supervisor.send(Stop())
     # The message is left to whoever asked it to compute.
-    assert rank.recv() == Rest()
+    assert rank.recv() == Stop()
     # It computed, and no more than its share of the time that passed, and a pass.
     assert 0 < computed[0] < 0.8 * (time.monotonic() - began)
 

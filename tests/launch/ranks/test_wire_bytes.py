@@ -7,10 +7,11 @@ from repro.catalog.studies.collectives import COLLECTIVES
 from repro.catalog.systems.topology import Level, Topology
 from repro.collectives.records import CollectiveSweep, Timing
 from repro.collectives.traffic import received_bytes
-from repro.launch.messages import Order, Site
-from repro.launch.ranks.sites import open_site
+from repro.launch.ranks.pool import open_pool
+from repro.launch.request import PoolSpec, Request
 from repro.results.collectives import sweep_dataset, wire_share
 from repro.results.outcome import Outcome
+from repro.results.schema import placed
 from repro.testbed.links import FRAMING
 
 pytestmark = [pytest.mark.testbed, pytest.mark.slow]
@@ -65,10 +66,10 @@ _Case = tuple[Timing, ...]
 def attempts() -> dict[tuple[str, int], _Attempts]:
     """All sweeps of one session, each as often as it takes until no case was always disturbed."""
     found: dict[tuple[str, int], _Attempts] = {key: [] for key in _SWEPT}
-    with open_site(Site(_TOPOLOGY, max(_RANKS), cores=None)) as session:
+    with open_pool(PoolSpec(_TOPOLOGY, max(_RANKS), cores=None)) as session:
         for (name, ranks), made in found.items():
             while len(made) < _MOST_ATTEMPTS and not (made and _undisturbed(name, ranks, made)):
-                outcome = session.run(Order(_ASKED[name], ranks, _RATES))
+                outcome = session.run(Request({}, _ASKED[name], ranks, _RATES))
                 assert isinstance(outcome, Outcome)
                 made.append(outcome)
     return found
@@ -118,7 +119,13 @@ def _arrives(case: _Case) -> bool:
 
 def _largest_share(name: str, ranks: int, made: _Attempts) -> xr.DataArray:
     """Bytes of all ranks over what the algorithms need, of the largest messages, by attempt."""
-    datasets = [sweep_dataset("testbed", "rdma", ranks, _ASKED[name], outcome) for outcome in made]
+    datasets = [
+        placed(
+            sweep_dataset(_ASKED[name], outcome),
+            {"source": "testbed", "protocol": "rdma", "gpus": ranks},
+        )
+        for outcome in made
+    ]
     return xr.concat(
         [wire_share(dataset).isel(size_bytes=-1) for dataset in datasets], dim="attempt"
     )

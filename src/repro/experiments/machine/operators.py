@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import get_args
 
 import torch
 import xarray as xr
 from tqdm import tqdm
 
-from repro.catalog.models.papers import model
+from repro.catalog.models.papers import Family
 from repro.catalog.studies.experiments import Profile
 from repro.catalog.studies.operators import OperatorStudy, read_operator_study
 from repro.corpus.config import read_corpus_config
@@ -81,7 +82,7 @@ def measure_operators(profile_name: str) -> xr.Dataset:
         "operators": study.model_dump(mode="json"),
         "profile": profile_name,
         "machine": computing_machine(),
-        "corpus": [corpus_digest(ENWIKI, model(name).family) for name in study.models],
+        "corpus": [corpus_digest(ENWIKI, family) for family in get_args(Family)],
     }
     return results_store().find_or_run(inputs, "cpu", partial(_measure, study, profile_name))
 

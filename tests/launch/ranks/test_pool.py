@@ -26,9 +26,10 @@ from repro.catalog.models.volumes import ring_all_reduce_bytes
 from repro.catalog.phases import COMPUTING, PHASES
 from repro.catalog.systems.topology import Level, Topology
 from repro.errors import ReproError
-from repro.launch.messages import Failure, Order, Site
-from repro.launch.ranks.rank import last_words
-from repro.launch.ranks.sites import Session, open_site
+from repro.launch.messages import Failure
+from repro.launch.ranks.pool import RankPool, open_pool
+from repro.launch.ranks.rank import failure_of
+from repro.launch.request import PoolSpec, Request
 from repro.observe.environment import usable_cores
 from repro.results.outcome import Outcome, OutOfMemory
 from repro.results.schema import iteration_spans
@@ -55,13 +56,13 @@ _OVERHEAD, _ATTEMPTS = 0.03, 30
 _EXPERTS_OVERHEAD = {2: _OVERHEAD, 4: 0.04}
 
 
-def _site() -> Site:
-    return Site(_TOPOLOGY, 4, cores_per_rank(4))
+def _paced() -> PoolSpec:
+    return PoolSpec(_TOPOLOGY, 4, cores_per_rank(4))
 
 
-def _unpaced() -> Site:
+def _unpaced() -> PoolSpec:
     """Where bytes are counted, and no time of computing is looked at."""
-    return Site(_TOPOLOGY, 4, cores=None)
+    return PoolSpec(_TOPOLOGY, 4, cores=None)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -74,20 +75,20 @@ def _own_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def paced() -> Iterator[Session]:
+def paced() -> Iterator[RankPool]:
     """Ranks for all tests that neither break them nor want new ones."""
-    with open_site(_site()) as session:
+    with open_pool(_paced()) as session:
         yield session
 
 
 @pytest.fixture(scope="module")
-def unpaced() -> Iterator[Session]:
-    with open_site(_unpaced()) as session:
+def unpaced() -> Iterator[RankPool]:
+    with open_pool(_unpaced()) as session:
         yield session
 
 
 @pytest.fixture(scope="module")
-def outcome(paced: Session, enwiki: Path) -> Outcome:
+def outcome(paced: RankPool, enwiki: Path) -> Outcome:
     return next(_attempts(paced, _saved(enwiki)))
 
 
@@ -96,10 +97,10 @@ def _saved(enwiki: Path) -> TrainingRun:
     return small_run("gpt", enwiki, iterations=_ITERATIONS, every=2)
 
 
-def _attempts(session: Session, run: TrainingRun) -> Iterator[Outcome]:
+def _attempts(session: RankPool, run: TrainingRun) -> Iterator[Outcome]:
     """Four ranks on two nodes, as often as is asked."""
     while True:
-        found = session.run(Order(run, 4, _RATES))
+        found = session.run(Request({}, run, 4, _RATES))
         assert isinstance(found, Outcome)
         yield found
 
@@ -126,7 +127,7 @@ def test_phases_explain_the_iteration(outcome: Outcome) -> None:
 
 
 def test_nics_carry_the_bytes_of_a_ring_all_reduce(
-    outcome: Outcome, paced: Session, enwiki: Path
+    outcome: Outcome, paced: RankPool, enwiki: Path
 ) -> None:
     expected = ring_all_reduce_bytes(outcome.records[0].gradient_bytes, 4)
     _carries(chain([outcome], _attempts(paced, _saved(enwiki))), expected, _OVERHEAD)
@@ -134,7 +135,7 @@ def test_nics_carry_the_bytes_of_a_ring_all_reduce(
 
 @pytest.mark.parametrize("experts", [2, 4])
 def test_nics_carry_gradients_by_group_and_what_experts_exchange(
-    unpaced: Session, enwiki: Path, experts: int
+    unpaced: RankPool, enwiki: Path, experts: int
 ) -> None:
     run = replace(
         small_run("gpt", enwiki, iterations=_ITERATIONS, name="olmoe-1b-7b"),
@@ -159,7 +160,7 @@ def test_nics_carry_gradients_by_group_and_what_experts_exchange(
 
 
 def test_a_distributed_optimizer_moves_the_same_bytes_in_two_halves(
-    unpaced: Session, outcome: Outcome, enwiki: Path
+    unpaced: RankPool, outcome: Outcome, enwiki: Path
 ) -> None:
     run = replace(small_run("gpt", enwiki, iterations=_ITERATIONS), distributed_optimizer=True)
     expected = ring_all_reduce_bytes(outcome.records[0].gradient_bytes, 4)
@@ -230,17 +231,17 @@ def test_ranks_that_cannot_keep_their_pace_are_waited_for_out_loud() -> None:
             process.wait()
 
     try:
-        with open_site(Site(None, 2, cores_per_rank(2)), stop):
+        with open_pool(PoolSpec(None, 2, cores_per_rank(2)), stop):
             pass
     finally:
         stop("")
     assert re.match(r"waiting, .*: rank \d+ (cannot keep its pace|takes \d)", said[0])
 
 
-def test_turns_share_a_run_but_neither_links_nor_bytes(paced: Session, enwiki: Path) -> None:
+def test_turns_share_a_run_but_neither_links_nor_bytes(paced: RankPool, enwiki: Path) -> None:
     run = small_run("gpt", enwiki, iterations=3)
     rates = (0.1, 0.02)
-    orders = [Order(run, 4, {"node": 0.5, "fabric": rate}) for rate in rates]
+    orders = [Request({}, run, 4, {"node": 0.5, "fabric": rate}) for rate in rates]
     found = paced.take_turns(orders)
     assert isinstance(found, list)
     for rate, outcome in zip(rates, found, strict=True):
@@ -260,9 +261,9 @@ def test_turns_share_a_run_but_neither_links_nor_bytes(paced: Session, enwiki: P
     assert "starting ranks" not in found[1].spent_s
 
 
-def test_links_are_as_slow_as_ranks_turn_out_to_be(paced: Session, enwiki: Path) -> None:
+def test_links_are_as_slow_as_ranks_turn_out_to_be(paced: RankPool, enwiki: Path) -> None:
     run, rate = small_run("gpt", enwiki, iterations=3), 0.05
-    order = Order(run, 4, {"node": 0.5, "fabric": rate}, fabric_latency_s=1e-4)
+    order = Request({}, run, 4, {"node": 0.5, "fabric": rate}, fabric_latency_s=1e-4)
     first = paced.run(order)
     assert isinstance(first, Outcome)
     assert first.records[0].slowdown_factor == 1.0
@@ -294,11 +295,11 @@ def test_links_are_as_slow_as_ranks_turn_out_to_be(paced: Session, enwiki: Path)
 
 
 def test_one_rank_out_of_memory_is_an_answer_and_the_session_goes_on(
-    unpaced: Session, enwiki: Path
+    unpaced: RankPool, enwiki: Path
 ) -> None:
     plenty, little = 1 << 30, 3 << 20
-    order = Order(
-        small_run("gpt", enwiki), 4, _RATES, memory_bytes=(plenty, plenty, little, plenty)
+    order = Request(
+        {}, small_run("gpt", enwiki), 4, _RATES, memory_bytes=(plenty, plenty, little, plenty)
     )
     before = unpaced.run(replace(order, memory_bytes=(plenty,) * 4))
     found = unpaced.run(order)
@@ -316,17 +317,19 @@ def test_one_rank_out_of_memory_is_an_answer_and_the_session_goes_on(
 def test_new_ranks_are_not_out_of_memory_at_their_first_run(enwiki: Path) -> None:
     """A process's first run loads some 40 MB, which are none of the model's."""
     run = small_run("gpt", enwiki, micro_batch_size=1)
-    with open_site(_unpaced()) as session:
-        unlimited = session.run(Order(run, 4, _RATES))
+    with open_pool(_unpaced()) as session:
+        unlimited = session.run(Request({}, run, 4, _RATES))
         assert isinstance(unlimited, Outcome)
         assert unlimited.spent_s["starting ranks"] > 0
         first = max(record.peak_memory_bytes for record in unlimited.records)
     allowance = 25 << 20
     assert first > allowance, "the first run takes no more than others: this test shows nothing"
-    with open_site(_unpaced()) as session:
+    with open_pool(_unpaced()) as session:
         # Of a session's ranks some begin later.
         for ranks in (2, 4):
-            limited = session.run(Order(run, ranks, _RATES, memory_bytes=(allowance,) * ranks))
+            limited = session.run(
+                Request({}, run, ranks, _RATES, memory_bytes=(allowance,) * ranks)
+            )
             assert isinstance(limited, Outcome), ranks
 
 
@@ -341,8 +344,8 @@ def test_new_ranks_are_not_out_of_memory_at_their_first_run(enwiki: Path) -> Non
     ],
 )
 def test_a_device_out_of_memory_is_told_from_a_failure(error: Exception) -> None:
-    assert isinstance(last_words(3, error), OutOfMemory)
-    assert isinstance(last_words(3, RuntimeError("connection closed by peer")), Failure)
+    assert isinstance(failure_of(3, error), OutOfMemory)
+    assert isinstance(failure_of(3, RuntimeError("connection closed by peer")), Failure)
 
 
 def test_links_were_checked_before(outcome: Outcome) -> None:
@@ -396,9 +399,11 @@ def test_a_killed_rank_is_named_and_everything_is_cleaned_up(enwiki: Path) -> No
 
     with (
         pytest.raises(ReproError, match=r"rank 3 on node 1 was killed by SIGKILL.*last log lines"),
-        open_site(_site()) as session,
+        open_pool(_paced()) as session,
     ):
-        session.take_turns([Order(small_run("gpt", enwiki, iterations=50), 4, _RATES)], kill_rank_3)
+        session.run_interleaved(
+            [Request({}, small_run("gpt", enwiki, iterations=50), 4, _RATES)], kill_rank_3
+        )
     # By itself, not because a collective gave up.
     assert time.monotonic() - killed_at[0] < PATIENCE_S
     _wait_until_clean(before)
@@ -424,15 +429,15 @@ _MEASURE = """
 import sys, time
 from pathlib import Path
 sys.path[:0] = [{tests!r}, {tests!r} + '/../..']
-from test_sites import _site, _RATES
+from test_pool import _paced, _RATES
 from made_up import small_run
-from repro.launch.messages import Order
-from repro.launch.ranks.sites import open_site
+from repro.launch.request import Request
+from repro.launch.ranks.pool import open_pool
 from repro.errors import ReproError
 try:
-    with open_site(_site()) as session:
-        session.take_turns(
-            [Order(small_run("gpt", Path({corpus!r}), iterations=200, every=2), 4, _RATES)],
+    with open_pool(_paced()) as session:
+        session.run_interleaved(
+            [Request({}, small_run("gpt", Path({corpus!r}), iterations=200, every=2), 4, _RATES)],
             lambda done, _: print(done, flush=True),
         )
 except KeyboardInterrupt:
@@ -492,11 +497,11 @@ def test_a_rank_that_raises_says_what(enwiki: Path, tmp_path: Path) -> None:
         pytest.raises(
             ReproError, match=r"rank \d on node \d failed: ReproError: .*gpt\.bin: no such file"
         ),
-        open_site(_site()) as session,
+        open_pool(_paced()) as session,
     ):
-        session.run(Order(small_run("gpt", tmp_path), 2, _RATES))
+        session.run(Request({}, small_run("gpt", tmp_path), 2, _RATES))
 
 
-def test_more_ranks_than_the_site_has_are_refused(paced: Session, enwiki: Path) -> None:
-    with pytest.raises(ReproError, match="8 ranks wanted, but the site has 4"):
-        paced.run(Order(small_run("gpt", enwiki), 8, _RATES))
+def test_more_ranks_than_the_site_has_are_refused(paced: RankPool, enwiki: Path) -> None:
+    with pytest.raises(ReproError, match="8 ranks requested, but the pool has 4"):
+        paced.run(Request({}, small_run("gpt", enwiki), 8, _RATES))

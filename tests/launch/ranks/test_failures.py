@@ -11,10 +11,11 @@ import pytest
 from waiting import PATIENCE_S
 
 from repro.errors import ReproError
-from repro.launch.messages import Failure, Site
+from repro.launch.messages import Failure
 from repro.launch.ranks import processes
 from repro.launch.ranks.processes import RankProcesses
 from repro.launch.ranks.rank import Place
+from repro.launch.request import PoolSpec
 
 pytestmark = pytest.mark.slow
 
@@ -35,8 +36,8 @@ def test_a_killed_rank_is_named_though_its_neighbours_complain_first(
 ) -> None:
     monkeypatch.setattr(processes, "PRELOADED", [])
     monkeypatch.setattr(processes, "serve", _killed_or_complaining)
-    monkeypatch.setattr(processes, "_LAST_WORDS_S", PATIENCE_S)
-    ranks = RankProcesses(Site(None, 3, None), None, tmp_path)
+    monkeypatch.setattr(processes, "_MESSAGES_S", PATIENCE_S)
+    ranks = RankProcesses(PoolSpec(None, 3, None), None, tmp_path)
     user, _kept = Pipe()
     kill = Timer(0.0 if first == "killed" else 0.5, ranks.pipes[1].send, [None])
     try:
@@ -48,4 +49,4 @@ def test_a_killed_rank_is_named_though_its_neighbours_complain_first(
         with pytest.raises(ReproError, match="rank 1 on node 0 was killed by SIGKILL"):
             ranks.collect(3, user)
     finally:
-        ranks.bury()
+        ranks.terminate()
