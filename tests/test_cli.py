@@ -60,7 +60,10 @@ def test_without_microbenchmarks_no_trace_is_replayed(
     trace = tmp_path / "trace.json"
     trace.write_text(json.dumps({"traceEvents": [{**event, "args": {"Input Dims": [[4]]}}]}))
     monkeypatch.setattr(store, "RESULTS", tmp_path)
-    symptom, fix = r"no microbenchmarks \(results: none yet.*\)", "; fix: dvc repro operators"
+    symptom, fix = (
+        r"no microbenchmarks \(results: none yet.*\)",
+        "; fix: dvc repro measure@operators",
+    )
     with pytest.raises(ReproError, match=symptom + fix):
         retime(trace)
 

@@ -66,7 +66,7 @@ def test_one_claim_in_full(judged: list[Judgement]) -> None:
     assert "C032, C074, C116" in text
     # Both sides of the contradiction, and what to run.
     assert "implied" in text and "C017, C019, C020" in text
-    assert "dvc repro experiment@weak_scaling" in text
+    assert "dvc repro measure@weak_scaling" in text
     missed = next(j for j in judged if j.verdict == "not reproduced")
     assert observation_of(missed.id).why[:20] in _shown(card(missed))
 

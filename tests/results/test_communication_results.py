@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import xarray as xr
 from made_up import configuration_dataset, made_up_configuration, made_up_records
@@ -18,7 +17,7 @@ from repro.results.merging import merge
 from repro.results.outcome import Outcome
 from repro.results.schema import coordinates
 from repro.results.store import read_dataset, write_dataset
-from repro.results.traces import read_trace, write_traces
+from repro.results.traces import write_traces
 
 _CELL = coordinates("gpt2-medium", "rdma", 2)
 _MB = 1 << 20
@@ -111,24 +110,6 @@ def test_a_trace_is_read_by_what_reads_the_profilers(tmp_path: Path) -> None:
     assert list(rows.collective) == ["all_reduce", "reduce_scatter", "send_recv"]
     assert list(rows.size_bytes) == [_MB, 2 * _MB, 256]
     assert list(rows.time_us) == pytest.approx([2000, 1000, 100])
-    calls = read_trace(whole)
-    assert calls.attrs["lost"] == 0
-    assert calls.equals(transfers(_logged()))
-
-
-def test_of_a_trace_that_breaks_off_whole_calls_stay_and_the_rest_is_counted(
-    tmp_path: Path,
-) -> None:
-    *_, whole = write_traces(_logged(), tmp_path)
-    text = whole.read_text()
-    for at in np.linspace(text.index("traceEvents") + 16, len(text) - 4, 50).astype(int):
-        whole.write_text(text[:at])
-        calls = read_trace(whole)
-        assert len(calls) + calls.attrs["lost"] == 8
-    assert len(calls) >= 7
-    whole.write_text("{}")
-    with pytest.raises(ReproError, match="no trace of communication"):
-        read_trace(whole)
 
 
 def test_holistic_trace_analysis_opens_it(tmp_path: Path) -> None:

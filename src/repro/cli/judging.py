@@ -215,7 +215,7 @@ def retime(
 ) -> None:
     """Print measured and predicted times of the operators in a PyTorch profiler trace of a CPU.
 
-    Predictions use fp32 microbenchmarks of this machine (`repro operators`).
+    Predictions use fp32 microbenchmarks of this machine (`repro measure operators`).
     """
     from repro.logs.operator_trace import read_cpu_file
     from repro.predict.operators.trace_replay import replay_trace
@@ -223,6 +223,8 @@ def retime(
 
     calls, measured = read_cpu_file(trace), read_result("operators")
     if not has_runs(measured):
-        raise ReproError(f"no microbenchmarks ({why_not_run(measured)}); fix: dvc repro operators")
+        raise ReproError(
+            f"no microbenchmarks ({why_not_run(measured)}); fix: dvc repro measure@operators"
+        )
     found = replay_trace(calls, measured).reset_index()
     print_table(found, found.round(3).to_string(index=False), as_json)

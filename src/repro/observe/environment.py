@@ -47,14 +47,6 @@ def usable_cores(cgroups: Path = Path("/sys/fs/cgroup")) -> float:
     return min(float(_cores()), _cpu_quota(cgroups))
 
 
-def has_cpu_quota(cgroups: Path = Path("/sys/fs/cgroup")) -> bool:
-    """Whether a cgroup quota allows less than all cores.
-
-    Processes at idle priority use up the quota as well.
-    """
-    return _cpu_quota(cgroups) < _cores()
-
-
 def _cores() -> int:
     # macOS has no affinity.
     affinity = getattr(os, "sched_getaffinity", None)

@@ -56,11 +56,6 @@ def communication_fraction(results: xr.Dataset) -> xr.DataArray:
     return phase_time_s(results, *COMMUNICATION) / iteration_time_s(results)
 
 
-def wire_fraction(results: xr.Dataset) -> xr.DataArray:
-    """Share of the iteration in which gradients, or gathered parameters, are on the wire."""
-    return phase_time_s(results, *COMMUNICATION[1:]) / iteration_time_s(results)
-
-
 def forward_receive_s(results: xr.Dataset) -> xr.DataArray:
     """Figure 5's forward receive: Megatron's timer on the last stage, which contains the fill."""
     timers = results["p2p_time_s"].mean("iteration")

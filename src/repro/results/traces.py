@@ -14,9 +14,8 @@ import xarray as xr
 
 from repro.atomic import replace_text
 from repro.errors import ReproError
-from repro.logs.truncated_json import read_json
 from repro.observe.transfers import ROLES
-from repro.results.communication import COLUMNS, one_configuration, transfers
+from repro.results.communication import one_configuration, transfers
 
 # torch's names of types, those of c10's ScalarType, and bytes.
 _DTYPES = {
@@ -60,34 +59,6 @@ def write_traces(results: xr.Dataset, folder: Path) -> list[Path]:
     except OSError as error:
         raise ReproError(f"{folder}: cannot be written ({error.strerror})") from None
     return paths
-
-
-def read_trace(path: Path) -> pd.DataFrame:
-    """The calls of a trace that `write_traces` wrote, as `transfers` has them; also of one that
-    breaks off.
-
-    Returns
-    -------
-    DataFrame
-        Whole calls; `attrs["lost"]` is how many others the trace had.
-
-    Raises
-    ------
-    ReproError
-        There is no such file, or it is no trace of this package.
-    """
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise ReproError(f"{path}: cannot be read ({error.strerror})") from None
-    content = read_json(text, "traceEvents", [])
-    if "calls" not in content:
-        raise ReproError(f"{path}: is no trace of communication that this package wrote")
-    rows = [event["args"]["call"] for event in content["traceEvents"] if event["cat"] == "kernel"]
-    frame = pd.DataFrame(rows, columns=[*COLUMNS, "ranks"])
-    frame["ranks"] = frame["ranks"].map(tuple)
-    frame.attrs["lost"] = content["calls"] - len(rows)
-    return frame
 
 
 def _write(path: Path, rank: int, ranks: int, events: list[dict[str, Any]]) -> None:
@@ -152,7 +123,6 @@ def _calls(calls: pd.DataFrame) -> list[dict[str, Any]]:
                     "Group size": len(call["ranks"]),
                     "Process Group Description": call["role"],
                     "Process Group Ranks": str(list(call["ranks"])),
-                    "call": call,
                 },
             }
         )

@@ -66,7 +66,7 @@ def write_provenance(pages: Path) -> None:
     header = ("result", "profile", "time", "commit", "machine", "versions")
     introduction = (
         "Every dataset in `results/` contains this provenance (`attrs['provenance']`) and its "
-        "resolved parameters (`attrs['asked']`)."
+        "requests (`attrs['requests']`)."
     )
     blocks = [introduction, table(header, rows) if rows else "Nothing was measured yet."]
     blocks += [f"- {line}" for line in missing()]

@@ -100,7 +100,7 @@ def card(judgement: Judgement) -> RenderableType:
         lines.append(f"why not: {about.why}")
     lines += [f"note: {j.note}"] if j.note else []
     if test is not None:
-        lines.append(f"measured by: dvc repro experiment@{test.experiment}")
+        lines.append(f"measured by: dvc repro measure@{test.experiment}")
     return Group(
         Text(f"{j.id}  {j.statement}", style="bold"),
         Text(f"{read_sources()[j.source]}, {j.section}", style="dim"),
