@@ -12,15 +12,15 @@ pytestmark = pytest.mark.slow
 
 _CELLS = """
 from repro.catalog.studies.selection import select
-from repro.experiments.look_up import look_up
+from repro.experiments.static_sources import load_results
 from repro.figures.notebook import show
 from repro.figures.experiments.scaling import breakdown
-from repro.launch.progress import progress
+from repro.launch.execution import progress
 show("bokeh")
 ---
 with progress([], "a title") as bar:
     bar.say("some words")
-results = look_up(select("weak_scaling", "predicted", models="bert-large", gpus=8))
+results = load_results(select("weak_scaling", "predicted", models="bert-large", gpus=8))
 results
 ---
 breakdown(results)

@@ -6,7 +6,7 @@ import xarray as xr
 from repro.catalog.studies.selection import select
 from repro.claims.experiments.quantities import TESTS
 from repro.claims.shown.answers import answers
-from repro.experiments.look_up import look_up
+from repro.experiments.static_sources import load_results
 
 pytestmark = pytest.mark.slow
 
@@ -30,15 +30,15 @@ def test_a_partial_selection_answers_nothing_in_one_line(made_up_results: xr.Dat
 
 
 def test_a_prediction_has_no_column_of_the_testbed() -> None:
-    found = answers({"weak_scaling": look_up(select("weak_scaling", "predicted"))})
+    found = answers({"weak_scaling": load_results(select("weak_scaling", "predicted"))})
     assert "testbed" not in found.rows and "verdict" not in found.rows
     assert set(found.rows.index) <= _WEAK and len(found.rows) > 20
     assert not found.rows["note"].str.contains("testbed").any()
-    one = answers({"weak_scaling": look_up(select("weak_scaling", "predicted", "ipoib"))})
+    one = answers({"weak_scaling": load_results(select("weak_scaling", "predicted", "ipoib"))})
     assert len(one.rows) == 0 and "without protocol" in one.rest
 
 
 def test_published_values_stand_beside_the_prediction() -> None:
-    found = answers({"weak_scaling": look_up(select("weak_scaling", "paper"))})
+    found = answers({"weak_scaling": load_results(select("weak_scaling", "paper"))})
     assert found.rows.loc["C017", "published"] == "2.51 x"
     assert found.rows.loc["C017", "predicted"] != "-"

@@ -17,7 +17,7 @@ from repro.claims.reference import (
 from repro.claims.shown.answers import answers
 from repro.claims.verdicts import judge
 from repro.errors import ReproError
-from repro.experiments.look_up import look_up
+from repro.experiments.static_sources import load_results
 from repro.observe.environment import provenance
 from repro.results import reference
 from repro.results.metrics import communication_fraction, iteration_time_s
@@ -103,10 +103,10 @@ def test_a_run_agrees_with_itself_and_a_slower_one_does_not(
 def test_a_notebook_shows_it_as_what_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for function in (reference.read_reference, judge_reference):
         monkeypatch.setattr(function, "__defaults__", (folder,))
-    kept = look_up(select("weak_scaling", "reference"))
+    kept = load_results(select("weak_scaling", "reference"))
     found = answers({"weak_scaling": kept})
     assert found.rows.loc["C017", "testbed"] != "-"
-    part = look_up(select("weak_scaling", "reference", "ipoib"))
+    part = load_results(select("weak_scaling", "reference", "ipoib"))
     assert part["protocol"].values.tolist() == ["ipoib"]
     assert "without protocol rdma, tcp" in answers({"weak_scaling": part}).rest
 

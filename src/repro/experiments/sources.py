@@ -9,7 +9,7 @@ from repro.experiments.computing import measure_missing
 from repro.experiments.measurement import Measurement, measure, save
 from repro.experiments.on_nodes import node_measurement
 from repro.experiments.on_testbed import emulated_measurement
-from repro.experiments.static_sources import load
+from repro.experiments.static_sources import load_results
 from repro.experiments.sweeps import sweep_measurement
 from repro.paths import ENWIKI, find
 
@@ -37,7 +37,7 @@ def get_results(selection: Selection | SweepSelection, output: str = "") -> xr.D
         A run failed.
     """
     if selection.source not in _MEASURED:
-        return save(load(selection), output)
+        return save(load_results(selection), output)
     if isinstance(selection, Selection) and selection.source == "testbed":
         measure_missing(selection.models, ENWIKI, corpus_split())
     return save(measure(measurement_of(selection)), output)

@@ -20,7 +20,7 @@ from repro.results.store import has_runs, not_run
 _PAPER = "published values are claims, not series; the table below has them"
 
 
-def load(selection: Selection | SweepSelection) -> xr.Dataset:
+def load_results(selection: Selection | SweepSelection) -> xr.Dataset:
     """Return the dataset of a selection whose source is `predicted`, `reference` or `paper`.
 
     If there is none, it has no variables, and attribute `not_run` has the reason.

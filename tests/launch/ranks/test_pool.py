@@ -242,7 +242,7 @@ def test_turns_share_a_run_but_neither_links_nor_bytes(paced: RankPool, enwiki: 
     run = small_run("gpt", enwiki, iterations=3)
     rates = (0.1, 0.02)
     orders = [Request({}, run, 4, {"node": 0.5, "fabric": rate}) for rate in rates]
-    found = paced.take_turns(orders)
+    found = paced.run_interleaved(orders)
     assert isinstance(found, list)
     for rate, outcome in zip(rates, found, strict=True):
         record = outcome.records[0]
