@@ -75,7 +75,7 @@ def test_what_decides_no_measurement_invalidates_none(project: Path) -> None:
         "src/repro/doctor.py",
         "src/repro/cli/measuring.py",
         "src/repro/figures/disk.py",
-        "src/repro/claims/shown/table.py",
+        "src/repro/claims/tables.py",
         "src/repro/predict/explore/jobs/plans.py",
         "src/repro/predict/calibration/step_fitting.py",
         "src/repro/predict/step/layers.py",

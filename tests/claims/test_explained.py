@@ -2,7 +2,7 @@
 
 import pytest
 
-from repro.claims.explanations.one_model import HEADLINES, explain
+from repro.claims.explanations import HEADLINES, explain
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """NCCL's tree between two nodes."""
 
-from repro.claims.explanations.trees import utilisation_gains
+from repro.claims.explanations import utilisation_gains
 
 
 def test_a_tree_moves_fewer_bytes_and_so_gains_more() -> None:
