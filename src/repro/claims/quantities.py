@@ -40,7 +40,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Quantity(Answer):
-    """A number that is computed from an experiment's results."""
+    """A number that is computed from an experiment's results.
+
+    Examples
+    --------
+    >>> Quantity("weak_scaling", lambda results: 100 * mean(results["fraction"])).sources
+    ('predicted', 'testbed', 'cluster')
+    """
 
     sources: tuple[Source, ...] = SOURCES
 
@@ -120,7 +126,13 @@ def answered_by(claim: Claim, names: Container[str]) -> bool:
 
 
 def mean(values: xr.DataArray) -> xr.DataArray:
-    """Compute the mean of each resample; NaN where a value is missing."""
+    """Compute the mean of each resample; NaN where a value is missing.
+
+    Examples
+    --------
+    >>> float(mean(xr.DataArray([1.0, 3.0], dims="model")))
+    2.0
+    """
     return values.mean(_all_but_resample(values), skipna=False)
 
 

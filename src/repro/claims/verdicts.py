@@ -62,6 +62,13 @@ def judge_claims(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
     -------
     list of Judgement
         In the order of the claims' ids.
+
+    Examples
+    --------
+    >>> from repro.results.store import not_run
+    >>> judgement = judge_claims({"cluster_b": not_run({"testbed": "no root"})})[0]
+    >>> judgement.findings["testbed"].reason
+    'testbed: no root'
     """
     return judge([claim for claim in read_claims() if answered_by(claim, results)], results)
 
