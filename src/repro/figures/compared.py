@@ -1,4 +1,4 @@
-"""Claims on one axis: what each source found, as a multiple of what was published."""
+"""Claims on one axis: values of each source as multiples of the published value."""
 
 from collections.abc import Sequence
 
@@ -38,7 +38,10 @@ _APART, _ROW_HEIGHT, _MARGIN, _WIDTH = 0.2, 34, 90, 760
 
 
 def compared_figures(judgements: Sequence[Judgement]) -> list[Figure]:
-    """The headline claims, and every experiment's numbers; claims that repeat one are left out."""
+    """Return figures of the headline claims and of each experiment's numbers.
+
+    Claims that repeat another are left out.
+    """
     named = {judgement.id: judgement for judgement in judgements}
     experiments: dict[str, dict[int, Judgement]] = {}
     for judgement in judgements:
@@ -55,7 +58,7 @@ def compared_figures(judgements: Sequence[Judgement]) -> list[Figure]:
 
 
 def claim_rows(judgements: Sequence[Judgement]) -> pd.DataFrame:
-    """What `compared` draws of claims: a row per claim and source that has a value for it."""
+    """Return the rows that `compared` draws: one per claim and source with a value."""
     comparators = {claim.id: claim.comparator for claim in read_claims()}
     rows = []
     for one in judgements:
@@ -79,7 +82,7 @@ def claim_rows(judgements: Sequence[Judgement]) -> pd.DataFrame:
 
 
 def compared(rows: pd.DataFrame) -> hv.Overlay:
-    """Values over the published one with their intervals, a row per claim, a mark per source.
+    """Draw values over the published one with intervals, a row per claim, a mark per source.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ def _benchmarks(results: xr.Dataset) -> pd.DataFrame:
         operator=[str(name).split(" fp32")[0] for name in names],
         seconds=results["benchmark_time_s"].median("repeat").values,
     )
-    # Copies from integers have one precision, others two; both are measured alike.
+    # Copies from integers have one precision, other copies two.
     return table.drop_duplicates(["operator", *SIZES])
 
 
