@@ -75,10 +75,16 @@ def claim_ids(text: str) -> tuple[str, ...]:
     )
 
 
+def read_rows(name: str) -> list[dict[str, str]]:
+    """Read a table of `data/published/` by its name without suffix."""
+    with (PUBLISHED / f"{name}.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
 def read_claims() -> list[Claim]:
     """Return all published claims in the order of their ids."""
     facts: dict[str, dict[tuple[str, str], str]] = {}
-    for row in _rows("claim_facts"):
+    for row in read_rows("claim_facts"):
         for claim in claim_ids(row["claims"]):
             facts.setdefault(claim, {})[row["fact"], row["source"]] = row["text"]
     return [
@@ -93,7 +99,7 @@ def read_claims() -> list[Claim]:
             note=row["notes"],
             facts=facts.get(row["id"], {}),
         )
-        for row in _rows("claims")
+        for row in read_rows("claims")
     ]
 
 
@@ -116,13 +122,13 @@ def select_claims(source: str) -> list[Claim]:
 
 def read_sources() -> dict[str, str]:
     """Return title and venue of each document by its key."""
-    return {row["key"]: f"{row['title']} ({row['venue']})" for row in _rows("sources")}
+    return {row["key"]: f"{row['title']} ({row['venue']})" for row in read_rows("sources")}
 
 
 @cache
 def observations() -> tuple[Observation, ...]:
     """Return all observations in the order of `claim_facts.csv`."""
-    rows = _rows("claim_facts")
+    rows = read_rows("claim_facts")
     reasons = {row["claims"]: row["text"] for row in rows if row["fact"] == "why"}
     return tuple(
         Observation(row["text"], claim_ids(row["claims"]), reasons.get(row["claims"], ""))
@@ -140,8 +146,3 @@ def observation_of(claim: str) -> Observation:
         The claim is not judged here.
     """
     return {own: one for one in observations() for own in one.claims}[claim]
-
-
-def _rows(name: str) -> list[dict[str, str]]:
-    with (PUBLISHED / f"{name}.csv").open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
