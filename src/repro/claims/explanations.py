@@ -1,7 +1,5 @@
 """Explanations of claims that do not reproduce: fits, micro batches, NCCL's trees."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -15,7 +13,7 @@ from repro.catalog.studies.experiments import experiment
 from repro.catalog.studies.selection import select
 from repro.catalog.systems.clusters import cluster
 from repro.catalog.systems.protocols import Protocol, read_protocols
-from repro.claims.published import Claim, read_claims
+from repro.claims.published import read_claims
 from repro.claims.quantities import Quantity, experiment_tests
 from repro.claims.verdicts import judge_point, predicted_sample
 from repro.predict.calibration.interval import slower
@@ -26,11 +24,12 @@ from repro.progress import clear_progress
 from repro.results.metrics import iteration_time_s, phase_time_s, utilisation_gbps
 
 HEADLINES = ("C001", "C002", "C003", "C004", "C005", "C017", "C018", "C072", "C073", "C061")
+_FITTED = ("rdma_gbps", "ipoib_gbps", "tcp_gbps", "compute_factor", "host_factor")
 # Published numbers are rounded averages of four models whose sequence lengths are unknown.
 _RELATIVE_ERROR = 0.05
 # Standard deviations of the factors on computing and on the host; rates are free.
 _FACTOR_DEVIATIONS = np.array([0.2, 0.4])
-# Largest payload of each port: EDR InfiniBand twice, and 10 GbE without framing.
+# Largest payload rate of each port: EDR InfiniBand twice, and 10 GbE without its framing.
 _PORT_GBPS = (100.0, 100.0, 9.41)
 _TOLERANCE = 1e-3
 # Step of the numbers' logarithms for numerical slopes.
@@ -53,78 +52,51 @@ _GAINS = {"tcp": "C082", "ipoib": "C083", "rdma": "C084"}
 _RANKS = 4
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """Five fitted numbers: Gbit/s of a NIC by protocol, factors on computing and host times."""
-
-    rdma_gbps: float
-    ipoib_gbps: float
-    tcp_gbps: float
-    compute_factor: float
-    host_factor: float
-
-
-@dataclass(frozen=True)
-class Explained:
-    """A claim, its value in the fit to all claims, and in the fit to all others.
-
-    `deviations` is the distance of the latter from the published value, in units of the assumed
-    error.
-    """
-
-    id: str
-    statement: str
-    unit: str
-    published: float
-    fitted: float
-    left_out: float
-    deviations: float
-
-
-def explain() -> tuple[Fitted, list[Explained]]:
+def explain() -> tuple[pd.Series, pd.DataFrame]:
     """Fit the headline claims, and predict each of them from a fit to the others.
 
-    Five numbers are fitted to ten claims: the rates of three protocols, a factor on all computing,
-    and one on the host's time for small batches. A reader sees which claims are explained and which
-    are only fitted.
+    Five numbers are fitted to ten claims. The fits to nine show which claims are explained and
+    which are only fitted.
+
+    Returns
+    -------
+    fitted : Series
+        Gbit/s of a NIC by protocol, factors on all computing and on the host's times.
+    explained : DataFrame
+        One row per claim: its published value, its value in the fit to all claims (`fitted`) and in
+        the fit to all others (`left_out`), and the distance of the latter from the published value
+        in units of the assumed error (`deviations`).
     """
-    claims = {claim.id: claim for claim in read_claims() if claim.id in HEADLINES}
+    claims = {claim.id: claim for claim in read_claims()}
+    published = np.array([claims[claim].value for claim in HEADLINES], float)
     start = [entry.effective_gbps for entry in read_protocols().values()] + [1.0, 1.0]
-    all_fitted = _fit(HEADLINES, claims, np.log(start))
-    values = np.exp(_values_around(tuple(all_fitted))[0])
-    explained = []
-    for index, left in enumerate(tqdm(HEADLINES, desc="leave one out", unit="claim")):
-        others = [claim for claim in HEADLINES if claim != left]
-        unseen = _fit(others, claims, all_fitted)
-        alone = float(np.exp(_values_around(tuple(unseen))[0, index]))
-        published = _published(claims[left])
-        explained.append(
-            Explained(
-                id=left,
-                statement=claims[left].statement,
-                unit=claims[left].unit,
-                published=published,
-                fitted=float(values[index]),
-                left_out=alone,
-                deviations=float(np.log(alone / published) / _RELATIVE_ERROR),
-            )
-        )
+    everything = list(range(len(HEADLINES)))
+    all_fitted = _fit(everything, published, np.log(start))
+    left_out = []
+    for left in tqdm(everything, desc="leave one out", unit="claim"):
+        others = _fit([one for one in everything if one != left], published, all_fitted)
+        left_out.append(np.exp(_values_around(tuple(others))[0, left]))
     clear_progress()
-    return Fitted(*np.exp(all_fitted).tolist()), explained
+    rows = {
+        "statement": [claims[claim].statement for claim in HEADLINES],
+        "unit": [claims[claim].unit for claim in HEADLINES],
+        "published": published,
+        "fitted": np.exp(_values_around(tuple(all_fitted))[0]),
+        "left_out": left_out,
+        "deviations": np.log(left_out / published) / _RELATIVE_ERROR,
+    }
+    return (
+        pd.Series(np.exp(all_fitted), _FITTED),
+        pd.DataFrame(rows, index=pd.Index(HEADLINES, name="id")),
+    )
 
 
-def _published(claim: Claim) -> float:
-    assert claim.value is not None
-    return claim.value
-
-
-def _fit(fitted: Sequence[str], claims: dict[str, Claim], start: Array) -> Array:
-    """Return the logarithms of the five numbers that fit the claims best."""
-    published = np.log([_published(claims[claim]) for claim in fitted])
-    at = [HEADLINES.index(claim) for claim in fitted]
+def _fit(at: list[int], published: Array, start: Array) -> Array:
+    """Return the logarithms of the five numbers that fit the claims at these places best."""
+    targets = np.log(published[at])
 
     def residuals(logarithms: Array) -> Array:
-        errors = (_values_around(tuple(logarithms))[0, at] - published) / _RELATIVE_ERROR
+        errors = (_values_around(tuple(logarithms))[0, at] - targets) / _RELATIVE_ERROR
         return np.concatenate([errors, logarithms[-2:] / _FACTOR_DEVIATIONS])
 
     def slopes(logarithms: Array) -> Array:
@@ -240,25 +212,18 @@ def _policies(results: xr.Dataset) -> dict[str, xr.Dataset]:
     }
 
 
-@dataclass(frozen=True)
-class UtilisationGain:
-    """Rate of a NIC with 8 GPUs over the rate with 4 in weak scaling, mean over models.
-
-    `ring` is predicted with rings for both, `tree` with trees between the two nodes of 4 GPUs.
-    """
-
-    protocol: str
-    published: float
-    ring: float
-    tree: float
-
-
-def utilisation_gains() -> list[UtilisationGain]:
+def utilisation_gains() -> pd.DataFrame:
     """Predict with rings and with trees how much busier NICs are with 8 than with 4 GPUs.
 
     A ring of n ranks sends 2(n-1)/n S bytes through each NIC. NCCL may choose a double binary tree:
     between two nodes, each of its two trees moves half of S up and half of S down, so S bytes pass
     each NIC in each direction, compared with 1.5 S for a ring of 4 ranks.
+
+    Returns
+    -------
+    DataFrame
+        One row per protocol: the published rate of a NIC with 8 GPUs over that with 4, mean over
+        models, and the predicted one with rings (`ring`) and with trees for 4 GPUs (`tree`).
     """
     published = {claim.id: claim.value for claim in read_claims()}
     results = predicted_sample("weak_scaling").results
@@ -268,17 +233,12 @@ def utilisation_gains() -> list[UtilisationGain]:
     fraction = 1 / ring_all_reduce_bytes(1.0, _RANKS)
     with_tree = time.sel(gpus=_RANKS) - sync * (1 - fraction)
     tree_rate = rate.sel(gpus=_RANKS) * time.sel(gpus=_RANKS) * fraction / with_tree
-    gains = []
+    rows = {}
     for name, entry in read_protocols().items():
-        value = published[_GAINS[name]]
-        assert value is not None
         most = rate.sel(gpus=8, protocol=name)
-        gains.append(
-            UtilisationGain(
-                protocol=entry.label,
-                published=value,
-                ring=float((most / rate.sel(gpus=_RANKS, protocol=name)).mean()),
-                tree=float((most / tree_rate.sel(protocol=name)).mean()),
-            )
-        )
-    return gains
+        rows[entry.label] = {
+            "published": published[_GAINS[name]],
+            "ring": float((most / rate.sel(gpus=_RANKS, protocol=name)).mean()),
+            "tree": float((most / tree_rate.sel(protocol=name)).mean()),
+        }
+    return pd.DataFrame.from_dict(rows, "index").rename_axis("protocol")
