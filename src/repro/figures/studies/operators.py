@@ -28,7 +28,7 @@ def _benchmarks(results: xr.Dataset) -> pd.DataFrame:
 
 
 def product_rates(results: xr.Dataset) -> hv.core.Dimensioned:
-    """Draw rates of matrix products by their operations, one colour per layout of operands."""
+    """Draw rates of matmuls by their operations, one colour per layout of operands."""
     if not has_runs(results):
         return not_run_here(results)
     table = _benchmarks(results)
