@@ -30,8 +30,8 @@ from repro.claims.published import documented_claims, observations
 from repro.claims.quantities import experiment_tests
 from repro.claims.reference import judge_reference, keep_verdicts
 from repro.claims.verdicts import judge
-from repro.figures.compared import compared_figures
-from repro.figures.disk import save_figure
+from repro.figures.claim_dots import compared_figures
+from repro.figures.export import save_figure
 from repro.paths import PUBLISHED, ROOT
 from repro.predict.calibration.validation import validate
 from repro.results.reference import REFERENCE

@@ -74,7 +74,7 @@ def test_what_decides_no_measurement_invalidates_none(project: Path) -> None:
     touched = (
         "src/repro/doctor.py",
         "src/repro/cli/measuring.py",
-        "src/repro/figures/disk.py",
+        "src/repro/figures/export.py",
         "src/repro/claims/tables.py",
         "src/repro/predict/explore/jobs/plans.py",
         "src/repro/predict/calibration/step_fitting.py",

@@ -89,7 +89,7 @@ def _judge_here(claims: "list[Claim]") -> "tuple[list[Judgement], list[str]]":
 def figures() -> None:
     """Write all figures to results/figures/ as SVG, PNG, CSV and JSON, and results/metrics.json."""
     from repro.claims.findings import read_judgements
-    from repro.figures.compared import compared_figures
+    from repro.figures.claim_dots import compared_figures
     from repro.figures.experiments.every import every_figure, save_figures
     from repro.figures.predicted.what_if import scenario_figures
     from repro.results.store import read_experiments, read_result, read_sweeps

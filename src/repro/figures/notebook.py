@@ -11,7 +11,7 @@ from IPython import get_ipython
 from IPython.display import HTML, display
 from IPython.utils.capture import capture_output
 
-from repro.figures.disk import panels_html, separate_panels
+from repro.figures.export import panels_html, separate_panels
 from repro.results.folded import folded_html
 
 # The core draws every figure of this package; widgets, tables and formulas are other files.

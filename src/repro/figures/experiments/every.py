@@ -14,7 +14,6 @@ import xarray as xr
 from tqdm import tqdm
 
 from repro.atomic import replace_text
-from repro.figures.disk import save_figure, save_interactive
 from repro.figures.experiments.batches import batch_heatmap, share_by_micro_batch
 from repro.figures.experiments.collectives import bandwidth_curves
 from repro.figures.experiments.pipelines import (
@@ -26,6 +25,7 @@ from repro.figures.experiments.pipelines import (
 from repro.figures.experiments.scaling import breakdown, received_over_time, share_by_protocol
 from repro.figures.experiments.sharded import collective_times, share_by_gpus, throughput_by_gpus
 from repro.figures.experiments.similarity import sensitivity
+from repro.figures.export import save_figure, save_interactive
 from repro.observe.environment import usable_cores
 from repro.processes import process_pool
 from repro.results.store import has_pipelines
