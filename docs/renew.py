@@ -25,14 +25,13 @@ from pathlib import Path
 
 from peers import error_table, lost_table
 
-from repro.claims.experiments.quantities import TESTS
-from repro.claims.findings import Judgement
-from repro.claims.published import documented_claims
+from repro.claims.findings import Judgement, Source
+from repro.claims.published import documented_claims, observations
+from repro.claims.quantities import experiment_tests
 from repro.claims.reference import judge_reference, keep_verdicts
-from repro.claims.shown.observations import OBSERVATIONS
 from repro.claims.verdicts import judge
-from repro.figures.compared import compared_figures
-from repro.figures.disk import save_figure
+from repro.figures.claim_dots import compared_figures
+from repro.figures.export import save_figure
 from repro.paths import PUBLISHED, ROOT
 from repro.predict.calibration.validation import validate
 from repro.results.reference import REFERENCE
@@ -49,6 +48,7 @@ _CONSOLE = re.compile(r"(```console\n\$ (?P<command>[^\n]+)\n)(?P<text>.*?)(```)
 _WIDTH = "100"
 # Exit status of a command whose answer is that a job does not fit in memory.
 _DOES_NOT_FIT = 3
+_SOURCES: tuple[Source, ...] = ("predicted", "testbed")
 _VERDICTS = ("reproduced", "same direction", "not reproduced")
 
 
@@ -63,18 +63,15 @@ def values() -> Mapping[str, float]:
     """Numbers by name: claims, verdict counts, minutes of stages of the reference run."""
     found: dict[str, float] = {"claims": len(documented_claims())}
     for one in _judgements():
-        pairs = {"published": one.published, "predicted": one.predicted, "testbed": one.testbed}
+        pairs = {"published": one.published}
+        pairs |= {source: one.findings[source].value for source in _SOURCES}
         found |= {f"{one.id} {name}": value for name, value in pairs.items() if value is not None}
-    for source in ("predicted", "testbed"):
-        counts = Counter(_verdict(one, source) for one in _judgements())
+    for source in _SOURCES:
+        counts = Counter(one.verdicts[source] for one in _judgements())
         found |= {f"{source} {verdict}": count for verdict, count in counts.items()}
     stages = _stage_times_s()
     found |= {f"minutes {stage}": seconds / 60 for stage, seconds in stages.items()}
     return found | {"minutes everything": sum(stages.values()) / 60}
-
-
-def _verdict(one: Judgement, source: str) -> str:
-    return one.predicted_verdict if source == "predicted" else one.verdict
 
 
 def _stage_times_s() -> dict[str, float]:
@@ -91,13 +88,14 @@ def _observations() -> str:
     """Verdict counts by observation, with the claims' ids and the experiments that answer them."""
     judged = {one.id: one for one in _judgements()}
     rows = []
-    for one in OBSERVATIONS:
+    for one in observations():
         own = [judged[claim] for claim in one.claims if claim in judged]
         counts = [
-            " / ".join(str(sum(_verdict(j, source) == v for j in own)) for v in _VERDICTS)
-            for source in ("predicted", "testbed")
+            " / ".join(str(sum(j.verdicts[source] == v for j in own)) for v in _VERDICTS)
+            for source in _SOURCES
         ]
-        experiments = {TESTS[claim].experiment: None for claim in one.claims if claim in TESTS}
+        tests = experiment_tests()
+        experiments = {tests[claim].experiment: None for claim in one.claims if claim in tests}
         rows.append((one.name, _ranges(one.claims), *counts, ", ".join(experiments)))
     return _markdown(("observation", "claims", "predicted", "testbed", "experiments"), rows)
 
@@ -117,12 +115,10 @@ def _ranges(claims: tuple[str, ...]) -> str:
 
 def _reasons() -> str:
     """Observations with claims that do not reproduce, and the known reason."""
-    missed = {
-        one.id for one in _judgements() if "not reproduced" in (one.predicted_verdict, one.verdict)
-    }
+    missed = {one.id for one in _judgements() if "not reproduced" in one.verdicts.values()}
     rows = [
         (one.name, str(len(missed.intersection(one.claims))), one.why or "not known")
-        for one in OBSERVATIONS
+        for one in observations()
         if missed.intersection(one.claims)
     ]
     return _markdown(("observation", "not reproduced", "known reason"), rows)
@@ -248,9 +244,8 @@ def differences() -> list[str]:
 def _renew_predictions() -> None:
     """Predict all claims again, beside the kept findings of the reference run."""
     now = judge(documented_claims(), {})
-    names = [name for name in Judgement.__dataclass_fields__ if name.startswith("predicted")]
     keep_verdicts(
-        replace(kept, **{name: getattr(new, name) for name in names})
+        replace(kept, findings={**kept.findings, "predicted": new.findings["predicted"]})
         for kept, new in zip(_judgements(), now, strict=True)
     )
     _judgements.cache_clear()

@@ -141,7 +141,8 @@ def test_claims_as_json() -> None:
     claims = json.loads(_repro("claims", "--json").stdout)
     assert {claim["id"] for claim in claims} >= {"C001", "C003", "C017", "C072"}
     verdicts = {"reproduced", "same direction", "not reproduced", "not run", "input"}
-    assert {claim["verdict"] for claim in claims} <= verdicts
+    findings = [found for claim in claims for found in claim["findings"].values()]
+    assert {found["verdict"] for found in findings} <= verdicts
 
 
 def test_a_notebook_refuses_an_unknown_protocol_in_one_line(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ _PAGE = (ROOT / "docs" / "reference" / "json_tables.md").read_text(encoding="utf
 _LOG = ROOT / "tests" / "logs" / "samples" / "recent_all_reduce.txt"
 _PUBLISHED = ROOT / "data" / "published" / "collectives_nccl.csv"
 # Lists that may be empty on a machine or in a claim, whose entries are values.
-_VALUES = ("connections[]", "[].cluster_interval[]")
+_VALUES = ("connections[]", "[].findings.cluster.interval[]")
 
 
 def _documented(command: str) -> set[str]:

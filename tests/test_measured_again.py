@@ -62,7 +62,7 @@ def test_stages_run_again_after_edits_of_their_inputs(project: Path) -> None:
     presentation = (
         "src/repro/doctor.py",
         "src/repro/cli/measuring.py",
-        "src/repro/figures/disk.py",
+        "src/repro/figures/export.py",
     )
     assert not _stale(project, *presentation) & {"compute", "measure"}
     assert "measure" in _stale(project, "src/repro/testbed/links.py")

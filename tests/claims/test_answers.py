@@ -4,13 +4,13 @@ import pytest
 import xarray as xr
 
 from repro.catalog.studies.selection import select
-from repro.claims.experiments.quantities import TESTS
-from repro.claims.shown.answers import answers
+from repro.claims.answers import answers
+from repro.claims.quantities import experiment_tests
 from repro.experiments.static_sources import load_results
 
 pytestmark = pytest.mark.slow
 
-_WEAK = {claim for claim, test in TESTS.items() if test.experiment == "weak_scaling"}
+_WEAK = {claim for claim, test in experiment_tests().items() if test.experiment == "weak_scaling"}
 
 
 def test_a_whole_measurement_answers_all_but_what_it_cannot(made_up_results: xr.Dataset) -> None:

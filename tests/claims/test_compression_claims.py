@@ -38,26 +38,29 @@ def test_losses_are_judged_by_their_intervals(
     losses = _losses(naive_4=naive, hybrid_4=hybrid, reversed_4=turned)
     judged = {one.id: one for one in judge_claims({"compression": losses})}
     assert set(judged) == {f"C{number}" for number in range(146, 152)}
-    assert (judged["C150"].verdict, judged["C151"].verdict) == verdicts
-    assert f"naive-4 {naive:+.3f}" in judged["C150"].reason and "5 seeds" in judged["C150"].reason
+    first, second = (judged[name].findings["testbed"] for name in ("C150", "C151"))
+    assert (first.verdict, second.verdict) == verdicts
+    assert f"naive-4 {naive:+.3f}" in first.reason and "5 seeds" in first.reason
     # The model knows nothing of losses.
-    assert {judged[name].predicted_verdict for name in ("C150", "C151")} == {"not run"}
+    assert {judged[name].findings["predicted"].verdict for name in ("C150", "C151")} == {"not run"}
 
 
 def test_a_scheme_that_was_not_trained_is_named() -> None:
     judged = {one.id: one for one in judge_claims({"compression": _losses(naive_4=0.5)})}
-    assert judged["C151"].verdict == "not run"
-    assert judged["C151"].reason == "compression was run without scheme hybrid-4, reversed-4"
+    found = judged["C151"].findings["testbed"]
+    assert found.verdict == "not run"
+    assert found.reason == "compression was run without scheme hybrid-4, reversed-4"
 
 
 def test_gains_of_one_scheme_are_one_number_and_say_what_is_assumed() -> None:
     judged = {one.id: one for one in judge_claims({"compression": _losses()})}
     for tflops, samples in (("C146", "C147"), ("C148", "C149")):
         one, other = judged[tflops], judged[samples]
-        assert one.predicted == other.predicted
-        assert one.predicted is not None and one.predicted_interval is not None
-        assert one.predicted_interval[0] <= one.predicted <= one.predicted_interval[1]
-        assert "the abstract states none of it" in one.predicted_reason
+        assert one.findings["predicted"].value == other.findings["predicted"].value
+        found = one.findings["predicted"]
+        assert found.value is not None and found.interval is not None
+        assert found.interval[0] <= found.value <= found.interval[1]
+        assert "the abstract states none of it" in found.reason
 
 
 def test_the_abstract_contradicts_itself_twice() -> None:

@@ -1,20 +1,17 @@
-"""Verdicts that were kept in a file, and what is said of a file that is none."""
+"""The file of judgements, and errors of files that are truncated or missing."""
 
 from pathlib import Path
 
 import pytest
 from pydantic import TypeAdapter
 
-from repro.claims.findings import Judgement
-from repro.claims.judged import read_judgements
+from repro.claims.findings import SOURCES, Finding, Judgement, read_judgements
 from repro.errors import ReproError
 
 _ONE = Judgement(
     **dict.fromkeys(("id", "statement", "source", "section", "unit", "note"), "x"),
-    **dict.fromkeys(("published", "predicted", "testbed", "cluster"), 1.5),
-    **dict.fromkeys(("predicted_interval", "interval", "cluster_interval"), (1.0, 2.0)),
-    **dict.fromkeys(("predicted_verdict", "verdict", "cluster_verdict"), "not run"),
-    **dict.fromkeys(("predicted_reason", "reason", "cluster_reason"), ""),
+    published=1.5,
+    findings={source: Finding(1.5, (1.0, 2.0), "not run") for source in SOURCES},
 )
 
 

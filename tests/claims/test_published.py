@@ -1,10 +1,12 @@
 """The published values are complete, uniquely identified and attributed."""
 
 import csv
+from typing import get_args
 
 import pytest
 
-from repro.claims.published import read_claims
+from repro.claims.findings import SOURCES, Verdict
+from repro.claims.published import claim_ids, read_claims
 from repro.paths import PUBLISHED
 
 
@@ -22,6 +24,23 @@ def test_claims_have_ids_statements_and_known_sources() -> None:
         assert claim.source in sources, claim.id
         if claim.comparator in ("ordering", "trend"):
             assert claim.value is None, claim.id
+
+
+def test_facts_are_about_claims_and_have_known_names() -> None:
+    claims = {claim.id for claim in read_claims()}
+    for row in _rows("claim_facts.csv"):
+        assert set(claim_ids(row["claims"])) <= claims
+        assert row["source"] in ("", *SOURCES)
+        # A verdict can be a fact, too.
+        names = {"observation", "why", "formula", "neutral", "assumption", *get_args(Verdict)}
+        assert row["fact"] in names and row["text"]
+
+
+def test_a_fact_about_one_source_is_none_about_others() -> None:
+    (claim,) = (one for one in read_claims() if one.id == "C123")
+    assert "NVLink" in claim.fact("not run", "testbed")
+    assert claim.fact("not run", "predicted") == claim.fact("not run") == ""
+    assert claim.fact("assumption", "testbed") == claim.fact("assumption") != ""
 
 
 def test_set_ups_have_known_sources() -> None:

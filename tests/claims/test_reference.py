@@ -6,6 +6,7 @@ import pytest
 import xarray as xr
 
 from repro.catalog.studies.selection import select
+from repro.claims.answers import answers
 from repro.claims.published import documented_claims
 from repro.claims.reference import (
     agreement,
@@ -14,7 +15,6 @@ from repro.claims.reference import (
     keep_run,
     reference_run,
 )
-from repro.claims.shown.answers import answers
 from repro.claims.verdicts import judge
 from repro.errors import ReproError
 from repro.experiments.static_sources import load_results
@@ -61,24 +61,22 @@ def test_what_is_kept_is_small_and_says_what_it_is(
 def test_verdicts_are_those_of_the_run(folder: Path, results: dict[str, xr.Dataset]) -> None:
     measured = {j.id: j for j in judge(documented_claims(), results)}
     for kept in judge_reference(documented_claims(), folder):
-        assert (kept.verdict, kept.reason) == (measured[kept.id].verdict, measured[kept.id].reason)
-        value = measured[kept.id].testbed
-        assert kept.testbed == (None if value is None else pytest.approx(value, rel=1e-4))
-        predicted = measured[kept.id].predicted
-        assert kept.predicted == (None if predicted is None else pytest.approx(predicted, rel=1e-4))
+        for source in ("predicted", "testbed"):
+            found, wanted = kept.findings[source], measured[kept.id].findings[source]
+            assert (found.verdict, found.reason) == (wanted.verdict, wanted.reason)
+            assert found.value == (
+                None if wanted.value is None else pytest.approx(wanted.value, rel=1e-4)
+            )
 
 
 def test_the_predictions_kept_in_git_are_the_models() -> None:
     """After a change of the model, `python docs/renew.py` renews them."""
     kept = {j.id: j for j in judge_reference(documented_claims())}
     for now in judge(documented_claims(), {}):
-        found = kept[now.id]
-        assert (found.predicted_verdict, found.predicted_reason) == (
-            now.predicted_verdict,
-            now.predicted_reason,
-        )
-        ends = (now.predicted, *(now.predicted_interval or ()))
-        assert (found.predicted, *(found.predicted_interval or ())) == tuple(
+        found, again = kept[now.id].findings["predicted"], now.findings["predicted"]
+        assert (found.verdict, found.reason) == (again.verdict, again.reason)
+        ends = (again.value, *(again.interval or ()))
+        assert (found.value, *(found.interval or ())) == tuple(
             None if end is None else pytest.approx(end, rel=1e-5) for end in ends
         )
 

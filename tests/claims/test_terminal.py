@@ -7,10 +7,15 @@ import xarray as xr
 from rich.console import Console, RenderableType
 
 from repro.claims.findings import Judgement
-from repro.claims.published import DOCUMENTS, read_claims
-from repro.claims.shown.observations import OBSERVATIONS, observation_of
-from repro.claims.shown.selection import asked_claims, check_verdict, with_verdict
-from repro.claims.shown.terminal import card, overview, rows
+from repro.claims.published import DOCUMENTS, observation_of, observations, read_claims
+from repro.claims.terminal import (
+    card,
+    check_verdict,
+    overview,
+    requested_claims,
+    rows,
+    with_verdict,
+)
 from repro.claims.verdicts import judge_claims
 from repro.errors import ReproError
 
@@ -30,7 +35,7 @@ def _shown(what: RenderableType, colour: bool = False, width: int = 80) -> str:
 
 
 def test_every_judged_claim_belongs_to_one_observation() -> None:
-    listed = [claim for one in OBSERVATIONS for claim in one.claims]
+    listed = [claim for one in observations() for claim in one.claims]
     assert sorted(listed) == [c.id for c in read_claims() if c.source in DOCUMENTS]
 
 
@@ -42,7 +47,8 @@ def test_an_overview_is_a_screenful_that_counts_and_says_why(judged: list[Judgem
     mine = [j for j in judged if j.id in ("C082", "C083", "C084", "C085")]
     # Claims, the prediction's three counts, the testbed's: zeros are left out.
     wanted = [len(mine)]
-    for verdicts in ([j.predicted_verdict for j in mine], [j.verdict for j in mine]):
+    for source in ("predicted", "testbed"):
+        verdicts = [j.verdicts[source] for j in mine]
         for kind in ("reproduced", "same direction", "not reproduced"):
             wanted += [verdicts.count(kind)] if kind in verdicts else []
     assert [int(number) for number in re.findall(r"\d+", row)[2:]] == wanted
@@ -58,8 +64,8 @@ def test_a_row_a_claim_and_colour_on_a_terminal_only(judged: list[Judgement]) ->
 
 
 def test_one_claim_in_full(judged: list[Judgement]) -> None:
-    (asked,) = asked_claims(["c017"], None)
-    (one,) = [j for j in judged if j.id == asked.id]
+    (requested,) = requested_claims(["c017"], None)
+    (one,) = [j for j in judged if j.id == requested.id]
     text = _shown(card(one))
     for part in ("2.51 x", "IEEE Micro" if one.source == "micro2024" else "Hot Interconnects"):
         assert part in text
@@ -67,7 +73,7 @@ def test_one_claim_in_full(judged: list[Judgement]) -> None:
     # Both sides of the contradiction, and what to run.
     assert "implied" in text and "C017, C019, C020" in text
     assert "dvc repro measure@weak_scaling" in text
-    missed = next(j for j in judged if j.verdict == "not reproduced")
+    missed = next(j for j in judged if j.verdicts["testbed"] == "not reproduced")
     assert observation_of(missed.id).why[:20] in _shown(card(missed))
 
 
@@ -75,13 +81,13 @@ def test_filters_and_unknown_words(judged: list[Judgement]) -> None:
     chosen = with_verdict(judged, "not reproduced")
     assert 0 < len(chosen) < len(judged)
     for j in chosen:
-        assert "not reproduced" in (j.predicted_verdict, j.verdict, j.cluster_verdict)
-    mine = {claim.id for claim in asked_claims((), "strong_scaling")}
-    assert mine and mine < {claim.id for claim in asked_claims((), None)}
-    assert asked_claims(["c017"], "weak_scaling") and not asked_claims(["c017"], "gpt350m")
+        assert "not reproduced" in j.verdicts.values()
+    mine = {claim.id for claim in requested_claims((), "strong_scaling")}
+    assert mine and mine < {claim.id for claim in requested_claims((), None)}
+    assert requested_claims(["c017"], "weak_scaling") and not requested_claims(["c017"], "gpt350m")
     for refused in (
-        lambda: asked_claims(["C999"], None),
-        lambda: asked_claims((), "none"),
+        lambda: requested_claims(["C999"], None),
+        lambda: requested_claims((), "none"),
         lambda: check_verdict("good"),
     ):
         with pytest.raises(ReproError, match="unknown"):

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from repro.claims.published import read_claims
-from repro.claims.studies.operators import error_finding
+from repro.claims.studies.performance_paper import error_finding
 from repro.claims.verdicts import judge
 
 
@@ -29,10 +29,11 @@ def test_an_interval_that_holds_the_published_error_reproduces_it() -> None:
 def test_errors_are_of_the_measured_gpus() -> None:
     claims = [claim for claim in read_claims() if claim.id in ("C162", "C163", "C164")]
     dlrm, transformer, sharding = judge(claims, {})
-    assert dlrm.predicted_verdict == transformer.predicted_verdict == "reproduced"
+    assert dlrm.verdicts["predicted"] == transformer.verdicts["predicted"] == "reproduced"
     # Three sizes of four sets of tables, and two of four models, on two GPUs.
-    assert "24 measured iterations" in dlrm.predicted_reason
-    assert "16 measured iterations" in transformer.predicted_reason
-    assert (sharding.predicted, sharding.predicted_verdict) == (None, "not reproduced")
-    assert "several GPUs" in sharding.predicted_reason
-    assert {one.verdict for one in (dlrm, transformer, sharding)} == {"not run"}
+    assert "24 measured iterations" in dlrm.findings["predicted"].reason
+    assert "16 measured iterations" in transformer.findings["predicted"].reason
+    found = sharding.findings["predicted"]
+    assert (found.value, found.verdict) == (None, "not reproduced")
+    assert "several GPUs" in found.reason
+    assert {one.findings["testbed"].verdict for one in (dlrm, transformer, sharding)} == {"not run"}

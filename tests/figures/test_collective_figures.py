@@ -11,9 +11,9 @@ import xarray as xr
 from drawing import drawn
 
 from repro.catalog.studies.collectives import select_sweep
-from repro.figures.disk import save_figure
 from repro.figures.experiments.collectives import bandwidth_curves
 from repro.figures.experiments.scaling import protocol_colour
+from repro.figures.export import save_figure
 from repro.predict.explore.experiments.collective_sweeps import predict_sweep, published_sweep
 from repro.results.collectives import bandwidths
 from repro.results.merging import merge

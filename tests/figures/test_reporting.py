@@ -12,12 +12,12 @@ from made_up import made_up_pipeline
 from repro.catalog.studies.collectives import select_sweep
 from repro.catalog.studies.selection import select
 from repro.catalog.systems.clusters import cluster
-from repro.figures.disk import shown_values
 from repro.figures.experiments.batches import batch_heatmap, share_by_micro_batch
 from repro.figures.experiments.collectives import bandwidth_curves
 from repro.figures.experiments.pipelines import node_utilisation, timer_breakdown
 from repro.figures.experiments.scaling import breakdown, received_over_time, share_by_protocol
 from repro.figures.experiments.sharded import collective_times, share_by_gpus, throughput_by_gpus
+from repro.figures.export import shown_values
 from repro.figures.panels import cumulative
 from repro.figures.predicted.hardware import (
     fronts,

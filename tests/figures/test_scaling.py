@@ -12,9 +12,9 @@ import pytest
 import xarray as xr
 from drawing import drawn
 
-from repro.figures.disk import save_figure, save_interactive
 from repro.figures.experiments.scaling import breakdown, received_over_time, share_by_protocol
 from repro.figures.experiments.similarity import sensitivity
+from repro.figures.export import save_figure, save_interactive
 from repro.results.store import not_run
 
 pytestmark = pytest.mark.slow

@@ -12,9 +12,9 @@ from drawing import drawn
 
 from repro.catalog.models.papers import model
 from repro.catalog.studies.selection import select
-from repro.figures.disk import save_figure
 from repro.figures.experiments.every import figures_of
 from repro.figures.experiments.sharded import collective_times, share_by_gpus, throughput_by_gpus
+from repro.figures.export import save_figure
 from repro.predict.explore.experiments.predicted import predict_experiment
 from repro.results.store import not_run
 

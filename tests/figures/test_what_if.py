@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from drawing import drawn
 
-from repro.figures.disk import save_figure
+from repro.figures.export import save_figure
 from repro.figures.predicted.what_if import (
     compare,
     plan_breakdown,

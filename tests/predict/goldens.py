@@ -195,8 +195,9 @@ def _experiments(everything: bool) -> pd.DataFrame:
 
 def _claims(everything: bool) -> pd.DataFrame:
     rows = {
-        one.id: [one.predicted, *(one.predicted_interval or (None, None)), one.predicted_verdict]
+        one.id: [found.value, *(found.interval or (None, None)), found.verdict]
         for one in judge(documented_claims(), {})
+        for found in (one.findings["predicted"],)
     }
     return pd.DataFrame.from_dict(rows, "index", columns=["value", "low", "high", "verdict"])
 

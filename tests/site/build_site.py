@@ -29,7 +29,7 @@ if __name__ == "__main__":
 
         from repro.claims.published import documented_claims
         from repro.claims.verdicts import judge
-        from repro.figures.compared import compared_figures
+        from repro.figures.claim_dots import compared_figures
         from repro.figures.experiments.every import every_figure, save_figures
 
         results = {

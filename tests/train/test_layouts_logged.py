@@ -63,9 +63,9 @@ def test_log_and_forms_agree_in_every_layout(logged: xr.Dataset) -> None:
     assert (table.bytes == table.bytes_by_forms).all()
     claims = {one.id: one for one in judge_claims({"communication": logged})}
     assert list(claims) == ["C152", "C153", "C154"]
-    assert claims["C154"].verdict == "reproduced"
-    assert claims["C154"].reason == "every call of 2 of 2 layouts"
-    assert claims["C154"].cluster_verdict == "not run"
+    assert claims["C154"].findings["testbed"].verdict == "reproduced"
+    assert claims["C154"].findings["testbed"].reason == "every call of 2 of 2 layouts"
+    assert claims["C154"].findings["cluster"].verdict == "not run"
 
 
 def test_one_call_of_another_size_is_no_agreement(logged: xr.Dataset) -> None:
@@ -73,8 +73,8 @@ def test_one_call_of_another_size_is_no_agreement(logged: xr.Dataset) -> None:
     changed["transfer_bytes"][{"layout": 1, "transfer": 3}] += 4
     assert agreement(changed).agree.tolist() == [True, False]
     claim = judge_claims({"communication": changed})[-1]
-    assert (claim.id, claim.verdict) == ("C154", "not reproduced")
-    assert claim.reason == "every call of 1 of 2 layouts"
+    assert (claim.id, claim.findings["testbed"].verdict) == ("C154", "not reproduced")
+    assert claim.findings["testbed"].reason == "every call of 1 of 2 layouts"
 
 
 def test_histograms_have_a_panel_for_each_layout(logged: xr.Dataset) -> None:

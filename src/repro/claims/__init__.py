@@ -1,1 +1,1 @@
-"""The published claims, and what the results say about them."""
+"""Published claims and the verdicts of predictions and measurements on them."""

@@ -1,20 +1,29 @@
-"""Findings of one source on a claim, and judgements that join the findings of all sources."""
+"""Findings of each source on a claim, joined in a judgement, and the file of all judgements."""
 
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Literal, get_args
+
+from pydantic import TypeAdapter
 
 from repro.claims.published import Claim
+from repro.errors import ReproError
+from repro.paths import RESULTS
 
+Source = Literal["predicted", "testbed", "cluster"]
 Verdict = Literal["reproduced", "same direction", "not reproduced", "not run", "input"]
+SOURCES: tuple[Source, ...] = get_args(Source)
+# Output of `repro claims --json`.
+CLAIMS = RESULTS / "claims.json"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one source has for a claim.
+    """One source's value for a claim and the verdict on it.
 
-    `value` is in the claim's unit; for an order or a trend, it is the share of resamples (of the
-    testbed's iterations, of the model's uncertain parameters) in which it holds. `reason` says why
-    a claim was not run or is an input, or what it was judged on.
+    `value` and `interval` are in the claim's unit. For an order or a trend, `value` is the fraction
+    of resamples in which it holds and `interval` is None. `reason` states why the claim was not run
+    or is an input, or what the source assumes.
     """
 
     value: float | None
@@ -23,19 +32,9 @@ class Finding:
     reason: str = ""
 
 
-def unanswered(reason: str) -> Finding:
-    """Nothing, and why."""
-    return Finding(None, None, "not run", reason)
-
-
 @dataclass(frozen=True)
 class Judgement:
-    """A claim beside what each source has for it; numbers are in the claim's `unit`.
-
-    `interval`, `verdict` and `reason` belong to `testbed`; what begins with `cluster` to real
-    nodes, where nothing is an input. For an order or a trend `published` is None. `note` is what
-    reading the document closely says about the claim: contradictions, what it leaves open.
-    """
+    """A claim with the finding of each source; `published` is None for an order or a trend."""
 
     id: str
     statement: str
@@ -43,23 +42,22 @@ class Judgement:
     section: str
     unit: str
     published: float | None
-    predicted: float | None
-    predicted_interval: tuple[float, float] | None
-    predicted_verdict: Verdict
-    predicted_reason: str
-    testbed: float | None
-    interval: tuple[float, float] | None
-    verdict: Verdict
-    reason: str
-    cluster: float | None
-    cluster_interval: tuple[float, float] | None
-    cluster_verdict: Verdict
-    cluster_reason: str
+    findings: dict[Source, Finding]
     note: str
 
+    @property
+    def verdicts(self) -> dict[Source, Verdict]:
+        """Verdict of each source."""
+        return {source: finding.verdict for source, finding in self.findings.items()}
 
-def judgement(claim: Claim, predicted: Finding, testbed: Finding, cluster: Finding) -> Judgement:
-    """Join a claim with what each source found."""
+
+def unanswered(reason: str) -> Finding:
+    """Return a finding without a value, with the reason."""
+    return Finding(None, None, "not run", reason)
+
+
+def judgement(claim: Claim, findings: dict[Source, Finding]) -> Judgement:
+    """Join a claim with the finding of each source."""
     return Judgement(
         id=claim.id,
         statement=claim.statement,
@@ -67,17 +65,25 @@ def judgement(claim: Claim, predicted: Finding, testbed: Finding, cluster: Findi
         section=claim.section,
         unit=claim.unit,
         published=claim.value,
-        predicted=predicted.value,
-        predicted_interval=predicted.interval,
-        predicted_verdict=predicted.verdict,
-        predicted_reason=predicted.reason,
-        testbed=testbed.value,
-        interval=testbed.interval,
-        verdict=testbed.verdict,
-        reason=testbed.reason,
-        cluster=cluster.value,
-        cluster_interval=cluster.interval,
-        cluster_verdict=cluster.verdict,
-        cluster_reason=cluster.reason,
+        findings=findings,
         note=claim.note,
     )
+
+
+def read_judgements(path: Path = CLAIMS) -> list[Judgement]:
+    """Read the output of `repro claims --json`.
+
+    Raises
+    ------
+    ReproError
+        The file is missing, truncated or from another version.
+    """
+    try:
+        read: list[Judgement] = TypeAdapter(list[Judgement]).validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise ReproError(f"{path}: no verdicts; fix: dvc repro claims") from None
+    except ValueError:
+        raise ReproError(
+            f"{path}: is truncated or from another version; fix: dvc repro claims"
+        ) from None
+    return read

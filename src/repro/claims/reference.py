@@ -1,4 +1,4 @@
-"""The reference run's verdicts, and whether one's own run agrees with it."""
+"""Verdicts of the reference run, and the comparison of other runs with it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ import xarray as xr
 
 from repro.atomic import replacing
 from repro.catalog.studies.experiments import EXPERIMENTS
-from repro.claims.findings import Finding, Judgement, judgement, unanswered
+from repro.claims.findings import Finding, Judgement, Source, judgement, unanswered
 from repro.claims.published import Claim
 from repro.errors import ReproError
 from repro.results.cells import cell_table, cells
@@ -24,9 +24,9 @@ from repro.results.reference import (
 from repro.results.store import has_runs, why_not_run
 
 _VERDICTS = "claims.csv"
-_FOUND = ("value", "low", "high", "verdict", "reason")
-_COLUMNS = [f"{source}_{part}" for source in ("predicted", "testbed") for part in _FOUND]
-_NONE = (None, None)
+_PARTS = ("value", "low", "high", "verdict", "reason")
+_KEPT: tuple[Source, ...] = ("predicted", "testbed")
+_COLUMNS = [f"{source}_{part}" for source in _KEPT for part in _PARTS]
 _NO_NODES = unanswered("the reference run is one of the testbed")
 
 
@@ -35,19 +35,19 @@ def keep_run(
     judgements: Iterable[Judgement],
     folder: Path = OWN_REFERENCE,
 ) -> list[Path]:
-    """Write a run's means, intervals and verdicts into small files for git.
+    """Write means, intervals and verdicts of a run to small files for git.
 
     Parameters
     ----------
     results
         Datasets by experiment.
     judgements
-        Claims as judged on them.
+        Judgements of claims on these datasets.
 
     Raises
     ------
     ReproError
-        An experiment was not measured on the testbed: a reference run is a whole one.
+        An experiment was not measured on the testbed.
     """
     measured = {name: results[name] for name in EXPERIMENTS if name in results}
     for name, dataset in measured.items():
@@ -61,11 +61,17 @@ def keep_run(
 def keep_verdicts(judgements: Iterable[Judgement], folder: Path = OWN_REFERENCE) -> Path:
     """Write the findings of the prediction and of the testbed to the folder's `claims.csv`."""
     rows = {
-        j.id: [
-            *(j.predicted, *(j.predicted_interval or _NONE), j.predicted_verdict),
-            *(j.predicted_reason, j.testbed, *(j.interval or _NONE), j.verdict, j.reason),
+        one.id: [
+            part
+            for found in (one.findings[source] for source in _KEPT)
+            for part in (
+                found.value,
+                *(found.interval or (None, None)),
+                found.verdict,
+                found.reason,
+            )
         ]
-        for j in judgements
+        for one in judgements
     }
     table = pd.DataFrame.from_dict(rows, "index", columns=_COLUMNS).rename_axis("id")
     path = folder / _VERDICTS
@@ -75,12 +81,12 @@ def keep_verdicts(judgements: Iterable[Judgement], folder: Path = OWN_REFERENCE)
 
 
 def judge_reference(claims: Sequence[Claim], folder: Path = REFERENCE) -> list[Judgement]:
-    """Read the reference run's judgements of claims, predictions as they were kept with it.
+    """Read the judgements of claims on the reference run and on its predictions.
 
     Raises
     ------
     ReproError
-        No reference run is kept.
+        There is no reference run.
     """
     path = folder / _VERDICTS
     if not path.exists():
@@ -89,17 +95,15 @@ def judge_reference(claims: Sequence[Claim], folder: Path = REFERENCE) -> list[J
     return [
         judgement(
             claim,
-            _finding(rows[claim.id], "predicted"),
-            _finding(rows[claim.id], "testbed"),
-            _NO_NODES,
+            {source: _finding(rows[claim.id], source) for source in _KEPT} | {"cluster": _NO_NODES},
         )
         for claim in claims
         if claim.id in rows
     ]
 
 
-def _finding(row: Mapping[Any, Any], source: str) -> Finding:
-    value, low, high, verdict, reason = (row[f"{source}_{part}"] for part in _FOUND)
+def _finding(row: Mapping[Any, Any], source: Source) -> Finding:
+    value, low, high, verdict, reason = (row[f"{source}_{part}"] for part in _PARTS)
     return Finding(
         None if pd.isna(value) else float(value),
         None if pd.isna(low) else (float(low), float(high)),
@@ -109,25 +113,25 @@ def _finding(row: Mapping[Any, Any], source: str) -> Finding:
 
 
 def reference_run(folder: Path = REFERENCE) -> str:
-    """When, with which profile and on what machine the reference run was measured."""
+    """Return when, with which profile and on which machine the reference run was measured."""
     described = (read_reference(name, folder).attrs.get("reference", "") for name in EXPERIMENTS)
     return next(filter(None, described), NONE_KEPT)
 
 
 def compare(results: Mapping[str, xr.Dataset], folder: Path = REFERENCE) -> pd.DataFrame:
-    """A run beside the reference run, cell by cell.
+    """Compare a run with the reference run.
 
     Returns
     -------
     DataFrame
-        A row per experiment, quantity and cell that both have, indexed by them; values with the
-        ends of their intervals (`low`, `high`, those of the reference with `_reference`), their
-        `ratio`, and whether the intervals meet (`agrees`).
+        One row per experiment, quantity and configuration that both have, indexed by them: values
+        with the ends of their intervals (`low`, `high`; `_reference` for the reference run), their
+        `ratio`, and whether the intervals overlap (`agrees`).
 
     Raises
     ------
     ReproError
-        No reference run is kept, or the two have nothing in common.
+        There is no reference run, or the two have nothing in common.
     """
     parts = {}
     for name, dataset in results.items():
@@ -154,7 +158,7 @@ _COMPARED = [
 
 
 def agreement(compared: pd.DataFrame) -> pd.DataFrame:
-    """How many cells agree, by experiment and quantity, and the median ratio."""
+    """Count the results that agree and compute the median ratio, by experiment and quantity."""
     groups = compared.groupby(level=["experiment", "quantity"], sort=False)
     return pd.DataFrame(
         {

@@ -72,8 +72,8 @@ def first_look(profile: _Profile = "default") -> None:
     require("torch")
     from repro.catalog.studies.selection import select
     from repro.experiments.sources import get_results
-    from repro.figures.disk import save_figure
     from repro.figures.experiments.scaling import breakdown
+    from repro.figures.export import save_figure
 
     selection = select("weak_scaling", models="bert-large", gpus=8, profile=profile)
     results = get_results(selection)

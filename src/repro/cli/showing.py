@@ -41,10 +41,16 @@ def claims(
     from rich.console import Console
 
     from repro.claims.reference import judge_reference, reference_run
-    from repro.claims.shown.selection import asked_claims, check_verdict, with_verdict
-    from repro.claims.shown.terminal import card, overview, rows
+    from repro.claims.terminal import (
+        card,
+        check_verdict,
+        overview,
+        requested_claims,
+        rows,
+        with_verdict,
+    )
 
-    selected = asked_claims(ids or (), experiment)
+    selected = requested_claims(ids or (), experiment)
     if verdict is not None:
         check_verdict(verdict)
     if reference:
@@ -82,8 +88,8 @@ def _judge_here(claims: "list[Claim]") -> "tuple[list[Judgement], list[str]]":
 @app.command(rich_help_panel=_PANEL)
 def figures() -> None:
     """Write all figures to results/figures/ as SVG, PNG, CSV and JSON, and results/metrics.json."""
-    from repro.claims.judged import read_judgements
-    from repro.figures.compared import compared_figures
+    from repro.claims.findings import read_judgements
+    from repro.figures.claim_dots import compared_figures
     from repro.figures.experiments.every import every_figure, save_figures
     from repro.figures.predicted.what_if import scenario_figures
     from repro.results.store import read_experiments, read_result, read_sweeps

@@ -1,4 +1,4 @@
-"""How results and figures look in a notebook: without a network, and folded."""
+"""Display of results and figures in notebooks: without a network, and collapsed."""
 
 from typing import Literal
 
@@ -11,19 +11,19 @@ from IPython import get_ipython
 from IPython.display import HTML, display
 from IPython.utils.capture import capture_output
 
-from repro.figures.disk import panels_html, separate_panels
+from repro.figures.export import panels_html, separate_panels
 from repro.results.folded import folded_html
 
-# The core draws every figure here; widgets, tables and formulas are other files.
+# The core draws every figure of this package; widgets, tables and formulas are other files.
 _SCRIPTS = Resources(mode="inline", components=["bokeh"])
-# Of the output that holds them: a page that has the scripts already leaves it out.
+# Metadata of the output with the scripts: a page that has them already leaves it out.
 LOADS_SCRIPTS = {"loads_scripts": True}
 
 
 def show(backend: Literal["bokeh", "matplotlib"]) -> None:
-    """Draw figures with a backend from here on, and show datasets folded.
+    """Choose the backend of the figures drawn after this call, and collapse datasets.
 
-    The scripts that figures of bokeh need become output of the cell that calls this, once.
+    The scripts of Bokeh's figures become output of the cell that calls this, once.
     """
     with capture_output(stdout=False, stderr=False):
         hvplot.extension(backend, logo=False)
@@ -33,13 +33,13 @@ def show(backend: Literal["bokeh", "matplotlib"]) -> None:
         formatters["text/html"].for_type(xr.Dataset, folded_html)
         shell.display_formatter.mimebundle_formatter.for_type(hv.core.Dimensioned, _bundle)
     if backend == "bokeh":
-        # Not what extensions would have loaded from files beside the page.
+        # Extensions would load files next to the page.
         scripts = "".join(f"<script>{script}</script>" for script in _SCRIPTS.js_raw)
         display(HTML(scripts), metadata=LOADS_SCRIPTS)  # type: ignore[no-untyped-call]
 
 
 def _bundle(figure: hv.core.Dimensioned, **_: object) -> dict[str, str]:
-    """A figure as HTML that asks for nothing but the scripts above."""
+    """Return a figure as HTML that loads no other scripts."""
     if hv.Store.current_backend == "bokeh":
         plots, titles = separate_panels(figure)
         script, places = components(plots)

@@ -1,5 +1,7 @@
-"""Okabe and Ito's palette, which colour-blind readers can tell apart ("Color Universal Design",
-2008), and the grey of what is beside the point."""
+"""Palette of Okabe and Ito, which colour-blind readers can tell apart, and a grey.
+
+Source: "Color Universal Design", 2008. Grey marks what a figure does not compare.
+"""
 
 BLACK = "#000000"
 ORANGE = "#E69F00"

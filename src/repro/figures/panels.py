@@ -1,4 +1,4 @@
-"""What several figures share: panels of stacked bars, a panel per model, and labels."""
+"""Parts that several figures share: stacked bars, panels per model, lines and labels."""
 
 import math
 import textwrap
@@ -28,9 +28,9 @@ MEMORY_COLOURS = {
     "framework": GREY,
 }
 _FIGURE_SIZE = 190
-# A thin rectangle: matplotlib warns of its own "|", which has no area.
+# Thin rectangle: matplotlib warns about its "|", which has no area.
 _UPRIGHT = Path([(-0.16, -1), (0.16, -1), (0.16, 1), (-0.16, 1), (-0.16, -1)])
-# Characters that a figure is wide.
+# Width of a figure in characters.
 _LINE = 50
 
 
@@ -48,9 +48,9 @@ def stacked_panels(
     times_s
         Seconds at full scale (source, model, protocol, gpus, part), one source.
     colours
-        By part, in the order of the stack; parts that are not here are not shown.
+        Colours by part, in the order of the stack; other parts are not drawn.
     results
-        The dataset whose mean iterations these times are.
+        Dataset that the times are mean iterations of.
     """
     several = results.sizes["iteration"] > 1
     both_ends = interval(results, iteration_time_s) if several else ()
@@ -79,22 +79,25 @@ def stacked_panels(
 def per_iteration(
     results: xr.Dataset, statistic: Callable[[xr.Dataset], xr.DataArray]
 ) -> xr.DataArray:
-    """Compute a statistic of each iteration by itself, along `iteration`."""
+    """Compute a statistic of each iteration, along `iteration`."""
     numbers = range(results.sizes["iteration"])
     each = [statistic(results.isel(iteration=[number])) for number in numbers]
     return xr.concat(each, dim="iteration")
 
 
 def _by_run(values_s: xr.DataArray) -> pd.Series:
-    """Milliseconds by GPUs and protocol, then by part or iteration."""
+    """Return milliseconds by GPUs and protocol (rows), and by part or iteration (columns)."""
     order = [dim for dim in ("gpus", "protocol", "part", "iteration") if dim in values_s.dims]
     whole = (1e3 * values_s).squeeze("source", drop=True).reset_coords(drop=True)
     return whole.transpose(*order).to_series()
 
 
 def shows_legend(number: int, of: int) -> bool:
-    """On paper one legend serves all panels, beside one with nothing to its right; on a page each
-    has its own, which hides and shows."""
+    """Return whether a panel has a legend.
+
+    On paper the last panel of a row has one for all; on a page each panel has its own, which hides
+    and shows marks.
+    """
     return number == min(1, of - 1) or hv.Store.current_backend == "bokeh"
 
 
@@ -117,11 +120,11 @@ def bars(
     interval
         Both ends of the rows' sums, drawn as lines.
     published
-        Rows and values that a document states, drawn as marks; an empty list adds only the entry
-        of the legend, for another panel.
+        Rows and values that a document states, drawn as marks; an empty list adds only the entry of
+        the legend, for another panel.
     iterations
-        Values (row of the table, iteration), drawn as points from left to right over their bar:
-        one array for stacks, else one for each column of the table.
+        Values (row of the table, iteration), drawn as points from left to right over their bar: one
+        array for stacks, else one for each column of the table.
     """
     places = np.arange(len(table))
     floor, width = np.zeros(len(table)), 0.8 if stacked else 0.8 / len(table.columns)
@@ -171,7 +174,7 @@ def bars(
 
 
 def line(frame: pd.DataFrame, x: str, y: str, label: str, colour: str) -> list[hv.Element]:
-    """Draw a line and the points that it joins; pointing at one shows all columns."""
+    """Draw points and the line that joins them; pointing at a point shows all columns."""
     values = [y, *frame.columns.drop([x, y])]
     return [
         hv.Curve(frame, x, y, label=label).opts(color=colour),
@@ -186,8 +189,10 @@ def line_of_iterations(
     label: str,
     colour: str,
 ) -> list[hv.Element]:
-    """Draw a statistic of results that differ in `x` only as a line, whose points have the seconds
-    of an iteration, and small points for single iterations."""
+    """Draw a statistic of results that differ in `x` only as a line.
+
+    Its points have the seconds of an iteration; small points are single iterations.
+    """
 
     def frame(values: xr.Dataset) -> pd.DataFrame:
         others = [dim for dim in values.dims if dim not in (x, "iteration")]
@@ -217,8 +222,11 @@ def cumulative(values: pd.Series, label: str, colour: str) -> hv.Curve:
 
 
 def bounds(values: Mapping[str, float], label: str) -> list[hv.Element]:
-    """Draw upper bounds by colour as level lines in dashes and dots, which nothing measured has,
-    and an entry of the legend for all of them."""
+    """Draw upper bounds as level lines, by colour.
+
+    Their dashes and dots differ from those of all measurements. The legend has one entry for all
+    bounds.
+    """
     dashes = options(matplotlib={"linestyle": "-."}, bokeh={"line_dash": "dashdot"})
     lines = [hv.HLine(value).opts(color=colour, **dashes) for colour, value in values.items()]
     entry = hv.Segments([(np.nan,) * 4], label=label).opts(color=BLACK, **dashes)
@@ -226,7 +234,7 @@ def bounds(values: Mapping[str, float], label: str) -> list[hv.Element]:
 
 
 def limit_marks(names: list[str], values: Sequence[float], dims: tuple[str, str]) -> hv.Scatter:
-    """Mark a limit on each level bar by an upright line as long as the bar is thick."""
+    """Draw an upright line at a limit on each level bar, as long as the bar is thick."""
     return hv.Scatter((names, values), *dims).opts(
         color=BLACK,
         **options(
@@ -237,13 +245,15 @@ def limit_marks(names: list[str], values: Sequence[float], dims: tuple[str, str]
 
 
 def points_of_a_line() -> dict[str, object]:
-    """Options of points that a line joins; what points at one shows its values."""
+    """Return options of points that a line joins; pointing at a point shows its values."""
     return options(matplotlib={"s": 20}, bokeh={"size": 6, "tools": ["hover"]})
 
 
 def published_marks(marks: Sequence[tuple[object, float]]) -> hv.Scatter:
-    """What a document states, beside what was measured or predicted, and never joined to it;
-    without any, their entry of a legend."""
+    """Draw values that a document states as marks that are not joined to other values.
+
+    Without any values, the legend still has their entry.
+    """
     return hv.Scatter(marks or [(np.nan, np.nan)], "at", "published", label="published").opts(
         color="black",
         **options(
@@ -254,7 +264,7 @@ def published_marks(marks: Sequence[tuple[object, float]]) -> hv.Scatter:
 
 
 def panels(drawn: list[hv.Element]) -> hv.Layout:
-    """Panels two by two."""
+    """Arrange panels two by two."""
     layout = hv.Layout(drawn).cols(2)
     if hv.Store.current_backend == "matplotlib":
         layout.opts(fig_size=_FIGURE_SIZE, sublabel_format="", backend="matplotlib")
@@ -262,24 +272,23 @@ def panels(drawn: list[hv.Element]) -> hv.Layout:
 
 
 def option(value: object, *, matplotlib: str, bokeh: str) -> dict[str, object]:
-    """An option that the backends name differently, for the one that draws."""
+    """Return an option under the name that the chosen backend has for it."""
     return options(matplotlib={matplotlib: value}, bokeh={bokeh: value})
 
 
 def options(*, matplotlib: dict[str, object], bokeh: dict[str, object]) -> dict[str, object]:
-    """Those of the backend that draws."""
+    """Return the options of the chosen backend."""
     return matplotlib if hv.Store.current_backend == "matplotlib" else bokeh
 
 
 def dashed() -> dict[str, object]:
-    """Options of a line that is dashed."""
+    """Return options of a dashed line."""
     return options(matplotlib={"linestyle": "--"}, bokeh={"line_dash": "dashed"})
 
 
 def panel_size(*, logx: bool = False, logy: bool = False) -> dict[str, object]:
-    """Options for a panel's axes and its size; a legend stands beside it."""
-    # HoloViews has an axis as long as its natural logarithms, matplotlib as those to the base of
-    # ten.
+    """Return options for a panel's axes and size; its legend is to the right."""
+    # HoloViews scales an axis by natural logarithms, matplotlib by those to the base of ten.
     stretched = math.log(10) ** (logx - logy)
     size = options(
         matplotlib={"aspect": stretched * WIDTH / HEIGHT},
@@ -289,25 +298,25 @@ def panel_size(*, logx: bool = False, logy: bool = False) -> dict[str, object]:
 
 
 def not_run_here(results: xr.Dataset) -> hv.Layout:
-    """The reasons why nothing was, in the figure's place."""
+    """Return the reasons why nothing was run, in place of a figure."""
     reasons = textwrap.fill(f"not run here: {why_not_run(results)}", _LINE)
     return hv.Layout([hv.Text(0.5, 0.5, reasons).opts(xaxis=None, yaxis=None)])
 
 
 def model_names(results: xr.Dataset | xr.DataArray) -> list[str]:
-    """The models of results, in their order."""
+    """Return the models of results, in their order."""
     return [str(name) for name in results["model"].values]
 
 
 def model_labels() -> dict[str, str]:
-    """The names of models in figures, by their names in datasets."""
+    """Return labels of models by their names in datasets."""
     return {name: entry.label for name, entry in trainable_models().items()}
 
 
 def protocol_labels(results: xr.Dataset | xr.DataArray) -> dict[str, str]:
-    """The names in figures of the protocols that were run, by their names in datasets.
+    """Return labels of the protocols that were run, by their names in datasets.
 
-    What has no name, such as the GPUs of one machine, is called as in the dataset.
+    A protocol without a label, such as the links of a single machine, keeps its name.
     """
     known = {name: entry.label for name, entry in read_transports().items()}
     return {str(name): known.get(str(name), str(name)) for name in results["protocol"].values}

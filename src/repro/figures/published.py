@@ -1,4 +1,4 @@
-"""What the documents state of what a figure shows, by the ids of the claims."""
+"""Published values that figures show, by the ids of claims."""
 
 from repro.catalog.studies.collectives import select_sweep
 from repro.claims.published import read_claims
@@ -14,25 +14,25 @@ _NIC_RANGES = {
     },
     "weak_scaling": {"rdma": ("C022", "C023"), "ipoib": ("C024", "C025"), "tcp": ("C026", "C027")},
 }
-# Communication's share of an iteration at the most GPUs, by experiment and protocol.
+# Communication fraction at the most GPUs, by experiment and protocol.
 _SHARES = {
     "strong_scaling": {"rdma": "C003", "ipoib": "C004", "tcp": "C005"},
     "weak_scaling": {"rdma": "C019", "ipoib": "C020", "tcp": "C021"},
     "cluster_b": {"fabric": "C113", "rdma": "C113"},
 }
-# Of GPT-350M: milliseconds of both collectives by GPUs, and the share on 8.
+# GPT-350M: milliseconds of both collectives by GPUs, and the communication fraction on 8.
 _COLLECTIVES = {4: ("C123", "C124"), 8: ("C127",)}
 _GPT350M_SHARE = {8: "C131"}
-# At least this share of an iteration in a pipeline, by global batch.
+# Lower bounds of the communication fraction in pipelines, by global batch.
 _PIPELINE_FLOORS = {64: "C109", 128: "C110"}
 _LARGEST_BATCH = "C112"
 _PARTITION_GAIN = "C142"
-# Percent of TFLOPS and of samples per second, which of a fixed model are one thing.
+# Gains of TFLOPS and of samples per second, which are equal for a fixed model.
 _COMPRESSION_GAINS = {"naive": ("C146", "C147"), "hybrid": ("C148", "C149")}
 
 
 def nic_ranges_gbps(experiment: str) -> dict[str, tuple[float, float]]:
-    """By protocol, the lowest and the highest of the models' mean rates at a NIC."""
+    """Return the lowest and highest of the models' mean rates at a NIC, by protocol."""
     values = _values()
     return {
         protocol: (values[low], values[high])
@@ -41,25 +41,25 @@ def nic_ranges_gbps(experiment: str) -> dict[str, tuple[float, float]]:
 
 
 def shares_percent(experiment: str) -> dict[str, float]:
-    """By protocol, communication's share of an iteration on the most GPUs."""
+    """Return the communication fraction on the most GPUs in percent, by protocol."""
     values = _values()
     return {protocol: values[claim] for protocol, claim in _SHARES.get(experiment, {}).items()}
 
 
 def collectives_ms() -> list[tuple[int, float]]:
-    """GPUs and milliseconds of each of GPT-350M's collectives; a range is two marks."""
+    """Return GPUs and milliseconds of GPT-350M's collectives; a range is two marks."""
     values = _values()
     return [(gpus, values[claim]) for gpus, claims in _COLLECTIVES.items() for claim in claims]
 
 
 def gpt350m_shares_percent() -> list[tuple[int, float]]:
-    """GPUs and communication's share of GPT-350M's iteration."""
+    """Return GPUs and GPT-350M's communication fraction in percent."""
     values = _values()
     return [(gpus, values[claim]) for gpus, claim in _GPT350M_SHARE.items()]
 
 
 def batch_statements(pipeline: bool) -> dict[int, str]:
-    """What figure 6 is said to show, by global batch."""
+    """Return what the paper states about figure 6, by global batch."""
     values = _values()
     if not pipeline:
         return {int(values[_LARGEST_BATCH]): "last of GPT-2-Large"}
@@ -67,18 +67,18 @@ def batch_statements(pipeline: bool) -> dict[int, str]:
 
 
 def partition_gain() -> float:
-    """How many times ZeRO++'s throughput three levels are said to have."""
+    """Return the published throughput of three levels over that of ZeRO++."""
     return _values()[_PARTITION_GAIN]
 
 
 def compression_gains_percent() -> dict[str, tuple[float, ...]]:
-    """By scheme, how much faster compression is said to make training, twice."""
+    """Return the two published gains of each compression scheme."""
     values = _values()
     return {name: tuple(map(values.__getitem__, ids)) for name, ids in _COMPRESSION_GAINS.items()}
 
 
 def published_busbw(cluster: str, collective: str, gpus: int) -> list[tuple[int, float]]:
-    """Sizes in bytes and bus bandwidths in GB/s, in the document's own table of a cluster."""
+    """Return sizes in bytes and bus bandwidths in GB/s of a cluster's published table."""
     try:
         table = published_sweep(select_sweep(cluster, "paper"))
         own = table["full_scale_busbw_GBps"].sel(collective=collective, gpus=gpus, layout="world")

@@ -1,9 +1,7 @@
 """Page of claims: a table with filters, and a section with its own address for every claim."""
 
 import html
-import inspect
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import itables.options
@@ -11,13 +9,10 @@ from itables import to_html_datatable
 from itables.javascript import generate_init_offline_itables_html
 
 from repro.claims.contradictions import Contradiction, contradictions
-from repro.claims.experiments.quantities import TESTS
-from repro.claims.findings import Judgement
-from repro.claims.judged import CLAIMS, read_judgements
+from repro.claims.findings import CLAIMS, Judgement, read_judgements
 from repro.claims.published import documented_claims, read_sources
-from repro.claims.shown.table import frame
-from repro.claims.studies.operators import YARDSTICKS
-from repro.claims.studies.predictions import PREDICTIONS
+from repro.claims.quantities import experiment_tests
+from repro.claims.tables import VERDICT_COLUMNS, frame
 from repro.claims.verdicts import judge
 from repro.results.store import read_evidence
 from repro.site.dots import Dot, dot_plot
@@ -29,11 +24,7 @@ _INTRODUCTION = (
     "and as measured. [Claims and verdicts](docs/reference/claims.md) defines the verdicts. "
     "The search field and the lists in the column heads filter the table and the claims below it."
 )
-_RENAMED = {
-    "prediction": "predicted verdict",
-    "verdict": "testbed verdict",
-    "verdict there": "cluster verdict",
-}
+_RENAMED = {column: f"{source} verdict" for source, column in VERDICT_COLUMNS.items()}
 _FILTERED = ("document", "experiment", *_RENAMED.values())
 
 
@@ -52,6 +43,7 @@ def write_claims(pages: Path) -> None:
     """Write `claims.md`."""
     judgements = read_or_judge()
     contradicted = {claim: one for one in contradictions() for claim in one.claims[:1]}
+    formulas = {claim.id: claim.fact("formula") for claim in documented_claims()}
     figures: dict[str, list[SavedFigure]] = {}
     for figure in read_figures():
         figures.setdefault(figure.experiment, []).append(figure)
@@ -62,7 +54,12 @@ def write_claims(pages: Path) -> None:
         raw(f'<div id="explorer">{_table(judgements)}</div>'),
         raw('<div id="claims">'),
         *(
-            _section(one, contradicted.get(one.id), figures.get(_experiment(one.id), []))
+            _section(
+                one,
+                formulas.get(one.id) or "not computed",
+                contradicted.get(one.id),
+                figures.get(_experiment(one.id), []),
+            )
             for one in judgements
         ),
         raw('</div><script src="_static/claims.js"></script>'),
@@ -95,25 +92,25 @@ def _table(judgements: list[Judgement]) -> str:
 
 
 def _section(
-    one: Judgement, contradiction: Contradiction | None, figures: Sequence[SavedFigure]
+    one: Judgement,
+    formula: str,
+    contradiction: Contradiction | None,
+    figures: Sequence[SavedFigure],
 ) -> str:
     """Return a claim's section; its target becomes its address (`repro.site.sphinx`)."""
     stated = "holds" if one.published is None else f"{one.published:g} {one.unit}"
-    found = [
-        ("predicted", one.predicted_verdict, one.predicted_reason),
-        ("testbed", one.verdict, one.reason),
-        ("cluster", one.cluster_verdict, one.cluster_reason),
-    ]
-    if one.cluster_verdict == "not run":
-        found.pop()
     rows = [
         ("published", stated, "", ""),
-        *((source, _value(one, source), *judged) for source, *judged in found),
+        *(
+            (source, _value(one, source), found.verdict, found.reason)
+            for source, found in one.findings.items()
+            if (source, found.verdict) != ("cluster", "not run")
+        ),
     ]
     blocks = [
         f"(claim-{one.id.lower()})=",
         f"## {one.id}: {one.statement}",
-        f"{read_sources()[one.source]}, {one.section}. Quantity: *{_formula(one.id)}*",
+        f"{read_sources()[one.source]}, {one.section}. Quantity: *{formula}*",
         raw(
             dot_plot(_dots(one), one.unit if one.published is not None else "share of resamples")
             + "".join(map(_thumbnail, figures[:1]))
@@ -153,29 +150,13 @@ def _dots(one: Judgement) -> list[Dot]:
     return [
         Dot("published", published, None),
         *(
-            Dot(source, value, interval)
-            for source, value, interval in (
-                ("predicted", one.predicted, one.predicted_interval),
-                ("testbed", one.testbed, one.interval),
-                ("cluster", one.cluster, one.cluster_interval),
-            )
-            if value is not None
+            Dot(source, found.value, found.interval)
+            for source, found in one.findings.items()
+            if found.value is not None
         ),
     ]
 
 
 def _experiment(claim: str) -> str:
-    return TESTS[claim].experiment if claim in TESTS else "predicted only"
-
-
-def _formula(claim: str) -> str:
-    """Return the formula of a claim's quantity, or the description of the function for it."""
-    if claim in TESTS:
-        return TESTS[claim].formula
-    if claim not in PREDICTIONS and claim not in YARDSTICKS:
-        return "not computed"
-    compute = PREDICTIONS[claim].compute if claim in PREDICTIONS else YARDSTICKS[claim]
-    function = compute.func if isinstance(compute, partial) else compute
-    return (inspect.getdoc(function) or function.__name__.strip("_").replace("_", " ")).split("\n")[
-        0
-    ]
+    test = experiment_tests().get(claim)
+    return test.experiment if test else "predicted only"

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from repro.atomic import replace_text
-from repro.figures.disk import reduced
+from repro.figures.export import reduced
 from repro.figures.notebook import LOADS_SCRIPTS
 from repro.paths import RESULTS, ROOT
 from repro.site.pages import toctree

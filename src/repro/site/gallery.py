@@ -6,8 +6,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from repro.figures.disk import panels_html
 from repro.figures.experiments.every import INDEX
+from repro.figures.export import panels_html
 from repro.paths import RESULTS
 from repro.site.measured import missing
 from repro.site.pages import raw, toctree, write_page

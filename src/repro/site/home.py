@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repro.catalog.studies.experiments import EXPERIMENTS
-from repro.claims.findings import Judgement
-from repro.claims.shown.observations import Observation, observation_of
+from repro.claims.findings import SOURCES, Judgement, Source
+from repro.claims.published import Observation, observation_of
 from repro.experiments.this_machine import caveats
-from repro.figures.compared import SOURCES
 from repro.paths import ROOT
 from repro.site.claims import link, read_or_judge
 from repro.site.measured import datasets, where
@@ -161,17 +160,13 @@ def _answer(answer: Answer, named: Mapping[str, Judgement]) -> str:
     return f"{answer.sentence.format(*['?'] * len(chosen))}: neither predicted nor measured."
 
 
-def _value(one: Judgement, source: str) -> str:
+def _value(one: Judgement, source: Source) -> str:
     """Return a source's value for a claimed number, with its interval; empty without one."""
-    value, interval = {
-        "predicted": (one.predicted, one.predicted_interval),
-        "testbed": (one.testbed, one.interval),
-        "cluster": (one.cluster, one.cluster_interval),
-    }[source]
-    if value is None or interval is None:
+    found = one.findings[source]
+    if found.value is None or found.interval is None:
         return ""
-    low, high = interval
-    return f"{value:.3g}{_unit(one)} [{low:.3g}, {high:.3g}]"
+    low, high = found.interval
+    return f"{found.value:.3g}{_unit(one)} [{low:.3g}, {high:.3g}]"
 
 
 def _unit(one: Judgement) -> str:
@@ -191,21 +186,23 @@ def _picture() -> list[str]:
 def _counts(judgements: Sequence[Judgement]) -> list[str]:
     """Return verdict counts, a line per source."""
     lines = []
-    for source, verdicts in (
-        ("testbed", [one.verdict for one in judgements]),
-        ("cluster", [one.cluster_verdict for one in judgements]),
-        ("prediction", [one.predicted_verdict for one in judgements]),
-    ):
-        counts = Counter(verdicts)
+    names: dict[Source, str] = {
+        "testbed": "testbed",
+        "cluster": "cluster",
+        "predicted": "prediction",
+    }
+    for source, name in names.items():
+        counts = Counter(one.findings[source].verdict for one in judgements)
         if counts["not run"] + counts["input"] < len(judgements):
             text = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
-            lines.append(f"{source}, {len(judgements)} [claims](claims.md): {text}")
+            lines.append(f"{name}, {len(judgements)} [claims](claims.md): {text}")
     return lines
 
 
 def _not_measured(judgements: Sequence[Judgement]) -> list[str]:
     """Return the reasons why claims have no testbed verdict, collapsed."""
-    reasons = Counter(one.reason for one in judgements if one.verdict == "not run")
+    found = [one.findings["testbed"] for one in judgements]
+    reasons = Counter(one.reason for one in found if one.verdict == "not run")
     if not reasons:
         return []
     items = "".join(f"<li>{count}: {html.escape(one)}</li>" for one, count in reasons.items())
@@ -215,10 +212,11 @@ def _not_measured(judgements: Sequence[Judgement]) -> list[str]:
 
 def _not_reproduced(judgements: Sequence[Judgement]) -> str:
     """Return failed claims by observation with reasons; the prediction's without measurements."""
-    measured = any(one.testbed is not None for one in judgements)
+    measured = any(one.findings["testbed"].value is not None for one in judgements)
+    judged: Source = "testbed" if measured else "predicted"
     failed: dict[Observation, list[str]] = {}
     for one in judgements:
-        if (one.verdict if measured else one.predicted_verdict) == "not reproduced":
+        if one.findings[judged].verdict == "not reproduced":
             failed.setdefault(observation_of(one.id), []).append(link(one.id, one.statement))
     source = "On the testbed" if measured else "In the prediction, without any measurement"
     if not failed:

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from repro.catalog.models.open_models import open_model
-from repro.claims.studies.inference import INFERENCE, xeon_token_s
+from repro.claims.quantities import Estimate, answers_by_claim
+from repro.claims.studies.performance_paper import xeon_token_s
+from repro.claims.verdicts import evaluate
 from repro.predict.serving.host import Host, output_token_s
 
 _SHAPE = open_model("llama2-7b").shape
@@ -34,6 +36,8 @@ def test_ranks_share_weights_and_reduce_twice_a_layer() -> None:
 def test_a_xeon_reads_no_faster_than_its_channels() -> None:
     least = 2 * 72.3e9 / 4 / (8 * 44.8e9)
     assert least < xeon_token_s(4, 2.0) < 1.5 * least
-    value, draws = INFERENCE["C160"].evaluate()
+    estimate = answers_by_claim()["C160"]["predicted"]
+    assert isinstance(estimate, Estimate)
+    value, draws = evaluate(estimate)
     assert value == pytest.approx(1e3 * xeon_token_s(4, 2.0))
     assert draws.min() < value < draws.max()

@@ -1,1 +1,1 @@
-"""Tests of the claims that logs, predictions and single operators answer."""
+"""Answers to claims, one module per experiment or study, each with a table `ANSWERS`."""

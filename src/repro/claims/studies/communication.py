@@ -1,6 +1,9 @@
-"""What GPT training communicates (C152-C154): logged, by closed forms, and at full scale."""
+"""Claims about the communication of GPT training (C152-C154): logged, predicted by closed forms."""
 
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,8 +16,7 @@ from repro.catalog.studies.larger_models import gpt_shape
 from repro.catalog.systems.clusters import cluster
 from repro.claims.findings import Finding
 from repro.claims.published import Claim
-from repro.claims.studies.counted import beside_forms
-from repro.claims.studies.predictions import Predicted
+from repro.claims.quantities import Answers, Prediction, StudyTest
 from repro.experiments.communication import requested_layouts
 from repro.predict.explore.studies.communication import study_layout, throughput, volumes
 from repro.predict.network.collectives import message_s
@@ -24,20 +26,20 @@ from repro.predict.workload import Array
 from repro.results.communication import transfers
 from repro.results.store import has_runs, why_not_run
 
-# Of ranks; a quantity that only rises with the length has 1.
+STUDY = "communication"
+# Smallest rank correlation that counts as one; a quantity that only rises with the length has 1.
 _CORRELATED = 0.5
 _BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 
 def agreement(results: xr.Dataset) -> pd.DataFrame:
-    """The log beside the closed forms, by layout.
+    """Compare the communication log with the closed forms, by layout.
 
     Returns
     -------
     DataFrame
-        A row for each layout that was run: `calls` and `bytes` of a rank and iteration on average,
-        logged and by the closed forms, and whether they `agree` exactly: as many calls of each size
-        by group, phase, operation, rank and iteration. Why there is none, if nothing was run.
+        One row per layout that was run, with the columns of `compare_with_forms`. Calls are
+        counted by group, phase, operation and size. If nothing was run, the reason.
     """
     if not has_runs(results):
         return pd.DataFrame({"not run": [why_not_run(results)]})
@@ -45,38 +47,77 @@ def agreement(results: xr.Dataset) -> pd.DataFrame:
     for name, (run, layout) in requested_layouts(results).items():
         logged = transfers(results.sel(layout=name))
         if logged.empty:
-            # Its memory was not enough.
+            # The layout ran out of memory.
             continue
         shape, width = Shape.model_validate(run["shape"]), _BYTES[run["precision"]]
         stages = [
-            _counted(step_communication(shape, layout, stage, width, width))
+            _count(step_communication(shape, layout, stage, width, width))
             for stage in range(layout.pipeline_parallel)
         ]
-        # Stages are the outermost of a layout's dimensions.
-        each = layout.ranks // layout.pipeline_parallel
-        forms = [stages[rank // each] for rank in range(layout.ranks)]
-        counts = beside_forms(logged, _keys, forms)
-        rows.append({"layout": name, **counts})
+        # Stages are the outermost dimension of a layout.
+        stage_ranks = layout.ranks // layout.pipeline_parallel
+        forms = [stages[rank // stage_ranks] for rank in range(layout.ranks)]
+        rows.append({"layout": name, **compare_with_forms(logged, _keys, forms)})
     return pd.DataFrame(rows)
+
+
+def compare_with_forms(
+    logged: pd.DataFrame,
+    keys: Callable[[pd.DataFrame], Counter[Any]],
+    forms: Sequence[Mapping[Any, int]],
+) -> dict[str, float | bool]:
+    """Compare the calls in a log with closed forms.
+
+    Parameters
+    ----------
+    logged
+        `repro.results.communication.transfers` of one run; barriers belong to the measurement.
+    keys
+        Count rows by kind of call; the last item of a kind is its bytes.
+    forms
+        The same counts for each rank and iteration, by the closed forms.
+
+    Returns
+    -------
+    dict
+        `calls` and `calls_by_forms`, `bytes` and `bytes_by_forms` per rank and iteration on
+        average, and whether all counts `agree`.
+    """
+    logged = logged[logged.operation != "barrier"]
+    same, calls, sent = [], 0, 0
+    for _, own in logged.groupby(["iteration", "rank"]):
+        expected = forms[int(own["rank"].iloc[0])]
+        same.append(keys(own) == expected)
+        calls += sum(expected.values())
+        sent += sum(key[-1] * count for key, count in expected.items())
+    return {
+        "calls": len(logged) / len(same),
+        "calls_by_forms": calls / len(same),
+        "bytes": logged.bytes.sum() / len(same),
+        "bytes_by_forms": sent / len(same),
+        "agree": all(same),
+    }
 
 
 def _keys(own: pd.DataFrame) -> Counter[tuple[str, str, str, int]]:
     return Counter(zip(own.role, own.phase, own.operation, own.bytes, strict=True))
 
 
-def _counted(calls: tuple[Calls, ...]) -> Counter[tuple[str, str, str, int]]:
+def _count(calls: tuple[Calls, ...]) -> Counter[tuple[str, str, str, int]]:
     found: Counter[tuple[str, str, str, int]] = Counter()
     for one in calls:
         found[one.role, one.phase, one.operation, one.size_bytes] += one.calls
     return found
 
 
-# At full scale, by the study's plan on its fewest GPUs.
+# Predictions at full scale use the study's plan on its fewest GPUs.
 
 
 def _messages_are_latency_bound(parameters: Parameters) -> Array:
-    """Whether latency is half of the time, or more, of each model's messages between stages that
-    are on neighbouring nodes."""
+    """Test whether latency is half or more of the time of each model's messages between stages.
+
+    The stages are on neighbouring nodes.
+    """
     study = read_communication_study()
     where = machine(cluster(study.study.cluster), parameters)
     layout = study_layout()
@@ -94,8 +135,10 @@ def _messages_are_latency_bound(parameters: Parameters) -> Array:
 
 
 def _sequences_go_with_both(parameters: Parameters) -> Array:
-    """Whether longer sequences go with more throughput and more communication of a GPU: rank
-    correlations above `_CORRELATED` for every model."""
+    """Test whether throughput and communication per GPU both rise with the sequence length.
+
+    Their rank correlations must be above `_CORRELATED` for every model.
+    """
     study = read_communication_study()
     layout = study_layout()
     lengths = study.study.sequence_lengths
@@ -109,25 +152,23 @@ def _sequences_go_with_both(parameters: Parameters) -> Array:
 
 
 def _rank_correlation(values: Array) -> Array:
-    """Spearman's, of each column with the order of its rows."""
+    """Compute Spearman's correlation of each column with the order of its rows."""
     count = len(values)
     ranks = values.argsort(axis=0).argsort(axis=0)
     apart = ((ranks - np.arange(count)[:, None]) ** 2).sum(axis=0)
     return np.asarray(1 - 6 * apart / (count * (count**2 - 1)))
 
 
-_PLAN = "GPT-3 of 1.3B to 175B on 64 GPUs, tensor parallelism 8, 8 stages, micro batch 1 assumed"
-COMMUNICATION = {
-    "C152": Predicted(_messages_are_latency_bound, cluster="dgx-a100", assumption=_PLAN),
-    "C153": Predicted(_sequences_go_with_both, cluster="dgx-a100", assumption=_PLAN),
-}
-
-
 def _every_call_agrees(_: Claim, results: xr.Dataset) -> Finding:
-    """Whether the log and the closed forms agree in every call."""
+    """Judge whether the log and the closed forms agree in every call."""
     agree = agreement(results)["agree"]
-    said = f"every call of {agree.sum()} of {len(agree)} layouts"
-    return Finding(None, None, "reproduced" if agree.all() else "not reproduced", said)
+    reason = f"every call of {agree.sum()} of {len(agree)} layouts"
+    return Finding(None, None, "reproduced" if agree.all() else "not reproduced", reason)
 
 
-LOGGED = {"C154": _every_call_agrees}
+_on_dgx = partial(Prediction, STUDY, cluster="dgx-a100")
+ANSWERS: Answers = {
+    "C152": _on_dgx(_messages_are_latency_bound),
+    "C153": _on_dgx(_sequences_go_with_both),
+    "C154": StudyTest(STUDY, _every_call_agrees),
+}

@@ -1,6 +1,7 @@
-"""Three levels of ZeRO on Frontier (C142-C145): logged, by closed forms, and at full scale."""
+"""Claims about three levels of ZeRO on Frontier (C142-C145): logged and predicted."""
 
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -13,8 +14,8 @@ from repro.catalog.studies.partitions import read_partition_study
 from repro.catalog.systems.clusters import cluster
 from repro.claims.findings import Finding
 from repro.claims.published import Claim
-from repro.claims.studies.counted import beside_forms
-from repro.claims.studies.predictions import Predicted
+from repro.claims.quantities import Answers, Prediction, StudyTest
+from repro.claims.studies.communication import compare_with_forms
 from repro.experiments.partitions import requested_partitions
 from repro.predict.explore.studies.partitions import bytes_by_level, partitioned_training
 from repro.predict.parameters import Parameters
@@ -23,22 +24,21 @@ from repro.results.communication import transfers
 from repro.results.partitions import logged_by_level
 from repro.results.store import has_runs, why_not_run
 
+STUDY = "hierarchical_zero"
 _GPUS = 384
 _THREE_LEVELS, _ZERO_PP = "three-level-quantised", "zero-plus-plus"
 _ZERO_3, _HPZ = "zero-3", "hpz"
 
 
 def scheme_agreement(results: xr.Dataset) -> pd.DataFrame:
-    """The log and what ranks held beside the closed forms, by scheme.
+    """Compare the communication log and the memory of ranks with the closed forms, by scheme.
 
     Returns
     -------
     DataFrame
-        A row for each scheme that was run: `calls` and `bytes` of a rank and iteration on average,
-        logged and by the closed forms, and whether they `agree` exactly: as many collectives of
-        each size by phase, operation and group; `held_bytes` of weights, gradients and Adam's
-        moments of the fullest rank, measured and by the forms. Why there is none, if nothing was
-        run.
+        One row per scheme that was run, with the columns of `compare_with_forms` and `held_bytes`:
+        weights, gradients and Adam's moments of the rank that holds most, measured and by the
+        forms. If nothing was run, the reason.
     """
     if not has_runs(results):
         return pd.DataFrame({"not run": [why_not_run(results)]})
@@ -47,7 +47,7 @@ def scheme_agreement(results: xr.Dataset) -> pd.DataFrame:
         one = results.sel(scheme=name)
         logged = transfers(one)
         if logged.empty:
-            # Its memory was not enough.
+            # The scheme ran out of memory.
             continue
         units = gpt_units(Shape.model_validate(run["shape"]))
         width = TESTBED_ELEMENT_BYTES
@@ -56,8 +56,7 @@ def scheme_agreement(results: xr.Dataset) -> pd.DataFrame:
             call = calls.collective
             key = (calls.phase, call.operation, call.ranks, call.stride, call.size_bytes)
             forms[key] += calls.calls
-        every = [forms] * partition.ranks
-        counts = beside_forms(logged, _keys, every)
+        counts = compare_with_forms(logged, _keys, [forms] * partition.ranks)
         held = held_bytes(partition, units, width)
         # Adam's two moments are two thirds of the optimizer's bytes.
         states = held["weights"] + held["gradients"] + held["optimizer states"] * 2 // 3
@@ -79,14 +78,14 @@ def _keys(own: pd.DataFrame) -> Counter[tuple[str, str, int, int, int]]:
 
 
 def _gain(parameters: Parameters) -> Array:
-    """Throughput of a GPU in three levels over that in ZeRO++."""
+    """Compute the throughput of a GPU in three levels over that in ZeRO++."""
     study, known = read_partition_study(), partitioned_training(parameters)
     ours, theirs = (known.tflops(study.scheme(name), _GPUS) for name in (_THREE_LEVELS, _ZERO_PP))
     return np.asarray(ours / theirs)
 
 
 def _efficiency(parameters: Parameters) -> Array:
-    """Throughput of a GPU of all over that on the fewest GCDs whose memory is enough."""
+    """Compute the throughput per GCD on all GCDs over that on the fewest that hold the model."""
     study, known = read_partition_study(), partitioned_training(parameters)
     scheme = study.scheme(_THREE_LEVELS)
     found = (known.tflops(scheme, gpus) for gpus in study.predicted.gpus)
@@ -95,51 +94,45 @@ def _efficiency(parameters: Parameters) -> Array:
 
 
 def _links_are_ordered(_: Parameters) -> Array:
-    """Whether a GCD's share of the links falls from level to level, while all GCDs send."""
-    below, shares = 1, []
+    """Test whether the rate per GCD falls from level to level, while all GCDs send."""
+    below, rates = 1, []
     for level in cluster(read_partition_study().predicted.cluster).topology.levels:
-        shares.append(level.link_gbps / below)
+        rates.append(level.link_gbps / below)
         below *= level.members
-    return np.array(bool(np.all(np.diff(shares) < 0)))
+    return np.array(bool(np.all(np.diff(rates) < 0)))
 
 
-def _second_copies_spare_the_fabric(_: Parameters) -> Array:
-    """Whether hpZ, which adds second copies to ZeRO-3 and nothing else, sends less in groups that
-    span nodes, and all of ZeRO++ still less."""
-    return np.array(_spared(_over_fabric(bytes_by_level(_GPUS))))
+def _second_copies_reduce_traffic(_: Parameters) -> Array:
+    return np.array(_reduces_traffic(_over_fabric(bytes_by_level(_GPUS))))
 
 
 def _over_fabric(sent: pd.DataFrame) -> "pd.Series[float]":
-    """What a rank sends between nodes in an iteration, by scheme."""
+    """Return the bytes that a rank sends between nodes in an iteration, by scheme."""
     fabric: pd.Series[float] = sent[sent.level == "fabric"].groupby("scheme").sent_bytes.sum()
     return fabric
 
 
-def _spared(fabric: "pd.Series[float]") -> bool:
+def _reduces_traffic(fabric: "pd.Series[float]") -> bool:
+    """Test whether hpZ, which adds second copies to ZeRO-3, sends less, and ZeRO++ still less."""
     return bool(fabric[_ZERO_PP] < fabric[_HPZ] < fabric[_ZERO_3])
 
 
-def _fabric_is_spared(_: Claim, results: xr.Dataset) -> Finding:
-    """The same of what the testbed's log has."""
+def _logged_traffic(_: Claim, results: xr.Dataset) -> Finding:
+    """Judge whether second copies reduce the logged traffic between nodes."""
     fabric = _over_fabric(logged_by_level(results, read_partition_study().testbed.topology)) / 1e6
-    said = (
+    reason = (
         f"logged between nodes, in MB a rank and iteration: {fabric[_ZERO_3]:.3g} in ZeRO-3, "
         f"{fabric[_HPZ]:.3g} with second copies, {fabric[_ZERO_PP]:.3g} in ZeRO++"
     )
-    return Finding(None, None, "reproduced" if _spared(fabric) else "not reproduced", said)
+    return Finding(
+        None, None, "reproduced" if _reduces_traffic(fabric) else "not reproduced", reason
+    )
 
 
-_OPEN = (
-    "GPT-NeoX-20B in the base setting of params/hierarchical_zero.yaml (micro batch 1, one an "
-    "iteration, sequences of 2,048, full recomputation, all hidden that can be): the abstract "
-    "states none of it"
-)
-_SCHEMES = "ZeRO++ with all its parts, three levels with its quantised collectives too"
-_WEAK = "weak scaling from the fewest GCDs whose memory is enough; weak or strong is not stated"
-PARTITIONS: dict[str, Predicted] = {
-    "C142": Predicted(_gain, 1.0, "frontier", f"{_OPEN}; {_SCHEMES}"),
-    "C143": Predicted(_efficiency, 1.0, "frontier", f"{_OPEN}; {_WEAK}"),
-    "C144": Predicted(_links_are_ordered, None, "frontier", "each GCD's share while all send"),
-    "C145": Predicted(_second_copies_spare_the_fabric, None, "frontier", _OPEN),
+_on_frontier = partial(Prediction, STUDY, cluster="frontier")
+ANSWERS: Answers = {
+    "C142": _on_frontier(_gain),
+    "C143": _on_frontier(_efficiency),
+    "C144": _on_frontier(_links_are_ordered),
+    "C145": (_on_frontier(_second_copies_reduce_traffic), StudyTest(STUDY, _logged_traffic)),
 }
-PARTITIONED = {"C145": _fabric_is_spared}

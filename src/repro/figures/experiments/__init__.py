@@ -1,1 +1,1 @@
-"""The papers' figures, of measured or predicted experiments."""
+"""Figures of experiments, measured or predicted."""

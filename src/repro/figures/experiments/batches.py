@@ -1,4 +1,4 @@
-"""Figure 6 of the journal paper: communication fraction against batch size, until memory ends."""
+"""Figure 6 of the journal paper: communication fraction by batch, up to the memory limit."""
 
 import holoviews as hv
 import numpy as np
@@ -25,11 +25,12 @@ _FULL = "OOM"
 
 
 def batch_heatmap(results: xr.Dataset) -> hv.Overlay:
-    """Share of communication by batch and configuration; a cell that is out of memory says OOM.
+    """Draw the communication fraction by batch and configuration.
 
-    Data parallelism has straggler wait and gradient sync (figure 6a), pipelines what the paper's
-    timers show: forward receive with the fill and embedding sync with the drain (figure 6b).
-    Pointing at a cell shows the seconds of its iteration.
+    A cell that ran out of memory says OOM. With data parallelism, communication is straggler wait
+    and gradient sync (figure 6a); in pipelines, it is forward receive with the fill and embedding
+    sync with the drain, as the paper's timers show them (figure 6b). Pointing at a cell shows the
+    seconds of its iteration.
     """
     if not has_runs(results):
         return not_run_here(results)
@@ -101,9 +102,11 @@ def _table(
 
 
 def share_by_micro_batch(results: xr.Dataset) -> hv.Layout:
-    """Share of forward receive and embedding sync, as the paper's timers have them, by micro batch,
-    a line per model; most GPUs, first protocol. Small points are single iterations; pointing at a
-    large one shows the seconds of an iteration."""
+    """Draw the fraction of forward receive and embedding sync by micro batch, a line per model.
+
+    Fractions are those of the paper's timers at the most GPUs over the first protocol. Small points
+    are single iterations; pointing at a large one shows the seconds of an iteration.
+    """
     if not has_runs(results):
         return not_run_here(results)
     most = results.isel(gpus=-1, protocol=0)

@@ -25,7 +25,7 @@ from repro.predict.network.expected import expected_busbw
 from repro.results.collectives import OUT_OF_PLACE, bandwidths
 
 _BUSBW = "full_scale_busbw_GBps"
-# What a line of the legend is, by the source of its values.
+# Labels in the legend by the source of the values.
 _HOW = {
     "testbed": "measured",
     "cluster": "measured",
@@ -45,18 +45,19 @@ def bandwidth_curves(
     gpus: int | None = None,
     layout: str = "world",
 ) -> hv.Layout:
-    """Bus bandwidth by size, a panel per collective, a colour per protocol: points with their
-    intervals, and predictions as broken lines with a band. Dash-dotted lines are what the slowest
-    link on the way allows.
+    """Draw bus bandwidth by size, a panel per collective, a colour per protocol.
+
+    Points have intervals; predictions are broken lines with a band. Dash-dotted lines are the
+    bounds set by the slowest link on the path.
 
     Parameters
     ----------
     results : Dataset
         Measured, or with bandwidths already.
     expected : Dataset, optional
-        Of `repro.predict.explore.experiments.collective_sweeps.predict_sweep`.
+        Output of `repro.predict.explore.experiments.collective_sweeps.predict_sweep`.
     gpus : int, optional
-        Without it, the most.
+        Number of GPUs. Default: the most.
     """
     if not results.data_vars:
         return not_run_here(results)
@@ -84,9 +85,9 @@ def bandwidth_curves(
 
 
 def _bounds(results: xr.Dataset, collective: str, gpus: int) -> list[hv.Element]:
-    """The bus bandwidth that the slowest link on the way allows.
+    """Return the bus bandwidth that the slowest link on the path allows.
 
-    Emulated links have a rate for each protocol; links of a known cluster have a nominal one.
+    Emulated links have a rate for each protocol; links of a known cluster have a nominal rate.
     """
     if "link_set_gbps" in results:
         rates = results["link_set_gbps"].sel(gpus=gpus).squeeze("source").min("level")
@@ -152,7 +153,7 @@ def _bands(chosen: xr.Dataset, scale: float) -> list[hv.Element]:
 
 
 def _by_protocol(chosen: xr.Dataset, scale: float) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """Each protocol's label, colour and bandwidths by size."""
+    """Return label, colour and bandwidths by size of each protocol."""
     columns = {"busbw": _BUSBW, "low": f"{_BUSBW}_low", "high": f"{_BUSBW}_high"}
     for name, label in protocol_labels(chosen).items():
         values = {key: chosen[column].sel(protocol=name).values for key, column in columns.items()}

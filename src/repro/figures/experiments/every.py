@@ -1,4 +1,4 @@
-"""All figures of all experiments, for the disk."""
+"""All figures of all experiments, with names, titles and captions."""
 
 import inspect
 import json
@@ -14,7 +14,6 @@ import xarray as xr
 from tqdm import tqdm
 
 from repro.atomic import replace_text
-from repro.figures.disk import save_figure, save_interactive
 from repro.figures.experiments.batches import batch_heatmap, share_by_micro_batch
 from repro.figures.experiments.collectives import bandwidth_curves
 from repro.figures.experiments.pipelines import (
@@ -26,12 +25,13 @@ from repro.figures.experiments.pipelines import (
 from repro.figures.experiments.scaling import breakdown, received_over_time, share_by_protocol
 from repro.figures.experiments.sharded import collective_times, share_by_gpus, throughput_by_gpus
 from repro.figures.experiments.similarity import sensitivity
+from repro.figures.export import save_figure, save_interactive
 from repro.observe.environment import usable_cores
 from repro.processes import process_pool
 from repro.results.store import has_pipelines
 
 Draw = Callable[..., hv.core.Dimensioned]
-# What a figure reproduces: IEEE Micro 2024's figures by number, the report's with its name.
+# Reproduced figures: those of IEEE Micro 2024 by number, those of the report with its name.
 _REPRODUCED = {
     "strong_scaling_breakdown": "figure-3a-d",
     "strong_scaling_received": "figure-3e-h",
@@ -57,7 +57,7 @@ _TITLES = {
     "memory": "peak memory by part",
     "nodes": "rate received by each node's NIC",
     "received": "rate received by one NIC over time",
-    "share": "share of communication",
+    "share": "communication fraction",
     "split": "waiting and messages of all stages",
     "throughput": "tokens per second and GPU",
     "time": "iteration by phase",
@@ -66,13 +66,13 @@ _TITLES = {
 }
 _ABBREVIATIONS = {"gpt350m": "GPT-350M", "cluster b": "cluster B"}
 INDEX = "index.json"
-# Each holds all that drawing loads, some 400 MB.
+# Each process takes about 400 MB.
 _MOST_PROCESSES = 8
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure: its name and title, the experiment it shows, a caption, and how it is drawn."""
+    """One figure: name, title, experiment, caption, and the function that draws it."""
 
     name: str
     title: str
@@ -82,7 +82,7 @@ class Figure:
 
 
 def figure(name: str, experiment: str, draw: Draw, *arguments: object) -> Figure:
-    """Return a figure under its stable name; its caption is the docstring of `draw`."""
+    """Return a figure under its stable name; the docstring of `draw` becomes its caption."""
     stable = _REPRODUCED.get(name, name.replace("_", "-"))
     prose = " ".join((inspect.getdoc(draw) or "").split("\n\nParameters")[0].split())
     caption = prose.removeprefix("Draw ")
@@ -91,7 +91,7 @@ def figure(name: str, experiment: str, draw: Draw, *arguments: object) -> Figure
 
 
 def _title(name: str) -> str:
-    """Return a figure's title: `strong_scaling_share` is "Strong scaling: share of communication".
+    """Return a figure's title: `strong_scaling_share` is "Strong scaling: communication fraction".
 
     Figures of the papers name the number there: "... (figure 3a-d)".
     """
@@ -104,7 +104,7 @@ def _title(name: str) -> str:
 
 
 def every_figure(results: Mapping[str, xr.Dataset]) -> list[Figure]:
-    """The figures of everything that has been run."""
+    """Return the figures of all results that contain runs."""
     return [
         figure(f"{name}_{suffix}", name, draw, dataset)
         for name, dataset in results.items()
@@ -114,7 +114,7 @@ def every_figure(results: Mapping[str, xr.Dataset]) -> list[Figure]:
 
 
 def save_figures(figures: Iterable[Figure], folder: Path) -> list[Path]:
-    """Write each as SVG, PNG, CSV and JSON, and a list of them all; return the files."""
+    """Write each figure as SVG, PNG, CSV and JSON, and their index; return all paths."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = list(figures)
     cores = max(1, round(usable_cores()))
@@ -133,7 +133,7 @@ def _save(one: Figure, folder: Path) -> list[Path]:
 
 
 def figures_of(dataset: xr.Dataset) -> dict[str, Draw]:
-    """What shows an experiment, by the ends of the figures' names."""
+    """Return the functions that draw an experiment, by the last word of the figures' names."""
     if "mfu" in dataset.dims:
         return {"share": sensitivity}
     if "collective" in dataset.dims:

@@ -1,4 +1,4 @@
-"""Figure 5 of the journal paper in two readings, and what is behind them.
+"""Figure 5 of the journal paper in two readings, and rates and timelines that explain it.
 
 Times are full-scale equivalents: testbed seconds divided by the configuration's time scale.
 """
@@ -52,7 +52,7 @@ _SPLIT_COLOURS = {
     "other": GREY,
 }
 _STATE_COLOURS = {"compute": BLUE, "wait": YELLOW, "message": PURPLE}
-# Phases of a stage until it has nothing left to do but wait for the others.
+# Phases of a stage until it only waits for the others.
 _BEFORE_DRAIN = (
     "forward compute",
     "backward compute",
@@ -64,9 +64,11 @@ _LANE = 0.35
 
 
 def timer_breakdown(results: xr.Dataset) -> hv.Layout:
-    """Iterations by the paper's timers on the last stage: forward receive contains the fill, the
-    embedding sync the drain (figure 5a-d). Points are single iterations; a line is the 95 %
-    interval of their mean."""
+    """Draw iterations by the paper's timers on the last stage (figure 5a-d).
+
+    Forward receive contains the fill, the embedding sync the drain. Points are single iterations; a
+    line is the 95 % interval of their mean.
+    """
     if not has_runs(results):
         return not_run_here(results)
     shown = {
@@ -82,20 +84,23 @@ def timer_breakdown(results: xr.Dataset) -> hv.Layout:
 
 
 def split_breakdown(results: xr.Dataset) -> hv.Layout:
-    """The same iterations, mean over all stages: messages under way apart from waiting."""
+    """Draw iterations, mean over all stages, with messages apart from waiting."""
     if not has_runs(results):
         return not_run_here(results)
     return stacked_panels(pipeline_split_s(results), _SPLIT_COLOURS, results)
 
 
 def node_utilisation(results: xr.Dataset) -> hv.Layout:
-    """Rate received by each node's NIC, a panel per model, most GPUs: bytes of all iterations over
-    their time. Points are single iterations; the legend has the links' rates."""
+    """Draw the rate received by each node's NIC at the most GPUs, a panel per model.
+
+    The rate is that of all iterations: bytes over time. Points are single iterations; the legend
+    has the links' rates.
+    """
     if not has_runs(results):
         return not_run_here(results)
     most = results.isel(gpus=-1, source=0)
     each = most["rx_iteration_full_scale_gbps"]
-    # A mean of rates has to be weighted with the time that each of them lasted.
+    # A mean of rates is weighted with the time of each.
     rates = each.weighted(most["iteration_time_s"].mean("rank").fillna(0)).mean("iteration")
     labels, limits = protocol_labels(results), link_rates_gbps(results)
     named = [
@@ -124,9 +129,10 @@ def node_utilisation(results: xr.Dataset) -> hv.Layout:
 
 
 def timeline(results: xr.Dataset) -> hv.core.Dimensioned:
-    """What every stage does in one iteration: compute, wait in a call, or have a message under way.
+    """Draw when each stage computes, waits in a call or has a message under way in one iteration.
 
-    Of the first model and the slowest protocol, at the most GPUs, up to the drain's end.
+    The iteration is one of the first model over the slowest protocol, at the most GPUs, up to the
+    end of the drain.
     """
     if not has_runs(results):
         return not_run_here(results)
@@ -167,7 +173,7 @@ def timeline(results: xr.Dataset) -> hv.core.Dimensioned:
 
 
 def _first_iteration(cell: xr.Dataset, dim: str) -> pd.DataFrame:
-    """Messages or calls of the first recorded iteration, a column per variable."""
+    """Return messages or calls of the first recorded iteration, a column per variable."""
     names = [str(name) for name in cell.data_vars if str(name).startswith(f"{dim}_")]
     table = cell[names].to_dataframe()[names]
     table.columns = [name.removeprefix(f"{dim}_") for name in names]

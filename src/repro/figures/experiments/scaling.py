@@ -1,4 +1,4 @@
-"""Figures 3, 4 and 7 of the journal paper: where iterations spend their time, what NICs carry.
+"""Figures 3, 4 and 7 of the journal paper: iterations by phase and rates of NICs.
 
 Times are full-scale equivalents: testbed seconds divided by the model's time scale.
 """
@@ -51,22 +51,21 @@ PHASE_COLOURS = {
     "other": GREY,
 }
 _PROTOCOL_COLOURS = {"RDMA": BLUE, "IPoIB": ORANGE, "TCP/IP": VERMILION}
-# For print in grey, where these colours look alike.
+# Dashes for grey print, where these colours look alike.
 PROTOCOL_DASHES = {"RDMA": "solid", "IPoIB": "dashed", "TCP/IP": "dotted"}
 _SPAN_COLOURS = {"checkpoint": GREY, "validation": PURPLE}
 _LANE = 0.08
-# NIC rates are shown over windows of this many samples, about a tenth of a second, at every second
-# of them: no window is missed.
+# Samples in a window of NIC rates, about a tenth of a second. Every second sample starts a window.
 _WINDOW = 5
 
 
 def protocol_colour(label: str) -> str:
-    """Of a protocol by its name in figures; black where it is none of the papers'."""
+    """Return the colour of a protocol by its label; black for protocols of no paper."""
     return _PROTOCOL_COLOURS.get(label, BLACK)
 
 
 def breakdown(results: xr.Dataset) -> hv.Layout:
-    """Stacked phases of the mean iteration by GPUs and protocol, a panel per model (3a-d, 4a-d).
+    """Draw phases of the mean iteration by GPUs and protocol, a panel per model (3a-d, 4a-d).
 
     Phases that take no time in any iteration are left out. Points are single iterations, from left
     to right in the order recorded; a line is the 95 % interval of their mean.
@@ -81,10 +80,10 @@ def breakdown(results: xr.Dataset) -> hv.Layout:
 
 
 def share_by_protocol(results: xr.Dataset) -> hv.Layout:
-    """Communication's share of an iteration by number of GPUs, a line per protocol.
+    """Draw the communication fraction by number of GPUs, a line per protocol.
 
-    The line is the mean of the models' shares, in weak scaling the largest, because the documents
-    state these; small points are the models, which have the seconds of an iteration.
+    The line is the mean over models, in weak scaling the largest, because the documents state
+    these. Small points are the models, which have the seconds of an iteration.
     """
     if not has_runs(results):
         return not_run_here(results)
@@ -118,8 +117,10 @@ def share_by_protocol(results: xr.Dataset) -> hv.Layout:
 def protocol_lines(
     results: xr.Dataset, by: str, over_models: Callable[[xr.DataArray], xr.DataArray]
 ) -> list[hv.Element]:
-    """Draw communication's share with its interval, a line per protocol along one dimension, and
-    each model's share as a point that has its iteration time."""
+    """Draw the communication fraction with its interval along one dimension, a line per protocol.
+
+    Small points are the models, which have the seconds of an iteration.
+    """
 
     def share(chosen: xr.Dataset) -> xr.DataArray:
         return 100 * communication_fraction(chosen).squeeze("source", drop=True)
@@ -145,8 +146,11 @@ def protocol_lines(
 
 
 def protocol_line(frame: pd.DataFrame, x: str, y: str, label: str) -> list[hv.Element]:
-    """A protocol's line with its points, in its colour and, for grey print, its dashes; `below` and
-    `above` are the interval's distances."""
+    """Draw a protocol's line with its points.
+
+    Its dashes tell it apart in grey print. `below` and `above` are the distances to the ends of the
+    interval.
+    """
     colour, dash = protocol_colour(label), PROTOCOL_DASHES.get(label, "solid")
     elements: list[hv.Element] = [
         hv.Curve(frame, x, y, label=label).opts(
@@ -166,11 +170,11 @@ def protocol_line(frame: pd.DataFrame, x: str, y: str, label: str) -> list[hv.El
 
 
 def received_over_time(results: xr.Dataset) -> hv.Layout:
-    """Rate received by the first node's NIC at the most GPUs, a panel per model (3e-h, 4e-h).
+    """Draw the rate received by one NIC over time at the most GPUs, a panel per model (3e-h, 4e-h).
 
-    Below the axis, a lane per protocol marks that run's checkpoints and validations. Published are
-    the lowest and the highest mean rate of the four models, over whole iterations. Dash-dotted
-    lines are the links' rates.
+    The NIC is the first node's. Below the axis, a lane per protocol marks that run's checkpoints
+    and validations. Published are the lowest and the highest mean rate of the four models, over
+    iterations. Dash-dotted lines are the links' rates.
     """
     if not has_runs(results):
         return not_run_here(results)
@@ -245,7 +249,7 @@ def _received_of(results: xr.Dataset, *, legend: bool) -> hv.Overlay:
 
 
 def link_rates_gbps(results: xr.Dataset) -> dict[str, float]:
-    """Rate of a node's link by a protocol's label, at the most GPUs; none where it was not set."""
+    """Return the rate of a node's link at the most GPUs by protocol label, where it was set."""
     if "link_set_gbps" not in results:
         return {}
     rates = (results["link_set_gbps"] / results["rate_scale"]).isel(level=-1)

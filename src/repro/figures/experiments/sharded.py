@@ -1,4 +1,4 @@
-"""The GPT-350M report's four figures: what the distributed optimizer's collectives take, and cost.
+"""Figures of the GPT-350M report: collectives of the distributed optimizer, and their cost.
 
 Times are full-scale equivalents: testbed seconds divided by the configuration's time scale.
 """
@@ -28,14 +28,14 @@ from repro.results.store import has_runs
 
 _COLLECTIVE_COLOURS = (VERMILION, ORANGE)
 _BATCH_COLOURS = (BLACK, SKY_BLUE, BLUE, GREEN, ORANGE, VERMILION, PURPLE)
-# The model that the report's numbers are of.
+# Model of the report's numbers.
 _PUBLISHED = "gpt-350m"
-# One source, and the one network between the cluster's nodes.
+# The dataset has one source, and the cluster one network between nodes.
 _FIRST = {"source": 0, "protocol": 0}
 
 
 def collective_times(results: xr.Dataset) -> hv.Layout:
-    """Reduce-scatter and all-gather by number of GPUs, a panel per model (the report's figure 1).
+    """Draw reduce-scatter and all-gather by number of GPUs, a panel per model (figure 1).
 
     They do not depend on the batch: the smallest is shown. Points are single iterations.
     """
@@ -69,9 +69,10 @@ def collective_times(results: xr.Dataset) -> hv.Layout:
 
 
 def share_by_gpus(results: xr.Dataset) -> hv.Layout:
-    """Communication's share of an iteration, a line per micro batch, a panel per model (figures 2
-    and 3). Small points are single iterations; pointing at a large one shows the seconds of an
-    iteration."""
+    """Draw the communication fraction, a line per micro batch, a panel per model (figures 2 and 3).
+
+    Small points are single iterations; pointing at a large one shows the seconds of an iteration.
+    """
     if not has_runs(results):
         return not_run_here(results)
     return _lines(
@@ -83,8 +84,10 @@ def share_by_gpus(results: xr.Dataset) -> hv.Layout:
 
 
 def throughput_by_gpus(results: xr.Dataset) -> hv.Layout:
-    """Tokens per second and GPU, a line per micro batch, a panel per model (figure 4): the tokens
-    of an iteration over its mean time. Small points are single iterations."""
+    """Draw tokens per second and GPU, a line per micro batch, a panel per model (figure 4).
+
+    Throughput is the tokens of an iteration over its mean time. Small points are single iterations.
+    """
     if not has_runs(results):
         return not_run_here(results)
     return _lines(results, tokens_per_s_per_gpu, "tokens/s per GPU at full scale", [])

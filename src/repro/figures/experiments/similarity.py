@@ -1,4 +1,4 @@
-"""How much the testbed's answer depends on the predicted computing time."""
+"""Dependence of the testbed's results on the predicted computing time."""
 
 import holoviews as hv
 import xarray as xr
@@ -9,9 +9,10 @@ from repro.results.store import has_runs
 
 
 def sensitivity(results: xr.Dataset) -> hv.Layout:
-    """Communication's share of an iteration at both ends of the interval of the predicted computing
-    time, as the fraction of the GPU's peak that each amounts to (MFU); a line per protocol. Points
-    have the seconds of an iteration.
+    """Draw the communication fraction at both ends of the interval of the computing time.
+
+    The horizontal axis is the fraction of the GPU's peak (MFU) that a computing time amounts to.
+    There is a line per protocol; its points have the seconds of an iteration.
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""What only the performance model is asked: larger jobs, open models, other hardware, serving."""
+"""Figures of predictions: larger jobs, open models, other hardware, serving."""

@@ -1,4 +1,4 @@
-"""A GPU by itself: operators and a decoder, measured beside predictions; attention by length."""
+"""A single GPU: operators and a decoder, predicted over measured; attention by length."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ import xarray as xr
 from repro.figures.palette import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, VERMILION
 from repro.figures.panels import options, panel_size, panels
 
-# Products first; attention by who computes it.
+# Matmuls first; attention by implementation.
 _OPERATORS = {
     "gemm, bf16": BLUE,
     "gemm, fp8": SKY_BLUE,
@@ -30,21 +30,20 @@ _GREY = "#CCCCCC"
 
 
 def operator_ratios(errors: pd.DataFrame) -> hv.Layout:
-    """Predicted over measured time of each operator of `operator_errors`, by how long it takes, a
-    panel a GPU."""
+    """Draw predicted over measured time of each operator by its time, a panel per GPU."""
     series = errors.kind + ", " + errors.variant
     return _ratios(errors, series, _OPERATORS, "us", ["gpu"], "microseconds (measured), {gpu}")
 
 
 def pass_ratios(errors: pd.DataFrame) -> hv.Layout:
-    """The same of each pass of `decoding_errors`, a panel a GPU and model."""
+    """Draw predicted over measured time of each pass, a panel per GPU and model."""
     series = errors.phase + "s, " + errors.weights
     label = "ms (measured), {model}, {gpu}"
     return _ratios(errors, series, _PASSES, "ms", ["gpu", "model"], label)
 
 
 def part_ratios(parts: pd.DataFrame) -> hv.Layout:
-    """The same of each part of passes of `decoding_parts`, a panel a GPU and phase."""
+    """Draw predicted over measured time of each part of passes, a panel per GPU and phase."""
     label = "ms (measured) of {phase}s, {gpu}"
     return _ratios(parts, parts.part, _WORK, "ms", ["gpu", "phase"], label)
 
@@ -57,7 +56,7 @@ def _ratios(
     by: list[str],
     label: str,
 ) -> hv.Layout:
-    """A panel for each of `by`, which its `label` names, and in it a colour for each series."""
+    """Draw a panel for each value of `by`, which `label` names, with a colour per series."""
     measured = times[f"measured_{unit}"]
     points = times.assign(series=series, time=measured, ratio=times[f"predicted_{unit}"] / measured)
     return panels(
@@ -82,8 +81,11 @@ def _ratio_panel(points: pd.DataFrame, colours: Mapping[str, str], label: str) -
 
 
 def clocks(iterations: pd.DataFrame) -> hv.Layout:
-    """Draw the host's time, the GPU's time and the predicted iteration over the measured one, of
-    each row of `iterations`, a panel per GPU; an iteration's name has its milliseconds."""
+    """Draw times of host and GPU and the predicted iteration over the measured one.
+
+    There is a panel per GPU and a mark per row of `iterations`; an iteration's name has its
+    milliseconds.
+    """
     drawn = [_clocks(found, str(gpu)) for gpu, found in iterations.groupby("gpu")]
     # Names below a panel are long.
     return panels(drawn).cols(1).opts(**options(matplotlib={"vspace": 0.75}, bokeh={}))
@@ -121,8 +123,10 @@ def _clocks(iterations: pd.DataFrame, gpu: str) -> hv.Overlay:
 
 
 def by_attention(measured: xr.Dataset) -> hv.Layout:
-    """Draw the median iteration time and the peak memory by sequence length and attention, all
-    measured; lengths that are missing were out of memory."""
+    """Draw median iteration time and peak memory by sequence length and attention.
+
+    All values are measured. Missing lengths ran out of memory.
+    """
     values = {
         "ms per iteration (measured, median)": 1e3
         * measured["iteration_time_s"].median("iteration"),
@@ -149,7 +153,7 @@ def _points(table: pd.DataFrame, label: str, colour: str) -> hv.Scatter:
 
 
 def _panel(elements: list[hv.Element], xlabel: str, ylabel: str) -> hv.Overlay:
-    # Panels' own axes: what they show has not the same size.
+    # Axes are not shared, because quantities differ in size.
     return hv.Overlay(elements).opts(
         xlabel=xlabel,
         ylabel=ylabel,

@@ -1,4 +1,4 @@
-"""What makes newer GPUs faster, and what GPUs of nodes to come would wait for. All predicted."""
+"""Speed-ups of newer GPUs by part, and bottlenecks of GPUs of future silicon, predicted."""
 
 import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
@@ -14,7 +14,7 @@ _BOUND_COLOURS = {
     "network": VERMILION,
     "schedule": "#DDDDDD",
 }
-# Of memories, or of nodes; there are as many as of either.
+# Colours of memories or of silicon processes, enough for either.
 _COLOURS = [GREY, ORANGE, SKY_BLUE, BLUE, GREEN, PURPLE, VERMILION]
 _BOUNDS = {"compute": BLUE, "memory": GREEN, "network": VERMILION}
 _RATE_LABELS = {
@@ -24,9 +24,11 @@ _RATE_LABELS = {
 
 
 def parts_of_speed_up(parts: pd.DataFrame, title: str, base_s: float | None = None) -> hv.Overlay:
-    """Draw how much each part of a GPU shortens an iteration, with the range over all orders, of
-    `speed_up_by_part`: each bar begins where the one above ends. The title has the seconds on the
-    first GPU, `base_s`, if they are given."""
+    """Draw how much each part of a GPU shortens an iteration (`speed_up_by_part`).
+
+    Lines are the range over all orders of parts; each bar begins where the one above ends. The
+    title has the seconds on the first GPU, `base_s`, if they are given.
+    """
     after = parts.factor.cumprod().to_numpy()
     before = after / parts.factor.to_numpy()
     whole = after[-1]
@@ -59,8 +61,10 @@ def parts_of_speed_up(parts: pd.DataFrame, title: str, base_s: float | None = No
 
 
 def waits_by_node(waited_s: xr.DataArray) -> hv.Bars:
-    """Draw the parts of an iteration that are no computing, in percent, a bar per silicon process,
-    which has its seconds; of `designs_by_node` at one memory (bound, nm)."""
+    """Draw the parts of an iteration other than computing in percent, a bar per silicon process.
+
+    Names have the seconds of an iteration. Rows are of `designs_by_node` at one memory (bound, nm).
+    """
     whole_s = waited_s.sum("bound", skipna=False).to_series()
     shares = 100 * waited_s / waited_s.sum("bound", skipna=False)
     table = shares.to_series().unstack("bound")[list(_BOUND_COLOURS)]
@@ -81,8 +85,10 @@ def waits_by_node(waited_s: xr.DataArray) -> hv.Bars:
 
 
 def speed_by_memory(waited_s: xr.DataArray) -> hv.NdOverlay:
-    """Draw iterations per minute by silicon process, points of one colour per memory; between two
-    processes there is none, so no line joins them."""
+    """Draw iterations per minute by silicon process, with a colour per memory.
+
+    Points are not joined, because there is no process between two.
+    """
     per_minute = (60 / waited_s.sum("bound", skipna=False)).to_series().unstack("memory")
     per_minute = per_minute[list(waited_s.memory.values)].sort_index(ascending=False)
     per_minute.index = pd.Index([f"{nm:g} nm" for nm in per_minute.index], name="silicon process")
@@ -100,15 +106,17 @@ def speed_by_memory(waited_s: xr.DataArray) -> hv.NdOverlay:
 
 
 def generations_compared(by_model: dict[str, pd.DataFrame], first: str) -> hv.Layout:
-    """Draw how many times as fast as on one GPU a model is trained, with 90 % intervals; a panel
-    each, whose title has the seconds on that GPU. Points have their own.
+    """Draw how many times as fast as on one GPU each model is trained, with 90 % intervals.
+
+    There is a panel per model, whose title has the seconds on that GPU. Points have their own
+    seconds.
 
     Parameters
     ----------
     by_model
-        By the model's label: of `repro.predict.explore.hardware.generations`.
+        Output of `repro.predict.explore.hardware.generations` by the model's label.
     first
-        The label of a GPU that all of them have.
+        Label of a GPU that all of them have.
     """
     drawn = []
     for label, table in by_model.items():
@@ -134,8 +142,10 @@ def generations_compared(by_model: dict[str, pd.DataFrame], first: str) -> hv.La
 
 
 def bound_regions(cube: xr.Dataset, along: str) -> hv.QuadMesh:
-    """Draw the rate that limits an iteration most, by computing and another rate, of `design_cube`
-    at one value of all else (peak_tflops, along)."""
+    """Draw the rate that limits an iteration most, by computing and another rate.
+
+    The rates are of `design_cube` at one value of all others (peak_tflops, along).
+    """
     bound = cube.bound.transpose(along, "peak_tflops")
     names = bound.attrs["meanings"]
     grid = (bound.peak_tflops.values, bound[along].values, bound.values)
@@ -148,13 +158,14 @@ def bound_regions(cube: xr.Dataset, along: str) -> hv.QuadMesh:
 
 
 def fronts(by_node: dict[str, pd.DataFrame]) -> hv.Overlay:
-    """Draw iterations per minute of the Pareto-optimal designs against the power of a GPU: steps,
-    because between two of them the one of less power is the fastest.
+    """Draw iterations per minute of the Pareto-optimal designs against the power of a GPU.
+
+    Lines are steps, because between two designs the one of less power is the fastest.
 
     Parameters
     ----------
     by_node
-        By the node's label: of `repro.predict.explore.hardware.pareto_front`.
+        Output of `repro.predict.explore.hardware.pareto_front` by the node's label.
     """
     drawn = [
         hv.Curve(

@@ -14,7 +14,7 @@ _SHOWN = {
 
 
 def larger_scale(results: xr.Dataset) -> hv.Layout:
-    """Draw communication's share and weak-scaling efficiency by number of GPUs, a line per model.
+    """Draw communication fraction and weak-scaling efficiency by GPUs, a line per model.
 
     The legend has the seconds on the fewest GPUs, which an efficiency is relative to; pointing at a
     point shows its own.
@@ -22,7 +22,7 @@ def larger_scale(results: xr.Dataset) -> hv.Layout:
     Parameters
     ----------
     results : Dataset
-        Of `repro.predict.explore.jobs.larger.predict_larger`.
+        Output of `repro.predict.explore.jobs.larger.predict_larger`.
     """
     gpus = results["gpus"].values.tolist()
     drawn = []

@@ -1,4 +1,4 @@
-"""Runs of a training log: iteration times by kind, parts beside predicted ones, explanations."""
+"""Runs of a training log: iteration times by kind, measured and predicted parts, explanations."""
 
 import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)

@@ -1,4 +1,4 @@
-"""One GPU by itself: time and memory against the micro batch, measured points over predictions."""
+"""A single GPU: time and memory against the micro batch, measured points over predictions."""
 
 from collections.abc import Mapping
 
@@ -27,19 +27,20 @@ _PHASE_COLOURS = {
 _MEMORY_COLOURS = {"tensors": BLUE}
 _LIMIT_COLOUR = GREY
 _SIZE = "micro_batch_size"
-# So that the first and the last point are whole.
+# Space at both ends of an axis, so that the first and the last point are not cut.
 _MARGIN = 1.3
 
 
 def time_per_sequence(predicted: xr.Dataset, measured: xr.Dataset) -> hv.Layout:
-    """Forward, backward and optimizer per sequence against the micro batch, a panel per model.
+    """Draw forward, backward and optimizer time per sequence by micro batch, a panel per model.
 
     Parameters
     ----------
     predicted : Dataset
-        Of `repro.predict.explore.experiments.predicted`, on one GPU: the lines.
+        Output of `repro.predict.explore.experiments.predicted`, on one GPU: the lines.
     measured : Dataset
-        By the schema, on one GPU: the points, means over iterations. Without variables: none.
+        Dataset of the schema, on one GPU: the points, means over iterations. Without variables,
+        there are none.
     """
     if not has_runs(predicted):
         return not_run_here(predicted)
@@ -49,16 +50,16 @@ def time_per_sequence(predicted: xr.Dataset, measured: xr.Dataset) -> hv.Layout:
 
 
 def peak_memory(predicted: xr.Dataset, measured: xr.Dataset, gpu: Gpu) -> hv.Layout:
-    """The most memory that tensors take against the micro batch, a panel per model.
+    """Draw the peak memory of tensors by micro batch, a panel per model.
 
-    The grey line is what the GPU has for them: what is predicted beyond it does not run.
+    The grey line is the GPU's memory for tensors: predictions beyond it do not run.
 
     Parameters
     ----------
     predicted, measured : Dataset
         As in `time_per_sequence`.
     gpu : Gpu
-        What was measured or predicted.
+        GPU of both.
     """
     if not has_runs(predicted):
         return not_run_here(predicted)
@@ -76,7 +77,7 @@ def peak_memory(predicted: xr.Dataset, measured: xr.Dataset, gpu: Gpu) -> hv.Lay
 
 
 def _by_model(results: xr.Dataset) -> Mapping[str, xr.Dataset]:
-    """The runs on one GPU, of the first source and protocol; empty if there are none."""
+    """Return runs on one GPU by model, of the first source and protocol; empty without any."""
     if not has_runs(results):
         return {}
     one = results.sel(gpus=1).isel(source=0, protocol=0)
@@ -84,7 +85,7 @@ def _by_model(results: xr.Dataset) -> Mapping[str, xr.Dataset]:
 
 
 def _milliseconds(one: xr.Dataset) -> pd.DataFrame:
-    """Phases by micro batch, of those that ran."""
+    """Return milliseconds of phases by micro batch, where they ran."""
     seconds = one["phase_time_s"].mean(["iteration", "rank"]) / one["time_scale"]
     chosen = 1e3 * seconds.sel(phase=list(_PHASE_COLOURS)) / one[_SIZE]
     return chosen.to_series().unstack("phase", sort=False).dropna()
@@ -101,7 +102,7 @@ def _panels(
     label: str,
     *more: hv.Element,
 ) -> hv.Layout:
-    """A panel per model; one legend serves all, beside a panel with nothing to its right."""
+    """Draw a panel per model; the last panel of the first row has the legend for all."""
     drawn = []
     for number, (name, table) in enumerate(lines.items()):
         elements = [
@@ -129,7 +130,7 @@ def _panels(
 def _series(
     line: pd.DataFrame, points: pd.DataFrame | None, column: str, colour: str
 ) -> list[hv.Element]:
-    """What is predicted is a line, what was measured are points of the same colour."""
+    """Draw predictions as a line and measurements as points of the same colour."""
     frame = pd.DataFrame({"batch": line.index, "value": line[column].to_numpy()})
     elements: list[hv.Element] = [
         hv.Curve(frame, "batch", "value", label=f"{column}, predicted").opts(color=colour)

@@ -1,4 +1,4 @@
-"""Open models on today's GPUs: plans by phase, and predictions beside published runs."""
+"""Open models on today's GPUs: plans by phase, and predictions compared with published runs."""
 
 from dataclasses import fields
 
@@ -35,7 +35,7 @@ _PHASES = tuple(one.name for one in fields(FusedPhases))
 
 
 def plan_phases(best: pd.DataFrame) -> hv.Overlay:
-    """Iteration time by phase, a bar per plan of `best_plans`; the line is its 90 % interval."""
+    """Draw iteration time by phase, a bar per plan; the line is its 90 % interval."""
     names = [
         f"{one.dtype} t{one.tp} p{one.pp}x{one.vpp} c{one.cp} e{one.ep} d{one.dp} "
         f"b{one.micro_batch}{' recompute' if one.recompute != 'none' else ''}"
@@ -48,7 +48,7 @@ def plan_phases(best: pd.DataFrame) -> hv.Overlay:
     bars = shown.iloc[::-1].hvplot.barh(
         stacked=True,
         color=[_COLOURS[name] for name in shown.columns],
-        # Bars lie on their side, and their axes' labels do not.
+        # Bars are horizontal; hvplot does not swap their labels.
         xlabel="iteration time in s",
         ylabel="",
         title="Iteration time by phase (predicted; line: 90 % interval)",
@@ -64,8 +64,10 @@ def plan_phases(best: pd.DataFrame) -> hv.Overlay:
 
 
 def slower_by_imbalance(plans: pd.DataFrame) -> hv.Overlay:
-    """Draw the iteration time of the best plan by how uneven experts are (`by_imbalance`), with its
-    90 % interval."""
+    """Draw the iteration time of the best plan by imbalance of experts (`by_imbalance`).
+
+    The band is its 90 % interval.
+    """
     band = hv.Area((plans.expert_imbalance, plans.low_s, plans.high_s), vdims=["low", "high"])
     line = plans.hvplot.line(
         "expert_imbalance",
@@ -81,13 +83,13 @@ def slower_by_imbalance(plans: pd.DataFrame) -> hv.Overlay:
 
 
 def published_runs() -> pd.DataFrame:
-    """Published runs of today's software beside what is predicted of them.
+    """Predict published runs of today's software.
 
     Returns
     -------
     DataFrame
-        A row per run: set, model, gpu, dtype, gpus, `experts` (whether it is a mixture of them),
-        tokens per second and GPU as published and predicted, and the error in percent of the time.
+        One row per run: set, model, gpu, dtype, gpus, `experts` (whether it is a mixture of them),
+        published and predicted tokens per second and GPU, and the error in percent of the time.
     """
     rows = read_rows(PUBLISHED / "training_modern.csv")
     predicted_s = predict_runs(rows).time_s.loc[rows.index]
@@ -101,8 +103,10 @@ def published_runs() -> pd.DataFrame:
 
 
 def published_errors(runs: pd.DataFrame) -> hv.Overlay:
-    """Draw the error of each predicted iteration time of `published_runs`, a mark per run, by GPU.
-    Pointing at a mark shows both throughputs."""
+    """Draw the error of each predicted time of `published_runs`, a mark per run, by GPU.
+
+    Pointing at a mark shows both throughputs.
+    """
     marks = runs.assign(of=np.where(runs.experts, "experts", "dense")).hvplot.scatter(
         "published",
         "error_pct",
@@ -123,7 +127,7 @@ def published_errors(runs: pd.DataFrame) -> hv.Overlay:
 
 
 def worst_runs(runs: pd.DataFrame, count: int = 10) -> pd.DataFrame:
-    """Those of `published_runs` that are furthest off."""
+    """Return the rows of `published_runs` with the largest errors."""
     order = np.argsort(-runs.error_pct.abs().to_numpy(), kind="stable")
     shown = ["set", "model", "gpu", "dtype", "gpus", "published", "predicted", "error_pct"]
     return runs.iloc[order[:count]][shown].round(1).reset_index(drop=True)

@@ -1,4 +1,4 @@
-"""Predicted against measured times."""
+"""Errors of predicted times."""
 
 import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
@@ -17,7 +17,7 @@ def prediction_errors(rows: pd.DataFrame) -> hv.Overlay:
     Parameters
     ----------
     rows : DataFrame
-        Of `repro.predict.explore.experiments.cpu_ranks.predict_testbed`.
+        Output of `repro.predict.explore.experiments.cpu_ranks.predict_testbed`.
     """
     shown = rows[~rows.calibrated].sort_values("gpus", kind="stable")
     labels = {name: entry.label for name, entry in read_protocols().items()}

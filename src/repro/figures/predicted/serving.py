@@ -1,4 +1,4 @@
-"""Serving: operators on a roofline, latency against throughput, memories. All predicted."""
+"""Serving, predicted: operators on a roofline, latency against throughput, memories."""
 
 import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
@@ -17,14 +17,16 @@ _BOUND_COLOURS = {
 }
 _PHASE_COLOURS = {"prefill": ORANGE, "decode": BLUE}
 _COLOURS = [BLUE, VERMILION, GREEN, PURPLE]
-# Operators that a roofline names: others lie where these do.
+# Operators with labels on a roofline; the others are close to these.
 _NAMED = ("MLP up", "attention", "logits", "element-wise")
 _INTENSITIES = np.geomspace(0.1, 1e5, 121)
 
 
 def roofline(operators: pd.DataFrame, device: Gpu, precision: str) -> hv.Overlay:
-    """What each operator of `operators` reaches, against its FLOPs per byte of memory, under the
-    GPU's peaks; collectives move no memory of their own and are left out."""
+    """Draw FLOP/s of each operator against its FLOPs per byte of memory, under the GPU's peaks.
+
+    Collectives are left out: they move no memory of their own.
+    """
     peak = peak_flops(device, precision)
     roof = np.minimum(_INTENSITIES * device.memory_gbytes_per_s * 1e9, peak) / 1e12
     limit = pd.DataFrame({"intensity": _INTENSITIES, "rate": roof}).hvplot.line(
@@ -56,8 +58,10 @@ def roofline(operators: pd.DataFrame, device: Gpu, precision: str) -> hv.Overlay
 
 
 def operator_shares(operators: pd.DataFrame) -> hv.Bars:
-    """Draw each operator's part of its phase, coloured by the resource that limits it; the name of
-    a phase has its seconds."""
+    """Draw the fraction of each operator in its phase, coloured by the limiting resource.
+
+    The name of a phase has its seconds.
+    """
     phase_s = operators.groupby("phase").time_s.sum()
     phases = operators.phase.map(lambda phase: f"{phase} ({phase_s[phase]:.3g} s): ")
     table = operators.assign(name=phases + operators.operator)
@@ -77,8 +81,11 @@ def operator_shares(operators: pd.DataFrame) -> hv.Bars:
 
 
 def latency_throughput(plans: pd.DataFrame, title: str) -> hv.Overlay:
-    """Draw tokens per second and GPU against the time of a token: all plans in grey, the
-    Pareto-optimal ones by precision. Plans are points: none lies between two."""
+    """Draw tokens per second and GPU against the time of a token.
+
+    All plans are grey, the Pareto-optimal ones have the colour of their precision. Plans are
+    points: none lies between two.
+    """
     shown = plans.assign(output_token_ms=1e3 * plans.output_token_s)
     every = shown.hvplot.scatter(
         "output_token_ms",
@@ -107,7 +114,7 @@ def latency_throughput(plans: pd.DataFrame, title: str) -> hv.Overlay:
 
 
 def latency_by_memory(memories: pd.DataFrame, title: str) -> hv.Bars:
-    """Time per output token with each memory of `by_memory`; names with a star do not hold it."""
+    """Draw time per output token by memory; plans with a star do not fit."""
     names = memories.memory + np.where(memories.fits, "", " *")
     shown = pd.DataFrame({"ms": 1e3 * memories.output_token_s.to_numpy()}, index=names)
     return shown.hvplot.bar(

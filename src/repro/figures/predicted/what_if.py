@@ -1,7 +1,7 @@
-"""What a training job would cost elsewhere: predicted phases, memory, links and best plans.
+"""Training jobs on other clusters: predicted phases, memory, links and best plans.
 
-All numbers here are predicted. Figures take rows of `repro.predict.explore.jobs.plans.best_plans`,
-of one job or of several (`compare`).
+Figures take rows of `repro.predict.explore.jobs.plans.best_plans`, of one job or of several
+(`compare`).
 """
 
 from collections.abc import Callable, Mapping
@@ -49,12 +49,12 @@ _REFERENCES = {
 }
 _MODEL, _BATCH = "gpt2-large", 64
 _COMPUTING = ("forward_compute", "backward_compute", "recompute", "optimizer")
-# Plans that the exported page shows of a job.
+# Number of plans of a job on the exported page.
 _SHOWN = 6
 
 
 def reference_jobs() -> dict[str, PaperJob]:
-    """The named scenarios: GPT-2-Large with a global batch of 64 on each of several clusters."""
+    """Return the named scenarios: GPT-2-Large, global batch 64, on several clusters."""
     return {
         name: choose_job(_MODEL, cluster, protocol, gpus, _BATCH)
         for name, (cluster, protocol, gpus) in _REFERENCES.items()
@@ -62,7 +62,7 @@ def reference_jobs() -> dict[str, PaperJob]:
 
 
 def compare(jobs: Mapping[str, PaperJob]) -> pd.DataFrame:
-    """The best plan of each job, indexed by the job's name as well.
+    """Return the best plan of each job, indexed by the job's name as well.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def compare(jobs: Mapping[str, PaperJob]) -> pd.DataFrame:
 
 
 def plan_breakdown(plans: pd.DataFrame) -> hv.Overlay:
-    """Iteration time by phase, a bar per plan; the line is the 90 % interval of the whole.
+    """Draw iteration time by phase, a bar per plan; the line is the 90 % interval.
 
     Phases are those of the last pipeline stage (`repro.predict.step.iteration.Phases`); those that
     no plan has are left out.
@@ -90,8 +90,10 @@ def plan_breakdown(plans: pd.DataFrame) -> hv.Overlay:
 
 
 def plan_memory(plans: pd.DataFrame) -> hv.Overlay:
-    """Peak memory by part of the GPU that needs most, a bar per plan; the mark is the memory that a
-    GPU has."""
+    """Draw peak memory by part, a bar per plan; the mark is the memory of a GPU.
+
+    The GPU is the one that needs most.
+    """
     parts = plans[[*MEMORY, "framework"]] / 1e9
     title = "Peak memory of a GPU, GB (predicted; mark: the memory that it has)"
     limit = plans.gpu_memory_bytes / 1e9
@@ -99,8 +101,11 @@ def plan_memory(plans: pd.DataFrame) -> hv.Overlay:
 
 
 def plan_links(plans: pd.DataFrame) -> hv.Overlay:
-    """Rate at which the NICs of a node send, of what they deliver: a bar for the average over the
-    iteration, a mark for the burst of the gradient sync (0 where no gradients leave a node)."""
+    """Draw the rate at which the NICs of a node send, as a fraction of their limit.
+
+    Bars are averages over the iteration, marks the burst of the gradient sync (0 where no gradients
+    leave a node).
+    """
     percent = plans.fabric_limit_gbps / 100
     average = (plans.fabric_gbps / percent).to_frame("average")
     burst = plans.fabric_burst_gbps / percent
@@ -110,7 +115,7 @@ def plan_links(plans: pd.DataFrame) -> hv.Overlay:
 
 
 def scenarios(plans: pd.DataFrame) -> hv.Layout:
-    """All three figures of plans, one below the other."""
+    """Draw all three figures of plans, one below the other."""
     layout = hv.Layout([draw(plans) for draw in _FIGURES.values()]).cols(1)
     if hv.Store.current_backend == "matplotlib":
         layout.opts(fig_size=250, vspace=0.35, sublabel_format="", backend="matplotlib")
@@ -118,7 +123,7 @@ def scenarios(plans: pd.DataFrame) -> hv.Layout:
 
 
 def plans_table(plans: pd.DataFrame) -> Styler:
-    """Plans with their predictions in readable units; the cheapest of a job is marked."""
+    """Return plans with their predictions in readable units; the cheapest of a job is marked."""
     table = plans.index.to_frame(index=False).rename(columns=lambda name: name.replace("_", " "))
     numbers = {
         "iteration, ms": (1e3 * plans.iteration_time_s, "{:.0f}"),
@@ -134,7 +139,7 @@ def plans_table(plans: pd.DataFrame) -> Styler:
     for name, (values, _) in numbers.items():
         table[name] = values.to_numpy()
     if _SCENARIO not in plans.index.names:
-        # Not among scenarios: seconds of different GPUs have different prices.
+        # Scenarios have none: seconds of different GPUs have different prices.
         cost = plans.gpu_s_per_sequence.to_numpy()
         table[""] = np.where(cost == cost.min(), "cheapest", "")
     table.index = pd.RangeIndex(1, len(table) + 1)
@@ -146,7 +151,7 @@ def plans_table(plans: pd.DataFrame) -> Styler:
 
 
 def verdict(job: PaperJob, plans: pd.DataFrame) -> str:
-    """What is predicted of a job's best plan, in words, and how sure it is the best."""
+    """Return the prediction of a job's best plan in words, and how certain it is the best."""
     best = plans.iloc[0]
     computing = sum(best[name] for name in _COMPUTING) / best.iteration_time_s
     alike = int((plans.low_s[1:] <= best.high_s).sum())
@@ -161,13 +166,13 @@ def verdict(job: PaperJob, plans: pd.DataFrame) -> str:
 
 
 def scenario_figures() -> list[Figure]:
-    """What is predicted of the best plan of each named scenario."""
+    """Return figures of the best plan of each named scenario."""
     best = compare(reference_jobs())
     return [figure(name, "what_if", draw, best) for name, draw in _FIGURES.items()]
 
 
 def scenario_tables() -> dict[str, Styler]:
-    """The best plan of each named scenario, and the best plans of each, by title."""
+    """Return the best plan of each named scenario, and the best plans of each, by title."""
     jobs = reference_jobs()
     return {"The best plan of each": plans_table(compare(jobs))} | {
         job.title: plans_table(best_plans(job, _SHOWN)) for job in jobs.values()
@@ -182,7 +187,7 @@ _FIGURES: dict[str, Callable[[pd.DataFrame], hv.Overlay]] = {
 
 
 def _labels(plans: pd.DataFrame) -> list[str]:
-    """What the bars are called: the plan, behind the scenario's name where there are several."""
+    """Return names of bars: the plan, with the scenario's name if there are several."""
     described = describe(plans.index)
     if _SCENARIO not in plans.index.names:
         return described
@@ -191,9 +196,9 @@ def _labels(plans: pd.DataFrame) -> list[str]:
 
 
 def _bars(plans: pd.DataFrame, values: pd.DataFrame, quantity: str, title: str) -> hv.Bars:
-    """Stacked horizontal bars, the first row on top.
+    """Draw stacked horizontal bars, the first row on top.
 
-    The unit stands in the title: backends disagree on which axis of such bars a label is for.
+    The title has the unit: backends disagree on the axis that a label of such bars is for.
     """
     shown = values.set_axis(pd.Index(_labels(plans), name="plan"))[::-1]
     shown.columns = shown.columns.str.replace("_", " ")
@@ -212,5 +217,5 @@ def _bars(plans: pd.DataFrame, values: pd.DataFrame, quantity: str, title: str) 
 
 
 def _marks(plans: pd.DataFrame, values: pd.Series, quantity: str) -> hv.Scatter:
-    """A black mark at a value of each bar, in the order of `_bars`."""
+    """Draw a black mark at a value of each bar, in the order of `_bars`."""
     return limit_marks(_labels(plans)[::-1], values[::-1].to_list(), ("plan", quantity))

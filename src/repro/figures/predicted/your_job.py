@@ -34,7 +34,7 @@ _PHASE_COLOURS = {
 }
 _GIB = 2**30
 _WIDTH, _HEIGHT, _ROW_HEIGHT, _MARGIN = 860, 360, 40, 110
-_LABEL = 28  # characters of a line of a label
+_LABEL = 28  # characters per line of a label
 # Longest bar as a multiple of the job's iteration: TCP/IP may take a hundred times as long.
 _LONGEST = 3.0
 
@@ -42,8 +42,9 @@ _LONGEST = 3.0
 def memory_by_stage(one: JobEstimate, width: int | None = _WIDTH) -> hv.Overlay:
     """Draw memory by part, a bar per pipeline stage; the dashed line is the GPU's memory.
 
-    The last part is the allocator's fragmentation at most: without it a bar ends at the interval's
-    low end, with it at the high end. Without a width, the figure is as wide as its place.
+    The last part is the largest fragmentation of the allocator: without it a bar ends at the
+    interval's low end, with it at the high end. Without a width, the figure is as wide as its
+    place.
     """
     stages = one.stages
     parts = stages[[*PARTS, "framework"]].assign(fragmentation=stages.high - stages.low) / _GIB
@@ -122,7 +123,7 @@ def changes_table(changes: Sequence[Change], one: JobEstimate) -> pd.DataFrame:
 
 
 def verdict(one: JobEstimate, measured: Measured | None = None) -> str:
-    """Return lines: whether the job fits, what it should reach, and how a measurement is."""
+    """Return lines: memory, expected iteration and throughput, and a measurement compared."""
     job, (low, high) = one.job, one.interval_s
     memory_low, memory_high = one.stages.low.max() / _GIB, one.stages.high.max() / _GIB
     phases = by_phase(one)
@@ -130,7 +131,7 @@ def verdict(one: JobEstimate, measured: Measured | None = None) -> str:
     sentences = [
         f"Predicted for {job.label} on {job.gpus} {job.device.label}: {one.memory_verdict}, with "
         f"{memory_low:.1f} to {memory_high:.1f} of {job.device.memory_bytes / _GIB:.1f} GiB on the "
-        "fullest GPU."
+        "GPU that needs most."
     ]
     if not job.known:
         sentences.append("The GPU is a data sheet of your own: not calibrated, a wider interval.")

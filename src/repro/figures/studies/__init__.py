@@ -1,1 +1,1 @@
-"""Communication, compression, partitioning, operators and memory: measured beside predicted."""
+"""Figures of communication, compression, partitioning, operators and memory."""

@@ -1,4 +1,4 @@
-"""What GPT training communicates: sizes of messages by group, growth of volume and throughput."""
+"""Communication of GPT training: sizes of messages by group, growth of volume and throughput."""
 
 import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
@@ -25,7 +25,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB")
 
 
 def logged_sizes(results: xr.Dataset) -> hv.Layout:
-    """`message_sizes` of what was logged, a panel for each layout."""
+    """Draw `message_sizes` of the communication log, a panel per layout."""
     if not has_runs(results):
         return not_run_here(results)
     names = [str(name) for name in results["layout"].values]
@@ -35,14 +35,13 @@ def logged_sizes(results: xr.Dataset) -> hv.Layout:
 
 
 def message_sizes(volumes: dict[str, pd.DataFrame]) -> hv.Layout:
-    """Calls of a rank and iteration by size, stacked by what the group is for; a panel for each
-    entry.
+    """Draw calls of a rank and iteration by size, stacked by kind of group, a panel per entry.
 
     Parameters
     ----------
     volumes
-        By the panel's title: `role`, `operation`, `bytes` and `calls`. A bar holds sizes up to four
-        times as large as its smallest.
+        Tables by the panel's title: `role`, `operation`, `bytes` and `calls`. A bar holds sizes up
+        to four times as large as its smallest.
     """
     drawn = []
     for title, frame in volumes.items():
@@ -71,12 +70,12 @@ def message_sizes(volumes: dict[str, pd.DataFrame]) -> hv.Layout:
 
 
 def growth(study: pd.DataFrame) -> hv.Layout:
-    """What a GPU sends and how fast it trains, by sequence length and by GPUs, a line per model.
+    """Draw bytes sent and throughput per GPU by sequence length and by GPUs, a line per model.
 
     Parameters
     ----------
     study
-        Of `repro.predict.explore.studies.communication.predict_study`.
+        Output of `repro.predict.explore.studies.communication.predict_study`.
     """
     own = study.groupby("model", sort=False).sequence_length.transform(
         lambda lengths: lengths.mode().iloc[0]

@@ -1,4 +1,4 @@
-"""Compressed messages, measured: iterations by phase, bytes, and losses against steps and time."""
+"""Compressed messages, measured: iterations by phase, bytes, and losses by steps and time."""
 
 import holoviews as hv
 import numpy as np
@@ -42,8 +42,10 @@ _PHASE_COLOURS = dict(
 
 
 def measured_times(results: xr.Dataset) -> hv.Layout:
-    """Draw iterations of the testbed by phase, a bar per scheme with its 95 % interval and every
-    iteration, a panel per protocol."""
+    """Draw iterations of the testbed by phase, a bar per scheme, a panel per protocol.
+
+    Lines are 95 % intervals, points single iterations.
+    """
     if not has_runs(results):
         return not_run_here(results)
     table, labels = time_table(results), protocol_labels(results)
@@ -71,8 +73,11 @@ def measured_times(results: xr.Dataset) -> hv.Layout:
 
 
 def loss_curves(results: xr.Dataset) -> hv.Layout:
-    """Validation loss above that of the same seed without compression, by steps, and at the end
-    beside the spread of seeds; bands and lines are 95 % intervals of the mean over seeds."""
+    """Draw validation loss above that without compression, by steps and at the end.
+
+    Losses of one seed are compared. Bands and lines are 95 % intervals of the mean over seeds; the
+    last panel has the spread of seeds as well.
+    """
     if not has_losses(results):
         return not_run_here(results)
     above = results["validation_loss"] - results["validation_loss"].sel(scheme=NONE, drop=True)
@@ -107,11 +112,13 @@ def loss_curves(results: xr.Dataset) -> hv.Layout:
 
 
 def loss_over_time(results: xr.Dataset) -> hv.Layout:
-    """Draw validation loss, the mean over seeds, against the time that its steps take on the
-    testbed, a panel per protocol; small points are single seeds."""
+    """Draw validation loss against the time of its steps on the testbed, a panel per protocol.
+
+    Lines are means over seeds; small points are single seeds.
+    """
     if not (has_runs(results) and has_losses(results)):
         return not_run_here(results)
-    # Some schemes are timed and not trained for their loss.
+    # Some schemes are timed but not trained for losses.
     every = results["validation_loss"].dropna("scheme", how="all")
     losses = every.mean("seed")
     labels = protocol_labels(results)
@@ -141,8 +148,11 @@ def loss_over_time(results: xr.Dataset) -> hv.Layout:
 
 
 def spectra_by_step(results: xr.Dataset) -> hv.Layout:
-    """Effective rank, of the most that a matrix could have, and entropy of gradients and of what
-    layers hand on, by step; bands are from the smallest to the largest matrix."""
+    """Draw effective rank and entropy of gradients and of activations, by step.
+
+    The rank is relative to the largest that a matrix could have. Bands are from the smallest to the
+    largest matrix.
+    """
     if not has_losses(results):
         return not_run_here(results)
     drawn = []
@@ -185,7 +195,7 @@ def _curve(
 
 
 def _pale(colour: str) -> dict[str, object]:
-    """Options of a band round a line."""
+    """Return options of a band around a line."""
     return options(
         matplotlib={"facecolor": colour, "alpha": 0.15},
         bokeh={"color": colour, "alpha": 0.15},

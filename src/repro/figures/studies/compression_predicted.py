@@ -1,4 +1,4 @@
-"""Compressed collectives at full scale: gains by network, parts, what is open, and break-even."""
+"""Compressed collectives at full scale: gains by network and setting, parts, break-even."""
 
 import holoviews as hv
 import numpy as np
@@ -42,9 +42,11 @@ _APART = 0.15
 
 
 def gain_by_link(predicted: pd.DataFrame) -> hv.Overlay:
-    """Draw the throughput that compression gains in percent, by network between nodes, with 90 %
-    intervals; diamonds are published for the first. A network's name has the seconds of its
-    iteration without compression."""
+    """Draw the throughput that compression gains in percent, by network between nodes.
+
+    Lines are 90 % intervals; diamonds are published for the first network. A network's name has the
+    seconds of its iteration without compression.
+    """
     links = list(predicted.link.unique())
     places, drawn = np.arange(len(links)), []
     for (scheme, colour), aside in zip(_SCHEMES.items(), (-_APART, _APART), strict=True):
@@ -76,8 +78,10 @@ def gain_by_link(predicted: pd.DataFrame) -> hv.Overlay:
 
 
 def parts_by_scheme(predicted: pd.DataFrame) -> hv.Layout:
-    """Seconds of an iteration by part, a bar per scheme, a panel per network; coding is what
-    encoding and decoding add."""
+    """Draw seconds of an iteration by part, a bar per scheme, a panel per network.
+
+    Coding is the time that encoding and decoding add.
+    """
     return panels(
         [
             bars(
@@ -93,8 +97,11 @@ def parts_by_scheme(predicted: pd.DataFrame) -> hv.Layout:
 
 
 def gain_by_setting(sweep: pd.DataFrame, along: str) -> hv.Layout:
-    """Draw how often each gain comes out over everything that the abstract leaves open: a panel for
-    naive and for hybrid, steps for each value of one field; vertical lines are published."""
+    """Draw how often each gain results over all settings that the abstract leaves open.
+
+    There is a panel for naive and for hybrid, with steps for each value of one field; vertical
+    lines are published.
+    """
     stated, drawn = compression_gains_percent(), []
     for scheme in _SCHEMES:
         marks: list[hv.Element] = []
@@ -116,12 +123,11 @@ def gain_by_setting(sweep: pd.DataFrame, along: str) -> hv.Layout:
 
 
 def break_even_maps() -> hv.Layout:
-    """How many times as fast a large collective is encoded (predicted), over the bus bandwidth of
-    its ring and the rate of coding; a panel for each rate of the study's codec that shortens values
-    of 16 bits.
+    """Draw how many times as fast a large collective is when it is encoded, predicted.
 
-    Above the line compression pays; upright lines are what rings of the base plan get, level ones
-    the codec on several GPUs.
+    Axes are the bus bandwidth of its ring and the rate of coding; there is a panel for each rate of
+    the study's codec that shortens values of 16 bits. Above the line compression pays; vertical
+    lines are rings of the base plan, horizontal ones the codec on several GPUs.
     """
     study = read_compressed_training()
     codec, links, whole = (
@@ -141,7 +147,7 @@ def break_even_maps() -> hv.Layout:
         for name, rate in links.items():
             text = hv.Text(rate, coding[-3], name, rotation=90, halign="right", valign="top")
             marks += [hv.VLine(rate).opts(color="#666666", **dashed()), text]
-        # The slowest and the fastest are named; lines of the others are between theirs.
+        # Labels of the slowest and the fastest; the other lines are between these.
         first, *_, last = study.break_even_gpus
         places = {first: "top", last: "bottom"}
         for name in study.break_even_gpus:

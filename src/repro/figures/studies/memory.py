@@ -1,4 +1,4 @@
-"""Memory of a training step: what was published beside what is predicted, and parts of it."""
+"""Memory of a training step: published and predicted, and its parts."""
 
 import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
@@ -19,13 +19,16 @@ _ROW_HEIGHT, _MARGIN = 30, 120
 
 
 def published_and_predicted(memory: pd.DataFrame, savings: pd.DataFrame) -> hv.Layout:
-    """Bars of what is predicted and marks of what was published: GiB of states and activations,
-    and activations in percent of those with nothing saved, a panel each.
+    """Draw predicted memory as bars and published memory as marks.
+
+    There is a panel for GiB of states and activations, and one for activations in percent of those
+    with nothing saved.
 
     Parameters
     ----------
     memory, savings
-        Of `published_memory` and `published_savings` (`repro.predict.explore.studies.memory`).
+        Output of `published_memory` and `published_savings` in
+        `repro.predict.explore.studies.memory`.
     """
     part = memory.index.get_level_values("part")
     drawn = [
@@ -37,14 +40,14 @@ def published_and_predicted(memory: pd.DataFrame, savings: pd.DataFrame) -> hv.L
 
 
 def parts(memory: pd.DataFrame, title: str, limit_gb: float | None = None) -> hv.Overlay:
-    """Draw memory by part, a bar for each row, the first on top; marks at the memory of a GPU."""
+    """Draw memory by part, a bar per row, the first on top; marks are the memory of a GPU."""
     shown = memory[list(MEMORY_COLOURS)][::-1]
     shown = shown.rename(columns=lambda name: name.replace("_", " ")).rename_axis("case")
     bars = shown.hvplot.barh(
         stacked=True,
         color=list(MEMORY_COLOURS.values()),
         title=f"{title}, GB (predicted; mark: the memory that the GPU has)",
-        # Bars lie on their side, and their axes' labels do not.
+        # Bars are horizontal; hvplot does not swap their labels.
         xlabel="",
         ylabel="",
         group_label="part",

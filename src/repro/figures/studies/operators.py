@@ -23,12 +23,12 @@ def _benchmarks(results: xr.Dataset) -> pd.DataFrame:
         operator=[str(name).split(" fp32")[0] for name in names],
         seconds=results["benchmark_time_s"].median("repeat").values,
     )
-    # Copies from integers have one precision, others two; both are measured alike.
+    # Copies from integers have one precision, other copies two.
     return table.drop_duplicates(["operator", *SIZES])
 
 
 def product_rates(results: xr.Dataset) -> hv.core.Dimensioned:
-    """Draw rates of matrix products by their operations, one colour per layout of operands."""
+    """Draw rates of matmuls by their operations, one colour per layout of operands."""
     if not has_runs(results):
         return not_run_here(results)
     table = _benchmarks(results)

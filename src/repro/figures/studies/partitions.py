@@ -1,4 +1,4 @@
-"""Schemes of partitioning: throughput, bytes by level of links, memory, and which scheme wins."""
+"""Schemes of partitioning: throughput, bytes by level of links, memory, and the fastest scheme."""
 
 import holoviews as hv
 import hvplot.pandas  # noqa: F401  (registers .hvplot)
@@ -57,9 +57,11 @@ _AHEAD = 1.01
 
 
 def throughput_by_gpus(predicted: pd.DataFrame) -> hv.Overlay:
-    """Draw model TFLOP/s of a GPU by number of GPUs, a line per scheme, predicted, with the 90 %
-    interval of three levels; a line begins where memory is enough. The dash-dotted line is the peak
-    of the data sheet."""
+    """Draw model TFLOP/s per GPU by number of GPUs, a line per scheme, predicted.
+
+    Three levels have their 90 % interval. A line begins where memory is enough; the dash-dotted
+    line is the peak of the data sheet.
+    """
     peak_tflops = 1e-12 * cluster(read_partition_study().predicted.cluster).device.peak_flops
     labels = _labels()
     table = predicted.pivot_table(index="gpus", columns="scheme", values="tflops_per_gpu")
@@ -86,8 +88,10 @@ def throughput_by_gpus(predicted: pd.DataFrame) -> hv.Overlay:
 
 
 def bytes_by_level_bars(moved: pd.DataFrame, title: str) -> hv.Layout:
-    """What a rank sends in an iteration by the level of links that its groups span, and by phase, a
-    bar per scheme."""
+    """Draw bytes that a rank sends in an iteration, by level of links and by phase.
+
+    There is a bar per scheme; a level is the widest that a group spans.
+    """
     large = moved.groupby("scheme").sent_bytes.sum().max() > 1e9
     scale, unit = (1e-9, "GB") if large else (1e-6, "MB")
     drawn = []
@@ -110,7 +114,7 @@ def bytes_by_level_bars(moved: pd.DataFrame, title: str) -> hv.Layout:
 
 
 def memory_bars(held: pd.DataFrame, limit_bytes: float) -> hv.Overlay:
-    """What a GPU holds, by part, a bar per scheme; the title has its memory."""
+    """Draw memory of a GPU by part, a bar per scheme; the title has the GPU's memory."""
     table = 1e-9 * held.rename(index=_labels())
     return bars(
         table,
@@ -122,10 +126,12 @@ def memory_bars(held: pd.DataFrame, limit_bytes: float) -> hv.Overlay:
 
 
 def scheme_map(found: pd.DataFrame) -> hv.Layout:
-    """Draw the fastest scheme that fits memory, by GPUs and rate between nodes, a panel for each
-    domain, model and number of micro batches; numbers are how many times the next one's
-    throughput, and where that is less than 1 % more, boxes are grey. Pointing at a box shows its
-    TFLOP/s."""
+    """Draw the fastest scheme that fits into memory, by GPUs and rate between nodes.
+
+    There is a panel for each domain, model and number of micro batches. Numbers are the throughput
+    over that of the next scheme; boxes are grey where it is less than 1 % more. Pointing at a box
+    shows its TFLOP/s.
+    """
     labels, colours = _labels(), _colours()
     drawn = []
     for names, rows in found.groupby(["cluster", "model", "micro_batches"], sort=False):
@@ -167,8 +173,10 @@ def scheme_map(found: pd.DataFrame) -> hv.Layout:
 
 
 def gain_by_choice(sweep: pd.DataFrame) -> hv.Layout:
-    """Draw how often each gain comes out over everything that the abstract leaves open, in steps,
-    for each rate between nodes; the vertical line is the published gain."""
+    """Draw how often each gain results over all settings that the abstract leaves open.
+
+    There are steps for each rate between nodes; the vertical line is the published gain.
+    """
     curves = [
         cumulative(rows.gain, f"{ratio:g} times the rate", colour)
         for (ratio, rows), colour in zip(sweep.groupby("link_ratio"), _COLOURS, strict=False)
@@ -186,8 +194,10 @@ def gain_by_choice(sweep: pd.DataFrame) -> hv.Layout:
 
 
 def measured_schemes(results: xr.Dataset) -> hv.Layout:
-    """Draw measured throughput with its 95 % interval and every iteration, the parts of an
-    iteration that communicate, and what a rank holds, a bar per scheme."""
+    """Draw measured throughput, communication and memory of a rank, a bar per scheme.
+
+    Throughput has its 95 % interval and every iteration; communication is by part.
+    """
     if not has_runs(results):
         return not_run_here(results)
     table = scheme_table(results)
@@ -229,7 +239,7 @@ def measured_schemes(results: xr.Dataset) -> hv.Layout:
 
 
 def measured_bytes(results: xr.Dataset) -> hv.Layout:
-    """Logged: `bytes_by_level_bars` of the testbed."""
+    """Draw `bytes_by_level_bars` of the testbed's communication log."""
     if not has_runs(results):
         return not_run_here(results)
     topology = read_partition_study().testbed.topology

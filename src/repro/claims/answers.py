@@ -1,4 +1,4 @@
-"""The verdicts that a notebook's selection can give."""
+"""Verdicts that the selection of a notebook can give."""
 
 import html
 from collections import Counter
@@ -8,20 +8,18 @@ from dataclasses import dataclass, replace
 import pandas as pd
 import xarray as xr
 
-from repro.claims.experiments.quantities import tested_by
 from repro.claims.findings import Judgement
 from repro.claims.published import documented_claims
+from repro.claims.quantities import MEASURED, PREDICTED, answered_by
 from repro.claims.reference import judge_reference
-from repro.claims.shown.table import frame
+from repro.claims.tables import VERDICT_COLUMNS, frame
 from repro.claims.verdicts import judge_claims, missing
 from repro.results.store import has_runs
-
-_COLUMNS = {"testbed": ["testbed", "verdict"], "cluster": ["cluster", "verdict there"]}
 
 
 @dataclass(frozen=True)
 class Answers:
-    """A row per claim that was answered, and in one line how many were not, and why."""
+    """Rows of the answered claims, and one line that counts the others by reason."""
 
     rows: pd.DataFrame
     rest: str
@@ -35,9 +33,9 @@ class Answers:
 
 
 def answers(results: Mapping[str, xr.Dataset]) -> Answers:
-    """Judge the claims that the given experiments test, as far as their selections go.
+    """Judge the claims that the given experiments answer, as far as their selections allow.
 
-    Claims are answered by what was measured; where nothing was, by the prediction.
+    Measurements answer claims; where nothing was measured, predictions do.
 
     Parameters
     ----------
@@ -58,32 +56,34 @@ def answers(results: Mapping[str, xr.Dataset]) -> Answers:
         and (text := missing(name, dataset, source))
     )
     answered, reasons = [], Counter[str]()
-    kept = any("reference" in dataset.attrs for dataset in results.values())
-    for judgement in _of_reference(results) if kept else judge_claims(results):
-        if reason := partial or _unanswered(judgement, sources):
+    for one in _judgements(results):
+        if reason := partial or _unanswered(one, sources):
             reasons[reason] += 1
+        elif "testbed" in sources:
+            answered.append(one)
         else:
-            # That the testbed did not run is no news where something else was asked for.
-            answered.append(judgement if "testbed" in sources else replace(judgement, reason=""))
-    absent = [name for source in set(_COLUMNS) - sources for name in _COLUMNS[source]]
+            # The testbed was not requested, so its reason is of no interest.
+            testbed = replace(one.findings["testbed"], reason="")
+            answered.append(replace(one, findings={**one.findings, "testbed": testbed}))
+    absent = [
+        name for source in set(MEASURED) - sources for name in (source, VERDICT_COLUMNS[source])
+    ]
     why = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common())
     rest = f"{reasons.total()} claims are not answered by this selection ({why})." if why else ""
     return Answers(frame(answered).drop(columns=absent, errors="ignore"), rest)
 
 
-def _of_reference(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
-    """The verdicts that are kept of the reference run: its samples are not."""
-    return judge_reference([claim for claim in documented_claims() if tested_by(claim, results)])
+def _judgements(results: Mapping[str, xr.Dataset]) -> list[Judgement]:
+    """Judge results, or read the verdicts of the reference run, whose samples are not kept."""
+    if any("reference" in dataset.attrs for dataset in results.values()):
+        return judge_reference([one for one in documented_claims() if answered_by(one, results)])
+    return judge_claims(results)
 
 
 def _unanswered(judgement: Judgement, sources: set[str]) -> str:
-    """Why none of the sources has a verdict; empty if one has."""
-    found = {
-        "testbed": (judgement.verdict, judgement.reason),
-        "cluster": (judgement.cluster_verdict, judgement.cluster_reason),
-    }
-    measured = [found[source] for source in found if source in sources]
-    asked = measured or [(judgement.predicted_verdict, judgement.predicted_reason)]
-    if any(verdict != "not run" for verdict, _ in asked):
+    """Return why no source has a verdict; empty if one has."""
+    measured = [source for source in MEASURED if source in sources]
+    found = [judgement.findings[source] for source in measured or PREDICTED]
+    if any(one.verdict != "not run" for one in found):
         return ""
-    return "; ".join(reason for _, reason in asked)
+    return "; ".join(one.reason for one in found)

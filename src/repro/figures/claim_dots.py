@@ -1,19 +1,18 @@
-"""Claims on one axis: what each source found, as a multiple of what was published."""
+"""Claims on one axis: values of each source as multiples of the published value."""
 
 from collections.abc import Sequence
 
 import holoviews as hv
 import pandas as pd
 
-from repro.claims.experiments.quantities import TESTS
-from repro.claims.explanations.one_model import HEADLINES
-from repro.claims.findings import Judgement
+from repro.claims.findings import SOURCES, Judgement
 from repro.claims.published import read_claims
+from repro.claims.quantities import experiment_tests
 from repro.figures.experiments.every import Figure, figure
 from repro.figures.palette import GREEN, PURPLE, SKY_BLUE
 from repro.figures.panels import option, options, published_marks
 
-SOURCES = ("predicted", "testbed", "cluster")
+# Headline claims in short.
 _SHORT = {
     "C001": "forward compute, strong-scaling efficiency",
     "C002": "backward compute, strong-scaling efficiency",
@@ -39,13 +38,16 @@ _APART, _ROW_HEIGHT, _MARGIN, _WIDTH = 0.2, 34, 90, 760
 
 
 def compared_figures(judgements: Sequence[Judgement]) -> list[Figure]:
-    """The headline claims, and every experiment's numbers; claims that repeat one are left out."""
+    """Return figures of the headline claims and of each experiment's numbers.
+
+    Claims that repeat another are left out.
+    """
     named = {judgement.id: judgement for judgement in judgements}
     experiments: dict[str, dict[int, Judgement]] = {}
     for judgement in judgements:
-        if judgement.published is not None and (test := TESTS.get(judgement.id)):
+        if judgement.published is not None and (test := experiment_tests().get(judgement.id)):
             experiments.setdefault(test.experiment, {}).setdefault(id(test), judgement)
-    chosen = {"headlines": [named[claim] for claim in HEADLINES if claim in named]} | {
+    chosen = {"headlines": [named[claim] for claim in _SHORT if claim in named]} | {
         f"{name}_claims": list(tests.values()) for name, tests in experiments.items()
     }
     return [
@@ -56,28 +58,23 @@ def compared_figures(judgements: Sequence[Judgement]) -> list[Figure]:
 
 
 def claim_rows(judgements: Sequence[Judgement]) -> pd.DataFrame:
-    """What `compared` draws of claims: a row per claim and source that has a value for it."""
+    """Return the rows that `compared` draws: one per claim and source with a value."""
     comparators = {claim.id: claim.comparator for claim in read_claims()}
     rows = []
     for one in judgements:
         statement = _SHORT.get(one.id) or one.statement + _RANGE.get(comparators[one.id], "")
         if len(statement) > _LONGEST:
             statement = f"{statement[:_LONGEST]}..."
-        found = {
-            "predicted": (one.predicted, one.predicted_interval),
-            "testbed": (one.testbed, one.interval),
-            "cluster": (one.cluster, one.cluster_interval),
-        }
-        for source, (value, interval) in found.items():
-            if value is not None and interval is not None:
+        for source, found in one.findings.items():
+            if found.value is not None and found.interval is not None:
                 rows.append(
                     {
                         "claim": f"{statement} ({one.id}): {one.published:g} {one.unit}",
                         "source": source,
                         "published": one.published,
-                        "value": value,
-                        "low": interval[0],
-                        "high": interval[1],
+                        "value": found.value,
+                        "low": found.interval[0],
+                        "high": found.interval[1],
                         "unit": one.unit,
                     }
                 )
@@ -85,7 +82,7 @@ def claim_rows(judgements: Sequence[Judgement]) -> pd.DataFrame:
 
 
 def compared(rows: pd.DataFrame) -> hv.Overlay:
-    """Values over the published one with their intervals, a row per claim, a mark per source.
+    """Draw values over the published one with intervals, a row per claim, a mark per source.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Save figures: pictures without a browser, what they show as a table, and one to zoom into."""
+"""Figures on disk: vector and pixel images, tables of values, interactive JSON."""
 
 import html
 import json
@@ -22,17 +22,17 @@ from PIL import Image
 from repro.atomic import replace_text, replacing
 from repro.figures.panels import LEGEND_WIDTH
 
-# Without the time of drawing, so that the same data give the same bytes.
+# No time of drawing, so that the same data give the same bytes.
 _METADATA: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".png": {}}
 _LEGEND_ROW, _NARROW = 24, 500
 _WRITTEN: Any = {
     "svg.hashsalt": "repro",
     "svg.fonttype": "none",
     "figure.dpi": 100,
-    # A text that stays text names them all, eleven by default.
+    # Texts in an SVG list all fonts, eleven by default.
     "font.sans-serif": ["DejaVu Sans"],
 }
-# Coordinates of an SVG in points, and what they are finer than to a hundredth.
+# Coordinates of an SVG in points, with more digits than hundredths.
 _PLACES, _FINER = re.compile(r' (d|x|y)="[^"]*"'), re.compile(r"(\.\d\d)\d+")
 Draw = Callable[[], hv.core.Dimensioned]
 
@@ -41,12 +41,12 @@ def save_figure(draw: Draw, path: Path) -> list[Path]:
     """Draw a figure for matplotlib and write `path` with the suffixes .svg, .png and .csv.
 
     `draw` is called after the backend is chosen, since hvplot fixes a figure's backend when it
-    draws it. The same data give the same bytes. The table has a row per mark: its panel, what
-    kind of mark it is, its name in the legend, and the values on the axes.
+    draws it. The same data give the same bytes. The table has a row per mark: its panel, its kind,
+    its name in the legend, and the values on the axes.
     """
     hvplot.extension("matplotlib", logo=False)
     figure = draw()
-    # `hv.render` would draw it twice, to see whether it moves.
+    # `hv.render` would draw the figure twice, to see whether it moves.
     picture = hv.renderer("matplotlib").get_plot(figure).state
     written = []
     with mpl.rc_context(_WRITTEN):
@@ -65,7 +65,7 @@ def save_figure(draw: Draw, path: Path) -> list[Path]:
 
 
 def reduced(picture: bytes) -> bytes:
-    """A PNG in its 256 main colours: a third of the bytes, and no difference to see."""
+    """Reduce a PNG to its 256 main colours, which takes a third of the bytes."""
     written = BytesIO()
     with Image.open(BytesIO(picture)) as opened:
         opened.convert("RGB").quantize(256).save(written, format="png", optimize=True)
@@ -73,7 +73,7 @@ def reduced(picture: bytes) -> bytes:
 
 
 def _reduced_svg(picture: bytes) -> bytes:
-    """Coordinates to a hundredth of a point instead of a millionth: four fifths of the bytes."""
+    """Round coordinates to a hundredth of a point, which takes four fifths of the bytes."""
     return _PLACES.sub(lambda place: _FINER.sub(r"\1", place[0]), picture.decode()).encode()
 
 
@@ -81,11 +81,11 @@ def save_interactive(draw: Draw, path: Path) -> Path:
     """Draw a figure for Bokeh and write it as JSON, `path` with the suffix .json.
 
     Each panel is a root of one document: a page may wrap them, and their axes still move together.
-    Pointing at a mark shows its values; a click on a legend's entry hides its marks.
+    Pointing at a mark shows its values; a click on an entry of the legend hides its marks.
     """
     hvplot.extension("bokeh", logo=False)
     plots, titles = separate_panels(draw())
-    # A document searches its models at every change, so the panels are complete before.
+    # A document searches its models at every change, so panels are completed first.
     page = Document()
     for plot in plots:
         page.add_root(plot)
@@ -143,14 +143,14 @@ def _under(plot: Plot, legend: Legend) -> None:
             place.remove(legend)
     legend.update(ncols=2, border_line_alpha=0, orientation="horizontal", location="left")
     legend.update(label_text_font_size="11px", margin=0, padding=0, spacing=2)
-    # One mark with a colour by group is all or nothing.
+    # A renderer whose colour depends on a group cannot hide single groups.
     legend.click_policy = "hide" if len(legend.items) > 1 else "none"
     plot.add_layout(legend, "below")
     plot.height = (plot.height or 0) + _LEGEND_ROW * math.ceil(len(legend.items) / 2)
 
 
 def shown_values(figure: hv.core.Dimensioned) -> pd.DataFrame:
-    """What a figure shows, a row per mark."""
+    """Return the values that a figure shows, one row per mark."""
     layout = figure if isinstance(figure, hv.Layout) else hv.Layout([figure])
     frames = []
     for panel in layout:

@@ -1,1 +1,0 @@
-"""Tests of the claims that experiments of the testbed answer."""

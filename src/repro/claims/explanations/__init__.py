@@ -1,1 +1,0 @@
-"""What would have to hold for claims that do not come out."""

@@ -1,1 +1,0 @@
-"""Which verdicts are shown, and how: on a terminal, in notebooks."""
