@@ -248,11 +248,15 @@ def serve_estimate(
         serving_plans,
         with_costs,
     )
+    from repro.predict.serving.parameters import borrowed_costs, engine
 
     tokens = input_tokens + output_tokens
     asked = _ask(model, gpu, cluster, gpus_per_node, nic, seq=tokens, vocabulary=vocabulary)
     if ahead := asked.model.shape.mtp_layers:
         asked = replace(asked, notes=(*asked.notes, f"{ahead} layers that predict ahead unused"))
+    on = engine(asked.where.device, "bf16", stack=stack)
+    if borrowed := borrowed_costs(on.stack):
+        asked = replace(asked, notes=(*asked.notes, borrowed))
     service = Service(asked.model, asked.where, gpus or 8, input_tokens, output_tokens, stack)
     names = precisions.split(",")
     if rate is None:
