@@ -98,6 +98,7 @@ def test_tokens_cost_what_their_gpus_do(fewest: pd.DataFrame) -> None:
             ["--rate", "5", "--gpus", "1", "--stack", "pytorch"],
             "serves batch by batch; fix: choose",
         ),
+        (["--rate", "5", "--batch", "0"], "batch is 0; take 1 or more"),
         (["--gpu-hour-cost", "0"], "gpu-hour cost 0: take more than 0"),
     ],
 )
@@ -115,4 +116,4 @@ def test_one_screen_answers_a_rate() -> None:
     load, job = answer["load"], answer["job"]
     assert (job["gpus"], job["requests_per_s"], job["percentile"]) == (load["gpus"], 20.0, 90)
     assert f"{load['cost_per_million_tokens']:.3g} per million output tokens" in shown.stdout
-    assert f"{load['request_p99_s']:.3g}" in shown.stdout
+    assert f"{1e3 * load['request_p99_s']:.1f}" in shown.stdout

@@ -16,7 +16,7 @@ from repro.predict.workload import Array
 # Sizes between the fewest and the most sequences at which a copy is priced.
 _SIZES = 12
 # Simulated requests, and more for each that is in flight; the first part fills the copy.
-_REQUESTS, _PER_IN_FLIGHT, _FILLING = 4000, 20, 0.25
+_REQUESTS, _PER_IN_FLIGHT, _FILLING = 10_000, 20, 0.25
 _SEED = 1
 
 
@@ -27,7 +27,7 @@ class Copy:
     Attributes
     ----------
     split
-        Tensor, pipeline and expert parallel sizes.
+        Weights' format; tensor, pipeline and expert parallel sizes.
     half_width
         Half of the 90 % interval of ln(time).
     sequences
@@ -59,18 +59,18 @@ class Copy:
         """Requests per second with as many in flight as there can be."""
         return float(self.sequences[-1] / self.total_s[-1])
 
+    def bound_requests_per_s(self, token_s: float) -> float:
+        """Return a bound on the requests per second at which tokens take a mean time or less."""
+        mean_s = (self.total_s - self.prompt_s) / self.output_tokens
+        # The first size that is too slow bounds those that are not.
+        reached = np.count_nonzero(mean_s <= token_s) + 1
+        rates = self.sequences[:reached] / self.total_s[:reached]
+        return min(float(rates.max()), self.most_requests_per_s)
+
     def in_flight(self, requests_per_s: float) -> float:
         """Return the mean number of requests in flight: arrival rate times time (Little, 1961)."""
-        least_s = float(self.total_s[0])
         rates = np.maximum.accumulate(self.sequences / self.total_s)
-        if requests_per_s < rates[0]:
-            return requests_per_s * least_s
-        return float(np.interp(requests_per_s, rates, self.sequences))
-
-    def slowed(self, factor: float) -> "Copy":
-        """Return the copy with all times multiplied."""
-        names = ("step_s", "prompt_s", "drain_s", "total_s")
-        return replace(self, **{name: factor * getattr(self, name) for name in names})
+        return float(np.interp(requests_per_s, [0.0, *rates], [0.0, *self.sequences]))
 
 
 def copies(rows: Served, engine: Engine, most: int | None = None) -> list[Copy]:
@@ -79,8 +79,10 @@ def copies(rows: Served, engine: Engine, most: int | None = None) -> list[Copy]:
     Raises
     ------
     ReproError
-        The software serves batch by batch, or answers have a single token.
+        The software serves batch by batch, answers have a single token, or nothing fits.
     """
+    if most is not None and most < 1:
+        raise ReproError(f"batch is {most}; take 1 or more")
     if not engine.stack.steady_pipeline:
         raise ReproError(
             f"a request rate on {engine.stack.label}, which serves batch by batch; fix: choose "
@@ -103,7 +105,8 @@ def copies(rows: Served, engine: Engine, most: int | None = None) -> list[Copy]:
     columns = (sized.batch, time.step_s, time.prompt_s, drain_s, room, time.total_s)
     return [
         Copy(
-            {name: int(getattr(rows, name)[row]) for name in ("tp", "pp", "ep")},
+            {"precision": engine.weights}
+            | {name: int(getattr(rows, name)[row]) for name in ("tp", "pp", "ep")},
             int(rows.gpus[row]),
             float(engine.half_width(rows)[row]),
             int(rows.input_tokens[row]),

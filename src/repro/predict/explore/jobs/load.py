@@ -25,10 +25,10 @@ PERCENTILES = (50, 90, 99)
 TIMES = ("first_token_s", "output_token_s", "request_s")
 # GPUs of one copy that a search for the fewest GPUs tries.
 _COPY_GPUS = (1, 2, 4, 8, 16, 32, 64)
-# Means of simulated times lie within this factor of what `Copy` says of them.
-_NEAR = 1.1
 # Plans that `load_text` shows.
 _SHOWN = 10
+# Means of simulated times lie within this factor of what `Copy` says of them.
+_NEAR = 1.1
 # Utilization at which requests hardly meet.
 _IDLE = 0.01
 
@@ -113,8 +113,9 @@ def load_plans(
     best_plan(ranked.rename(columns=limited), load.token_ms, load.first_ms, among)
     kept = ranked[[load.allows(plan) for plan in ranked.to_dict("records")]].drop(columns="copy")
     best = ranked.loc[kept.index[0]]
-    ends = pd.DataFrame(_interval(best["copy"], int(best.copies), load), index=kept.index[:1])
-    return kept.join(ends).reset_index(drop=True)
+    rate = load.requests_per_s / best.copies
+    ends = _interval(best["copy"], rate, load, transfer_width(of.where))
+    return kept.join(pd.DataFrame(ends, index=kept.index[:1])).reset_index(drop=True)
 
 
 def _copies(
@@ -130,18 +131,9 @@ def _copies(
         for name in precisions:
             on = engine(of.device, weights_of(of.model, name), stack=of.stack)
             try:
-                fitting = copies(rows, on, batch)
+                found += copies(rows, on, batch)
             except DoesNotFit as error:
                 refused = error
-                continue
-            found += [
-                replace(
-                    one,
-                    split={"precision": name, **one.split},
-                    half_width=float(np.hypot(one.half_width, transfer_width(of.where))),
-                )
-                for one in fitting
-            ]
     if refused is not None and not found:
         raise refused
     return found
@@ -149,49 +141,29 @@ def _copies(
 
 def _with_fewest(known: Sequence[Copy], load: Load) -> list[dict[str, Any]]:
     """Return the plans with the fewest GPUs within the limits, or all copies when they are idle."""
-    started = [(_fewest(one, load), one) for one in known]
-    least = sorted(
-        ((count * one.gpus, count, one) for count, one in started), key=lambda at: at[:2]
-    )
+    rate, token_s = load.requests_per_s, _NEAR * 1e-3 * (load.token_ms or np.inf)
+    idle = [int(rate / (_IDLE * one.most_requests_per_s)) + 1 for one in known]
+    least = [int(rate / one.bound_requests_per_s(token_s)) + 1 for one in known]
     found: list[dict[str, Any]] = []
-    for gpus, count, one in least:
-        most = found[0]["gpus"] // one.gpus if found else None
-        if found and gpus > found[0]["gpus"]:
-            break
-        plan = _least(one, count, load, most)
-        if plan is not None:
-            found = [*(other for other in found if other["gpus"] <= plan["gpus"]), plan]
-    return found or [_under(one, _idle(one, load), load) for one in known]
+    ranges = sorted(zip(least, idle, known, strict=True), key=lambda at: at[0] * at[2].gpus)
+    for count, most, one in ranges:
+        if found:
+            most = found[-1]["gpus"] // one.gpus
+        if most >= count and load.allows(_under(one, most, load)):
+            found.append(_least(one, count, most, load))
+    fewest = [plan for plan in found if plan["gpus"] == found[-1]["gpus"]]
+    return fewest or [_under(one, count, load) for one, count in zip(known, idle, strict=True)]
 
 
-def _idle(one: Copy, load: Load) -> int:
-    return int(load.requests_per_s / (_IDLE * one.most_requests_per_s)) + 1
-
-
-def _fewest(one: Copy, load: Load) -> int:
-    """Return the copies that sustain the load with the mean time per token that is allowed."""
-    token_s = (one.total_s - one.prompt_s) / one.output_tokens
-    allowed_s = _NEAR * 1e-3 * (load.token_ms or np.inf)
-    rates = one.sequences / one.total_s
-    # The first size that is too slow bounds those that are not.
-    reached = np.minimum(np.count_nonzero(token_s <= allowed_s), len(rates) - 1)
-    return int(load.requests_per_s / rates[: reached + 1].max()) + 1
-
-
-def _least(one: Copy, count: int, load: Load, most: int | None) -> dict[str, Any] | None:
-    """Return the plan with the fewest copies, `count` to `most`, within the limits, if any is."""
-    most = _idle(one, load) if most is None else most
-    plan = _under(one, most, load) if most >= count else {}
-    if not plan or not load.allows(plan):
-        return None
+def _least(one: Copy, count: int, most: int, load: Load) -> dict[str, Any]:
+    """Return the plan with the fewest copies within the limits, as `most` copies are."""
     while count < most:
         middle = min((count + most) // 2, 2 * count)
-        tried = _under(one, middle, load)
-        if load.allows(tried):
-            most, plan = middle, tried
+        if load.allows(_under(one, middle, load)):
+            most = middle
         else:
             count = middle + 1
-    return plan
+    return _under(one, most, load)
 
 
 def _under(one: Copy, count: int, load: Load) -> dict[str, Any]:
@@ -222,43 +194,29 @@ def _percentiles(one: Copy, rate: float) -> dict[str, float]:
     }
 
 
-def _interval(one: Copy, count: int, load: Load) -> dict[str, float]:
-    """Return the ends of 90 % intervals, from copies whose passes are as fast or slow."""
-    ends = {}
-    for end, sign in (("low", -1), ("high", 1)):
-        slowed, rate = one.slowed(np.exp(sign * one.half_width)), load.requests_per_s / count
-        times = _percentiles(slowed, rate) if rate < slowed.most_requests_per_s else {}
+def _interval(one: Copy, rate: float, load: Load, added_width: float) -> dict[str, float]:
+    """Return the ends of 90 % intervals: if passes take longer, so many more requests meet."""
+    ends, width = {}, np.hypot(one.half_width, added_width)
+    for end, slower in (("low", np.exp(-width)), ("high", np.exp(width))):
+        sustained = slower * rate < one.most_requests_per_s
+        times = _percentiles(one, slower * rate) if sustained else {}
         for name in TIMES:
-            of = name[:-2]
-            ends[f"{of}_{end}_s"] = times.get(f"{of}_p{load.percentile}_s", np.nan)
+            time_s = times.get(f"{name[:-2]}_p{load.percentile}_s", np.nan)
+            ends[f"{name[:-2]}_{end}_s"] = slower * time_s
     return ends
-
-
-def _shown(seconds: float, name: str) -> str:
-    """Format a time; it is missing where copies do not sustain the load."""
-    unit = 1.0 if name == "request" else 1e3
-    return "overload" if np.isnan(seconds) else f"{unit * seconds:.3g}"
 
 
 def load_text(of: Service, load: Load, plans: pd.DataFrame) -> str:
     """Format the best plan with its percentiles and operators, and the other plans, as text."""
     best, at = plans.iloc[0], f"p{load.percentile}"
     copy = " ".join(f"{name}={best[name]}" for name in SPLIT[:-1])
-    names = [name[:-2] for name in TIMES]
+    names = {f"{name[:-2]}_{at}_s": f"{name[:-2]}_ms" for name in TIMES}
     columns = [*(f"p{one}" for one in PERCENTILES), "low", "high"]
     times = pd.DataFrame(
-        {one: [_shown(best[f"{name}_{one}_s"], name) for name in names] for one in columns},
-        index=["first token, ms", "output token, ms", "request, s"],
+        {one: [1e3 * best[f"{name[:-2]}_{one}_s"] for name in TIMES] for one in columns},
+        index=[*names.values()],
     ).rename(columns={"low": f"{at}_low", "high": f"{at}_high"})
-    others = plans[[*SPLIT[:-1], "copies"]].assign(
-        utilization_pct=(100 * plans.utilization).map("{:.0f}".format),
-        **{
-            f"{name}_{'s' if name == 'request' else 'ms'}": [
-                _shown(seconds, name) for seconds in plans[f"{name}_{at}_s"]
-            ]
-            for name in names
-        },
-    )
+    others = plans[[*SPLIT[:-1], "copies", "utilization"]].join(1e3 * plans[[*names]])
     lines = [
         f"{of.model.label} on {best.gpus} x {of.device.label}, {load.requests_per_s:g} requests/s, "
         f"prompts of {of.input_tokens} tokens, {of.output_tokens} output tokens (predicted)",
@@ -266,11 +224,13 @@ def load_text(of: Service, load: Load, plans: pd.DataFrame) -> str:
         f"{best.most_in_flight} requests in flight, {100 * best.utilization:.0f} % of "
         f"{best.most_requests_per_s:.3g} requests/s, {throughput_text(best)}",
         "",
-        times.to_string(),
+        times.to_string(float_format="{:.1f}".format, na_rep="overload"),
         "",
         operators_text(operators(of, best)),
         "",
         f"Plans on {best.gpus} GPUs, shortest {at} of requests first:",
-        others.head(_SHOWN).to_string(index=False),
+        others.rename(columns=names)
+        .head(_SHOWN)
+        .to_string(index=False, float_format="{:.4g}".format),
     ]
     return "\n".join(lines)
