@@ -1,5 +1,7 @@
 """Passes by operator: their work by closed forms, what binds them, and how they scale."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from serving_examples import LATENT, on, rows_of
@@ -176,6 +178,31 @@ def test_prompts_share_passes_with_tokens() -> None:
     # A pass has 8,192 tokens at most, of which 300 are other sequences'.
     long = passes(rows_of(batch=300, input_tokens=2048), on("h200-sxm-141gb"))
     assert long.prompt_passes == np.ceil(300 * 2048 / (8192 - 300))
+
+
+def test_a_pipeline_is_as_slow_as_its_last_stage() -> None:
+    """The last of eight stages has a layer and the logits, and each pass is in all of them."""
+    sizes = {"pp": [1, 8], "ep": 1, "batch": [8, 64], "input_tokens": 64, "output_tokens": 1024}
+    shape = open_model("llama3.1-8b").shape.model_copy(update={"layers": 8, "vocab": 2_000_000})
+    rows = served(shape, tp=1, **sizes)
+    no_host = on().costs.model_copy(update=dict.fromkeys(("step_s", "sequence_s", "relay_s"), 0.0))
+    engine = replace(on(), costs=no_host)
+    known = passes(rows, engine)
+    logits = sum(part_s(part, no_host) for part in known.tokens if part.name == "logits")
+    one, eight = latency(known, engine).step_s
+    # Eight passes of as many sequences: a layer and the logits each, and messages between stages.
+    sent = sum(part_s(part, no_host)[1] for part in known.tokens if part.kind == "message")
+    assert eight == pytest.approx(8 * logits[1] + (one - logits[0]) + sent, rel=1e-6)
+
+
+def test_hosts_of_stages_pass_on_the_tokens_of_all_sequences() -> None:
+    rows = rows_of(tp=1, pp=[1, 2, 8], batch=64)
+    costs = on().costs.model_copy(update={"relay_s": 0.0})
+    with_s, without_s = (
+        latency(passes(rows, on()), replace(on(), costs=one)).step_s
+        for one in (costs.model_copy(update={"relay_s": 1e-5}), costs)
+    )
+    assert with_s - without_s == pytest.approx([0.0, 64e-5, 3 * 64e-5])
 
 
 def test_sequences_that_memory_does_not_hold_wait() -> None:

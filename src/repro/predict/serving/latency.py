@@ -82,7 +82,8 @@ def latency(of: RequestPasses, engine: Engine) -> Latency:
     """Times of requests, from their operators and the software's costs."""
     rows, costs, p = of.rows, engine.costs, of.rows.pp
     one_pass, token_pass_s = pass_s(of.prompts, costs), pass_s(of.tokens, costs)
-    software = costs.step_s + costs.sequence_s * rows.batch / rows.groups
+    sequences = rows.batch / rows.groups
+    software = costs.step_s + costs.sequence_s * sequences
     if not engine.stack.steady_pipeline:
         # A stage is a p-th of a pass, and stages work at the same time.
         prompts = one_pass * (of.prompt_passes + p - 1) / p + software
@@ -90,23 +91,32 @@ def latency(of: RequestPasses, engine: Engine) -> Latency:
         total = prompts + (rows.output_tokens - 1) * token
         rate = rows.batch * rows.output_tokens / total / rows.gpus
         return Latency(prompts, token, of.waves * total, rate, token, prompts / rows.batch)
+    own = one_pass * np.ceil(rows.input_tokens / engine.stack.pass_tokens) + software
+    # Other stages wait for the last one, which also has the logits.
+    one_pass = one_pass + (of.token_passes - 1) * _logits_s(of.prompts, costs)
+    token_pass_s = token_pass_s + (of.token_passes - 1) * _logits_s(of.tokens, costs)
     # Passes with prompts write tokens too; of those tokens only attention is yet to be added.
     attention_s = pass_s([part for part in of.tokens if part.kind == "decoding"], costs)
     steps, mixed = rows.output_tokens * of.token_passes, of.prompt_passes
     alone = np.maximum(steps - mixed, 0.0)
     computing = mixed * one_pass + steps * attention_s + alone * (token_pass_s - attention_s)
-    waiting = costs.straggling * np.log2(rows.tp) + costs.apart * np.log2(rows.groups)
-    waiting = 1 + waiting + costs.bubble * (p - 1)
+    waiting = 1 + costs.straggling * np.log2(rows.tp) + costs.apart * np.log2(rows.groups)
     # Stages work on as many passes at the same time; where there are fewer, stages wait.
     computing = waiting * computing / of.token_passes
+    # Hosts of all stages take part in each pass, and pass on the tokens of its sequences.
+    software = costs.step_s * of.token_passes
+    software = software + (costs.sequence_s + costs.relay_s * np.log2(p)) * sequences
     all_steps = (mixed + alone) / of.token_passes
     total = computing + all_steps * software
     rate = rows.batch * rows.output_tokens / total / rows.gpus
     queued = (of.waves - 1) * total
-    own = one_pass * np.ceil(rows.input_tokens / engine.stack.pass_tokens) + software
     step = waiting * token_pass_s + software
     prompt = (total - all_steps * step) / rows.batch
     return Latency(queued + own, total / rows.output_tokens, of.waves * total, rate, step, prompt)
+
+
+def _logits_s(parts: list[Part], costs: ServingCosts) -> Array:
+    return pass_s([part for part in parts if part.name.startswith("logits")], costs)
 
 
 def part_s(part: Part, costs: ServingCosts) -> Array:
