@@ -254,10 +254,10 @@ def serve_estimate(
     asked = _ask(model, gpu, cluster, gpus_per_node, nic, seq=tokens, vocabulary=vocabulary)
     if ahead := asked.model.shape.mtp_layers:
         asked = replace(asked, notes=(*asked.notes, f"{ahead} layers that predict ahead unused"))
-    on = engine(asked.where.device, "bf16", stack=stack)
-    if borrowed := borrowed_costs(on.stack):
+    if borrowed := borrowed_costs(engine(asked.where.device, "bf16", stack=stack).stack):
         asked = replace(asked, notes=(*asked.notes, borrowed))
-    service = Service(asked.model, asked.where, gpus or 8, input_tokens, output_tokens, stack)
+    count = 8 if gpus is None else gpus
+    service = Service(asked.model, asked.where, count, input_tokens, output_tokens, stack)
     names = precisions.split(",")
     if rate is None:
         plans = with_costs(serving_plans(service, names, batch), gpu_hour_cost)

@@ -98,6 +98,7 @@ def test_tokens_cost_what_their_gpus_do(fewest: pd.DataFrame) -> None:
             ["--rate", "5", "--gpus", "1", "--stack", "pytorch"],
             "serves batch by batch; fix: choose",
         ),
+        (["--rate", "5", "--gpus", "0"], "gpus 0: take 1 or more"),
         (["--rate", "5", "--batch", "0"], "batch is 0; take 1 or more"),
         (["--gpu-hour-cost", "0"], "gpu-hour cost 0: take more than 0"),
     ],
