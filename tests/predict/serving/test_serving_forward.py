@@ -73,6 +73,18 @@ def test_what_is_exchanged_between_domains_leaves_each_rank_through_its_own_port
     assert (exchange.time_s > port_s).all()
 
 
+def test_gpus_without_links_send_through_their_ports() -> None:
+    rows = rows_of(tp=[1, 2])
+    parts = _decode(rows, device="dgx-spark")
+    (reduced,) = (one for one in parts if one.name == "all-reduce")
+    # 8 hidden states of 4,096 in half precision: each of two GPUs sends and receives all once.
+    sent = 8 * 4096 * 2
+    assert reduced.nic_bytes[1] == pytest.approx(sent) and reduced.link_bytes[1] == 0
+    assert reduced.time_s[1] >= sent / 25e9
+    total_s = latency(passes(rows, on("dgx-spark")), on("dgx-spark")).total_s
+    assert np.isfinite(total_s).all()
+
+
 def test_decoding_reads_the_cache_once() -> None:
     cached = 2 * 2 * 32 * 8 * 128 * 8 * (512 + 32)
     assert _work(_decode(rows_of()), "memory_bytes", "decoding") == pytest.approx(cached)
