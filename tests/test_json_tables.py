@@ -59,7 +59,10 @@ def _answer(*arguments: str) -> Any:
     [
         ("what-if llama3.1-8b --gpus 8 --global-batch 64",),
         ("fits llama3.1-8b --gpus 8 --global-batch 64",),
-        ("serve-estimate mixtral-8x7b --gpus 4",),
+        (
+            "serve-estimate mixtral-8x7b --gpus 4 --gpu-hour-cost 2",
+            "serve-estimate llama3.1-8b --rate 5 --gpu-hour-cost 2",
+        ),
         ("traffic gpt2-large --plan tp=2,pp=2,dp=2,micro_batches=8",),
         ("busbw dgx-h100 --size 64MiB", f"busbw dgx-h100 '{_LOG}'"),
         (f"validate '{_PUBLISHED}'",),

@@ -103,6 +103,8 @@ _QUESTIONS = (
     "serve-estimate qwen3-235b-a22b --cluster dgx-h100 --gpus 16",
     "serve-estimate falcon-180b --gpu b200-sxm-180gb --batch 64",
     "serve-estimate llama2-7b --gpu l40s --gpus 1 --input 512 --output 128",
+    "serve-estimate llama3.1-70b --precisions fp8 --rate 20 --first-ms 1000 --gpu-hour-cost 2",
+    "serve-estimate gpt-oss-120b --stack vllm --gpus 4 --rate 15 --token-ms 30 --percentile 99",
     "traffic gpt2-large --plan dp=8",
     "traffic gpt2-large --plan tp=2,pp=2,dp=2,micro_batches=8",
     "traffic gpt3-13b --plan tp=8,pp=4,dp=2,sp=1,zero=1,micro_batches=8",

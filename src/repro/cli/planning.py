@@ -202,7 +202,9 @@ def serve_estimate(
     cluster: ClusterOption = None,
     gpus_per_node: GpusPerNodeOption = None,
     nic: NicOption = None,
-    gpus: Annotated[int, typer.Option(help="Number of GPUs.")] = 8,
+    gpus: Annotated[
+        int | None, typer.Option(help="Number of GPUs. Default: 8, or the fewest for --rate.")
+    ] = None,
     input_tokens: Annotated[int, typer.Option("--input", help="Tokens per prompt.")] = 1024,
     output_tokens: Annotated[int, typer.Option("--output", help="Tokens per answer.")] = 256,
     vocabulary: VocabularyOption = None,
@@ -212,7 +214,18 @@ def serve_estimate(
     first_ms: Annotated[
         float | None, typer.Option(help="Longest time to first token, in ms. Default: any.")
     ] = None,
-    batch: Annotated[int | None, typer.Option(help="Sequences per copy. Default: best.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Requests per second, which arrive at random.")
+    ] = None,
+    percentile: Annotated[
+        int, typer.Option(help="Percentage of requests at --rate within the times: 50, 90 or 99.")
+    ] = 90,
+    gpu_hour_cost: Annotated[
+        float | None, typer.Option(help="Price of a GPU for an hour, in any currency.")
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(help="Sequences per copy, at most with --rate. Default: best.")
+    ] = None,
     precisions: Annotated[
         str, typer.Option(help="Precisions of linear layers, comma-separated.")
     ] = "bf16",
@@ -221,32 +234,48 @@ def serve_estimate(
 ) -> None:
     """Print latency and throughput of the best serving plan, and what bounds each operator.
 
+    With --rate, print percentiles of the times of requests at this rate, and
+    the fewest GPUs on which they keep --first-ms and --token-ms.
+
     Exit status 3 if the model or one sequence does not fit in memory.
     """
+    from repro.predict.explore.jobs.load import Load, load_plans, load_text
     from repro.predict.explore.jobs.serving import (
         Service,
         best_plan,
         estimate_text,
         operators,
         serving_plans,
+        with_costs,
     )
+    from repro.predict.serving.parameters import borrowed_costs, engine
 
     tokens = input_tokens + output_tokens
     asked = _ask(model, gpu, cluster, gpus_per_node, nic, seq=tokens, vocabulary=vocabulary)
     if ahead := asked.model.shape.mtp_layers:
         asked = replace(asked, notes=(*asked.notes, f"{ahead} layers that predict ahead unused"))
-    service = Service(asked.model, asked.where, gpus, input_tokens, output_tokens, stack)
-    plans = serving_plans(service, precisions.split(","), batch)
-    best = best_plan(plans, token_ms, first_ms)
-    if not as_json:
-        asked.print(estimate_text(service, plans, best), {}, as_json)
-        return
+    if borrowed := borrowed_costs(engine(asked.where.device, "bf16", stack=stack).stack):
+        asked = replace(asked, notes=(*asked.notes, borrowed))
+    count = 8 if gpus is None else gpus
+    service = Service(asked.model, asked.where, count, input_tokens, output_tokens, stack)
+    names = precisions.split(",")
+    if rate is None:
+        plans = with_costs(serving_plans(service, names, batch), gpu_hour_cost)
+        best = best_plan(plans, token_ms, first_ms)
+        text = estimate_text(service, plans, best)
+        optimal = plans[plans.best].drop(columns="best").sort_values("output_token_s")
+        answer = {"plan": best.drop("best").to_dict(), "plans": records(optimal)}
+        job: dict[str, Any] = {"gpus": service.gpus}
+    else:
+        load = Load(rate, token_ms, first_ms, percentile)
+        plans = load_plans(service, load, names, batch, fewest=gpus is None)
+        plans = with_costs(plans, gpu_hour_cost)
+        best = plans.iloc[0]
+        text = load_text(service, load, plans)
+        ends = plans.filter(regex="_(low|high)_s$").columns
+        answer = {"load": records(plans)[0], "loads": records(plans.drop(columns=ends))}
+        job = {"gpus": int(best.gpus), "requests_per_s": rate, "percentile": percentile}
     named = {"intensity": "intensity_flops_per_byte", "rate": "flops_per_s"}
-    optimal = plans[plans.best].drop(columns="best").sort_values("output_token_s")
-    answer = {
-        "plan": best.drop("best").to_dict(),
-        "operators": records(operators(service, best).rename(columns=named)),
-        "plans": records(optimal),
-    }
-    job = {"gpus": gpus, "input_tokens": input_tokens, "output_tokens": output_tokens}
-    asked.print("", answer, as_json, **job)
+    answer["operators"] = records(operators(service, best).rename(columns=named))
+    job |= {"input_tokens": input_tokens, "output_tokens": output_tokens}
+    asked.print(text, answer, as_json, **job)

@@ -83,8 +83,10 @@ def test_engines_are_neither_too_fast_nor_too_sure() -> None:
     found = predict_serving(rows)
     errors = np.log(found.time_s / found.measured_s)
     assert (errors.groupby(rows.tp).mean().abs() < 0.03).all()
-    within = (errors.abs() <= found.half_width).groupby(rows["set"]).mean()
-    assert (within >= 0.85).all()
+    within = errors.abs() <= found.half_width
+    assert within.mean() >= 0.9
+    # Sets have 44 rows or more: two standard deviations of the fraction within are 9 %.
+    assert (within.groupby(rows["set"]).mean() >= 0.81).all()
     # Held-out models, GPUs and sets.
     for name in ("tensorrt-llm", "vllm"):
         dense, mixtures = (read_fits()[name].residuals[kind] for kind in KINDS)

@@ -1,5 +1,7 @@
 """Plans of serving: those that fit, the front, the best within a latency, other memories."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,6 +18,7 @@ from repro.predict.explore.jobs.serving import (
     operators,
     serving_plans,
 )
+from repro.predict.parameters import TRANSFER
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +116,25 @@ def test_what_cannot_be_served_is_one_line(arguments: list[str], message: str) -
     result = CliRunner().invoke(app, ["serve-estimate", *arguments])
     assert isinstance(result.exception, ReproError)
     assert message in str(result.exception) and "\n" not in str(result.exception)
+
+
+def test_names_are_spelled_as_in_tables() -> None:
+    spelled = (
+        "--stack TRT-LLM llama3.3-70b --gpu H200",
+        "--stack tensorrt-llm meta-llama/Llama-3.1-70B-Instruct --gpu h200-sxm-141gb",
+    )
+    first, second = (CliRunner().invoke(app, ["serve-estimate", *one.split()]) for one in spelled)
+    assert first.exit_code == 0 and first.stdout == second.stdout
+
+
+def test_costs_of_another_software_are_named_and_less_certain(asked: Service) -> None:
+    """No table of SGLang was fitted: it has vLLM's costs, and wider intervals."""
+    result = CliRunner().invoke(app, ["serve-estimate", "llama3.1-8b", "--stack", "sglang"])
+    assert "costs of SGLang are those of vLLM (V1), with" in " ".join(result.stderr.split())
+    own = Service(asked.model, read_hardware("h200"), 2, 512, 64, "vllm")
+    known, borrowed = (serving_plans(one) for one in (own, replace(own, stack="sglang")))
+    widths = [np.log(one.high_s / one.output_token_s)[0] for one in (known, borrowed)]
+    assert widths[1] == pytest.approx(np.hypot(widths[0], TRANSFER))
 
 
 def test_one_screen_says_what_is_best_and_why() -> None:

@@ -1,5 +1,7 @@
 """Passes by operator: their work by closed forms, what binds them, and how they scale."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from serving_examples import LATENT, on, rows_of
@@ -69,6 +71,18 @@ def test_what_is_exchanged_between_domains_leaves_each_rank_through_its_own_port
     sent = 2 * 1024 / 16 * 512 * rows.hidden * 2
     port_s = 0.5 * sent / (device.nic_gbps * 1e9 / 8)
     assert (exchange.time_s > port_s).all()
+
+
+def test_gpus_without_links_send_through_their_ports() -> None:
+    rows = rows_of(tp=[1, 2])
+    parts = _decode(rows, device="dgx-spark")
+    (reduced,) = (one for one in parts if one.name == "all-reduce")
+    # 8 hidden states of 4,096 in half precision: each of two GPUs sends and receives all once.
+    sent = 8 * 4096 * 2
+    assert reduced.nic_bytes[1] == pytest.approx(sent) and reduced.link_bytes[1] == 0
+    assert reduced.time_s[1] >= sent / 25e9
+    total_s = latency(passes(rows, on("dgx-spark")), on("dgx-spark")).total_s
+    assert np.isfinite(total_s).all()
 
 
 def test_decoding_reads_the_cache_once() -> None:
@@ -176,6 +190,31 @@ def test_prompts_share_passes_with_tokens() -> None:
     # A pass has 8,192 tokens at most, of which 300 are other sequences'.
     long = passes(rows_of(batch=300, input_tokens=2048), on("h200-sxm-141gb"))
     assert long.prompt_passes == np.ceil(300 * 2048 / (8192 - 300))
+
+
+def test_a_pipeline_is_as_slow_as_its_last_stage() -> None:
+    """The last of eight stages has a layer and the logits, and each pass is in all of them."""
+    sizes = {"pp": [1, 8], "ep": 1, "batch": [8, 64], "input_tokens": 64, "output_tokens": 1024}
+    shape = open_model("llama3.1-8b").shape.model_copy(update={"layers": 8, "vocab": 2_000_000})
+    rows = served(shape, tp=1, **sizes)
+    no_host = on().costs.model_copy(update=dict.fromkeys(("step_s", "sequence_s", "relay_s"), 0.0))
+    engine = replace(on(), costs=no_host)
+    known = passes(rows, engine)
+    logits = sum(part_s(part, no_host) for part in known.tokens if part.name == "logits")
+    one, eight = latency(known, engine).step_s
+    # Eight passes of as many sequences: a layer and the logits each, and messages between stages.
+    sent = sum(part_s(part, no_host)[1] for part in known.tokens if part.kind == "message")
+    assert eight == pytest.approx(8 * logits[1] + (one - logits[0]) + sent, rel=1e-6)
+
+
+def test_hosts_of_stages_pass_on_the_tokens_of_all_sequences() -> None:
+    rows = rows_of(tp=1, pp=[1, 2, 8], batch=64)
+    costs = on().costs.model_copy(update={"relay_s": 0.0})
+    with_s, without_s = (
+        latency(passes(rows, on()), replace(on(), costs=one)).step_s
+        for one in (costs.model_copy(update={"relay_s": 1e-5}), costs)
+    )
+    assert with_s - without_s == pytest.approx([0.0, 64e-5, 3 * 64e-5])
 
 
 def test_sequences_that_memory_does_not_hold_wait() -> None:

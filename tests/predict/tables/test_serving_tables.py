@@ -10,6 +10,7 @@ from repro.predict.tables.serving import (
     is_serving,
     model_called,
     serving_rows,
+    unknown_serving,
 )
 
 _ONE = {
@@ -107,6 +108,36 @@ def test_throughput_of_mixtures_is_reached_with_attention_on_each_gpu() -> None:
     for other in ({"release": "0.21"}, {"Batch Size": 64}, {"ep": 1}):
         found = _only(_table(**maverick | stated | other)).rows
         assert (found.tp, found.ep, found.gpus) == (8, 1, 8)
+
+
+def test_attention_on_each_gpu_may_be_stated() -> None:
+    deepseek = {"Model": "DeepSeek-R1", "GPU": "H200", "TP": 8, "engine": "sglang"}
+    for stated in (True, "yes", 1):
+        found = _only(_table(**deepseek, dp_attention=stated)).rows
+        assert (found.tp, found.ep, found.gpus) == (1, 8, 8)
+    assert _only(_table(**deepseek, dp_attention=True, ep=16)).rows.gpus == 16
+    for other in ({}, {"dp_attention": "false"}):
+        assert _only(_table(**deepseek, **other)).rows.tp == 8
+    stated = {"engine": "TensorRT-LLM", "release": "1.0", "Batch Size": None, "dp_attention": "no"}
+    assert _only(_table(**deepseek | stated)).rows.tp == 8
+
+
+def test_rows_that_cannot_be_split_are_named() -> None:
+    rows = [
+        {},
+        {"TP": 3},
+        {"dp_attention": "yes"},
+        {"Model": "Mixtral 8x7B", "TP": 8, "dp_attention": "yes"},
+        {"Model": "abacus-9", "TP": 3},
+        {"GPU": "A100"},
+    ]
+    table = pd.concat([_table(**one) for one in rows], ignore_index=True)
+    reasons = unknown_serving(table).tolist()
+    assert reasons[0] == reasons[3] == ""
+    assert reasons[1] == "tp 3 does not divide 32 heads; fix: take one of its divisors"
+    assert reasons[2] == "dp_attention is yes, which dense layers do not have; fix: no"
+    assert reasons[4].startswith("unknown model 'abacus-9'")
+    assert reasons[5].startswith("precision 'fp8': A100-SXM-80GB has no units")
 
 
 def test_latencies_with_a_shape_of_their_own() -> None:

@@ -136,6 +136,8 @@ def gpu_named(name: str) -> Gpu:
 def gpu_name(name: str) -> str:
     """Return the key of the GPU that `name` spells: all its words are in names of this one only.
 
+    A name that states no kind of card is that of a board, as in tables.
+
     Raises
     ------
     ReproError
@@ -149,6 +151,9 @@ def gpu_name(name: str) -> str:
     found = [key for key, names in spelled.items() if words in names] or [
         key for key, names in spelled.items() if words and words <= set().union(*names)
     ]
+    boards = [key for key in found if not _CARDS & (words | _words(gpus[key].label))]
+    if len(found) > 1 and len(boards) == 1:
+        return boards[0]
     if len(found) > 1:
         raise ReproError(f"GPU {name!r} is one of several; choose from: {', '.join(found)}")
     return found[0] if found else name

@@ -40,8 +40,9 @@ class ServingCosts(Entry):
     straggling, apart
         Fractions of a pass that ranks wait for the slowest one, per doubling of their number: those
         that divide a tensor, and groups with sequences of their own that share experts.
-    bubble
-        Fraction of a pass that pipeline stages wait for each other, per stage after the first.
+    relay_s
+        Time per sequence that gets a token in which hosts of pipeline stages pass it on, per
+        doubling of their number.
     """
 
     gap_s: NonNegativeFloat
@@ -59,7 +60,7 @@ class ServingCosts(Entry):
     collectives: PositiveFloat = 1.0
     straggling: NonNegativeFloat = 0.0
     apart: NonNegativeFloat = 0.0
-    bubble: NonNegativeFloat = 0.0
+    relay_s: NonNegativeFloat = 0.0
 
 
 class ServingStack(Entry):

@@ -93,7 +93,8 @@ ENGINE_PRIORS: Mapping[str, Prior] = {
     "collectives": Prior(1.1, 0.2),
     "straggling": Prior(0.02, 0.7),
     "apart": Prior(0.1, 0.7),
-    "bubble": Prior(0.05, 0.7),
+    # About twice the time in which one host samples a token.
+    "relay_s": Prior(1e-5, 1.0),
 }
 
 

@@ -24,6 +24,7 @@ from repro.predict.operators.measured import operator_s
 from repro.predict.parameters import calibration
 from repro.predict.serving.latency import latency, passes
 from repro.predict.serving.memory import weight_bytes
+from repro.predict.serving.parameters import borrowed_costs
 from repro.predict.tables.columns import naming
 from repro.predict.tables.reading import COLLECTIVES, SERVING, TRAINING, read_known_rows, table_kind
 from repro.predict.tables.serving import serving_rows
@@ -214,13 +215,16 @@ def predict_serving(rows: pd.DataFrame) -> pd.DataFrame:
 
     Their work is reading the weights once for each token.
     """
-    parts = []
+    parts, borrowed = [], set()
     for part in serving_rows(rows):
+        borrowed.add(borrowed_costs(part.engine.stack))
         read = weight_bytes(part.rows, part.engine) * part.rows.pp * part.rows.output_tokens
         work = read / (1e9 * part.engine.device.memory_gbytes_per_s)
         time_s = latency(passes(part.rows, part.engine), part.engine).total_s
         width = part.engine.half_width(part.rows)
         parts.append(_predictions(part.index, time_s, width, work, part.total_s))
+    for line in borrowed - {""}:
+        _LOG.warning(line)
     return pd.concat(parts).loc[rows.index]
 
 

@@ -285,11 +285,13 @@ def _among(
     name: str, collective: str, ranks: Array, size_bytes: Array, count: Array, engine: Engine
 ) -> Part:
     """A collective of ranks that fill domains: inside, as measured there; then between them, each
-    rank of a domain through its own port, two messages for each doubling of domains."""
+    rank of a domain through its own port, two messages for each doubling of domains. GPUs without
+    links have ports only."""
     device = engine.device
-    inside = np.clip(ranks, 2.0, device.domain_gpus)
+    inside = np.minimum(np.maximum(ranks, 2.0), device.domain_gpus)
     domains = np.maximum(ranks / inside, 1.0)
-    table = pd.DataFrame({"size_bytes": np.maximum(size_bytes, 1.0), "ranks": inside})
+    pairs = np.maximum(inside, 2.0)
+    table = pd.DataFrame({"size_bytes": np.maximum(size_bytes, 1.0), "ranks": pairs})
     table["collective"] = collective
     time_s = on_device_s("nccl", table, ("fp16", collective), device)
     if collective == "all_reduce" and engine.stack.reduces_at_once:
@@ -309,7 +311,7 @@ def _among(
         name,
         "collective",
         count,
-        time_s + between / nic,
+        np.where(inside > 1, time_s, 0.0) + between / nic,
         ("collectives",),
         link_bytes=bus_factor(called, inside) * size_bytes,
         nic_bytes=between,

@@ -44,12 +44,18 @@ class Latency:
         From the start of a batch to its last token.
     tokens_per_s_per_gpu
         What is written, over all of this and every GPU.
+    step_s
+        One token of each sequence that runs, without prompts.
+    prompt_s
+        One prompt, in addition to the tokens that its passes also write.
     """
 
     first_token_s: Array
     output_token_s: Array
     total_s: Array
     tokens_per_s_per_gpu: Array
+    step_s: Array
+    prompt_s: Array
 
 
 def passes(rows: Served, engine: Engine) -> RequestPasses:
@@ -76,28 +82,41 @@ def latency(of: RequestPasses, engine: Engine) -> Latency:
     """Times of requests, from their operators and the software's costs."""
     rows, costs, p = of.rows, engine.costs, of.rows.pp
     one_pass, token_pass_s = pass_s(of.prompts, costs), pass_s(of.tokens, costs)
-    software = costs.step_s + costs.sequence_s * rows.batch / rows.groups
+    sequences = rows.batch / rows.groups
+    software = costs.step_s + costs.sequence_s * sequences
     if not engine.stack.steady_pipeline:
         # A stage is a p-th of a pass, and stages work at the same time.
         prompts = one_pass * (of.prompt_passes + p - 1) / p + software
         token = token_pass_s * (of.token_passes + p - 1) / p + software
         total = prompts + (rows.output_tokens - 1) * token
         rate = rows.batch * rows.output_tokens / total / rows.gpus
-        return Latency(prompts, token, of.waves * total, rate)
+        return Latency(prompts, token, of.waves * total, rate, token, prompts / rows.batch)
+    own = one_pass * np.ceil(rows.input_tokens / engine.stack.pass_tokens) + software
+    # Other stages wait for the last one, which also has the logits.
+    one_pass = one_pass + (of.token_passes - 1) * _logits_s(of.prompts, costs)
+    token_pass_s = token_pass_s + (of.token_passes - 1) * _logits_s(of.tokens, costs)
     # Passes with prompts write tokens too; of those tokens only attention is yet to be added.
     attention_s = pass_s([part for part in of.tokens if part.kind == "decoding"], costs)
     steps, mixed = rows.output_tokens * of.token_passes, of.prompt_passes
     alone = np.maximum(steps - mixed, 0.0)
     computing = mixed * one_pass + steps * attention_s + alone * (token_pass_s - attention_s)
-    # Where there are fewer passes than stages, stages wait.
-    waiting = costs.straggling * np.log2(rows.tp) + costs.apart * np.log2(rows.groups)
-    waiting = waiting + costs.bubble * (p - 1)
-    computing = (1 + waiting) * computing * np.maximum(1 / of.token_passes, 1 / p)
-    total = computing + (mixed + alone) / of.token_passes * software
+    waiting = 1 + costs.straggling * np.log2(rows.tp) + costs.apart * np.log2(rows.groups)
+    # Stages work on as many passes at the same time; where there are fewer, stages wait.
+    computing = waiting * computing / of.token_passes
+    # Hosts of all stages take part in each pass, and pass on the tokens of its sequences.
+    software = costs.step_s * of.token_passes
+    software = software + (costs.sequence_s + costs.relay_s * np.log2(p)) * sequences
+    all_steps = (mixed + alone) / of.token_passes
+    total = computing + all_steps * software
     rate = rows.batch * rows.output_tokens / total / rows.gpus
     queued = (of.waves - 1) * total
-    own = one_pass * np.ceil(rows.input_tokens / engine.stack.pass_tokens) + software
-    return Latency(queued + own, total / rows.output_tokens, of.waves * total, rate)
+    step = waiting * token_pass_s + software
+    prompt = (total - all_steps * step) / rows.batch
+    return Latency(queued + own, total / rows.output_tokens, of.waves * total, rate, step, prompt)
+
+
+def _logits_s(parts: list[Part], costs: ServingCosts) -> Array:
+    return pass_s([part for part in parts if part.name.startswith("logits")], costs)
 
 
 def part_s(part: Part, costs: ServingCosts) -> Array:
@@ -133,11 +152,16 @@ def _prompt_passes(rows: Served, engine: Engine, token_passes: Array) -> tuple[A
         return _halved(rows, rows.input_tokens, engine.stack.pass_tokens), np.zeros_like(rows.batch)
     sequences = rows.batch / rows.groups
     steps = rows.output_tokens * token_passes
-    running = sequences / token_passes
-    room = np.maximum(engine.stack.pass_tokens - running, engine.stack.pass_tokens / 2)
-    fewest = np.ceil(sequences * rows.input_tokens / room)
+    fewest = np.ceil(sequences * rows.input_tokens / prompt_room(rows, engine, token_passes))
     passes: Array = np.maximum(np.minimum(sequences, steps), fewest)
-    return passes, running * np.minimum(steps / passes, 1.0)
+    return passes, sequences / token_passes * np.minimum(steps / passes, 1.0)
+
+
+def prompt_room(rows: Served, engine: Engine, token_passes: Array) -> Array:
+    """Return the tokens of prompts that a pass of one group takes beside those of sequences."""
+    running = rows.batch / rows.groups / token_passes
+    room: Array = np.maximum(engine.stack.pass_tokens - running, engine.stack.pass_tokens / 2)
+    return room
 
 
 def _token_passes(rows: Served, engine: Engine) -> Array:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from repro.catalog.models.hugging_face import ModelFile
-from repro.catalog.models.open_models import OpenModel
+from repro.catalog.models.open_models import OpenModel, plain_name
 from repro.catalog.reading import Entry, choose, read_params
 from repro.catalog.systems.gpus import Gpu, gpu
-from repro.catalog.systems.serving import ServingCosts, read_serving_stacks
+from repro.catalog.systems.serving import ServingCosts, ServingStack, read_serving_stacks
 from repro.predict.parameters import TRANSFER, Residuals
 from repro.predict.serving.served import CACHE_BYTES, FORMATS, Engine, precision
 
@@ -55,6 +55,26 @@ def weights_of(model: OpenModel | ModelFile, name: str) -> str:
     return published.get(found, found)
 
 
+def stack_named(name: str) -> str:
+    """Return the software that `name` spells, such as trtllm; the name itself if none or several.
+
+    Without a name it is the first of `params/serving.yaml`.
+    """
+    stacks = read_serving_stacks()
+    spelled = {
+        key for key, one in stacks.items() if plain_name(name) in map(plain_name, (key, *one.sets))
+    }
+    return next(iter(spelled)) if len(spelled) == 1 else name or next(iter(stacks))
+
+
+def borrowed_costs(stack: ServingStack) -> str:
+    """Describe whose costs a software has that no table was fitted for; empty with its own."""
+    if not stack.like:
+        return ""
+    other = read_serving_stacks()[stack.like].label
+    return f"costs of {stack.label} are those of {other}, with wider intervals"
+
+
 def engine(device: Gpu, weights: str, cache: str = "", stack: str = "") -> Engine:
     """A GPU with software.
 
@@ -65,7 +85,7 @@ def engine(device: Gpu, weights: str, cache: str = "", stack: str = "") -> Engin
     weights, cache
         Precisions; without one of its own the cache has the usual one of the weights' format.
     stack
-        A name of `params/serving.yaml`; the first without one.
+        A name of `params/serving.yaml` in any spelling; the first without one.
 
     Raises
     ------
@@ -73,7 +93,7 @@ def engine(device: Gpu, weights: str, cache: str = "", stack: str = "") -> Engin
         A name is unknown, or the GPU lacks a precision.
     """
     known, fits = read_serving_stacks(), read_fits()
-    name = stack or next(iter(known))
+    name = stack_named(stack)
     found = choose("serving software", name, known)
     if found.costs is None:
         fitted = choose("calibrated software", found.like or name, fits)

@@ -1,6 +1,5 @@
 """Tables of latencies and throughputs of serving, as rows of models and engines."""
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
@@ -8,13 +7,13 @@ from typing import cast
 import numpy as np
 import pandas as pd
 
-from repro.catalog.models.open_models import model_called, plain_name
+from repro.catalog.models.open_models import model_called
 from repro.catalog.systems.gpus import find_gpu_name, gpu
 from repro.catalog.systems.serving import read_serving_stacks, serving_stack_of
 from repro.errors import ReproError
 from repro.predict.decoders import MODEL, model_columns
 from repro.predict.serving.memory import largest_batch
-from repro.predict.serving.parameters import engine, weights_of
+from repro.predict.serving.parameters import engine, stack_named, weights_of
 from repro.predict.serving.served import Engine, Served, check, precision
 from repro.predict.tables.columns import (
     POSITIVE,
@@ -54,6 +53,8 @@ _COLUMNS = (
     Column("pp", _SIZE, 1, aliases="pipeline_parallel pipeline_parallel_size pp_size"),
     # Blank: 1, or as the software reaches most throughput (`_spread_experts`).
     Column("ep", _SIZE, np.nan, aliases="expert_parallel expert_parallel_size ep_size"),
+    # Blank: no, or with spread experts. Yes: each GPU of `tp` has sequences of its own.
+    Column("dp_attention", YES_NO, np.nan, aliases="enable_dp_attention attention_dp"),
     Column("release", number(0, or_blank=True), np.nan, aliases="version engine_version"),
     # Blank: the software that the set is known to have run on.
     Column("stack", TEXT, "", aliases="engine framework software"),
@@ -137,6 +138,14 @@ def unknown_serving(table: pd.DataFrame) -> pd.Series:
             _engine(cast(tuple[str, ...], key))
         except ReproError as error:
             reasons[part.index] = str(error)
+    known = rows[reasons == ""].copy()
+    _fill_shapes(known)
+    whole = (known.dp_attention == 1) & (known.experts == 0)
+    reasons[known.index[whole]] = "dp_attention is yes, which dense layers do not have; fix: no"
+    uneven = known[(np.mod(known.heads, known.tp) > 0) & (known.dp_attention != 1)]
+    for tp, heads in set(zip(uneven.tp, uneven.heads, strict=True)):
+        at = uneven.index[(uneven.tp == tp) & (uneven.heads == heads)]
+        reasons[at] = f"tp {tp:g} does not divide {heads:g} heads; fix: take one of its divisors"
     return reasons
 
 
@@ -191,13 +200,8 @@ def _total_s(rows: pd.DataFrame, batches: Served) -> Array:
 
 def _stacks(rows: pd.DataFrame) -> list[str]:
     """Return each row's software: the one it names in any spelling, else the one of its set."""
-    stacks = read_serving_stacks().items()
-    names = {(plain_name(one), name) for name, stack in stacks for one in (name, *stack.sets)}
-    several = Counter(spelled for spelled, _ in names)
-    known = {spelled: name for spelled, name in names if several[spelled] == 1}
     return [
-        known.get(plain_name(stated), stated)
-        or serving_stack_of(of_set, f"{layers:.0f}x{hidden:.0f}")
+        stack_named(stated) if stated else serving_stack_of(of_set, f"{layers:.0f}x{hidden:.0f}")
         for stated, of_set, layers, hidden in zip(
             rows["stack"], rows["set"], rows.layers, rows.hidden, strict=True
         )
@@ -218,17 +222,18 @@ def _fill_shapes(rows: pd.DataFrame) -> None:
 
 
 def _spread_experts(rows: pd.DataFrame) -> None:
-    """Fill blank expert parallel sizes.
+    """Fill expert parallel sizes, with attention on each GPU (DEP) where it is stated or usual.
 
-    Rows of maximum throughput, without a batch, have the split that their release reaches it with:
-    all tensor-parallel GPUs have sequences of their own and share the experts.
+    Rows of maximum throughput, without a batch, have the split that their release reaches it with.
+    With DEP all tensor-parallel GPUs have sequences of their own and share the experts.
     """
     known = read_serving_stacks()
     since = [known[name].spreads_experts_since if name in known else None for name in rows["stack"]]
     late = rows.release >= pd.Series(since, index=rows.index, dtype=float)
-    spread = late & rows.ep.isna() & rows.batch.isna() & (rows.experts > 0)
-    rows.loc[spread, "ep"] = rows.tp[spread]
-    rows.loc[spread, "tp"] = 1.0
+    usual = late & rows.ep.isna() & rows.batch.isna() & (rows.experts > 0)
+    apart = rows.dp_attention.fillna(usual).astype(bool)
+    rows.loc[apart, "ep"] = np.fmax(rows.ep, rows.tp)[apart]
+    rows.loc[apart, "tp"] = 1.0
     rows["ep"] = rows.ep.fillna(1.0)
 
 

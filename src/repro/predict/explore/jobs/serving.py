@@ -74,6 +74,15 @@ def serving_plans(
     ReproError
         A precision is unknown or not supported by the GPU, or nothing fits.
     """
+    rows = splits(of, _BATCHES if batch is None else (batch,))
+    least = None if batch is None else rows.groups
+    found = pd.concat([_fitting(of, rows, name, least) for name in precisions], ignore_index=True)
+    costs = np.stack([found.output_token_s, -found.tokens_per_s_per_gpu], axis=1)
+    return found.assign(best=pareto(costs))
+
+
+def splits(of: Service, batches: Sequence[int] = (1,)) -> Served:
+    """List the splits of a model over GPUs that divide both, with each of the batches."""
     shape, sizes = of.model.shape, divisors(of.gpus)
     plans = enumerate_plans(
         of.gpus,
@@ -82,17 +91,13 @@ def serving_plans(
         tp=sizes[sizes <= _WIDEST],
         pp=sizes,
         ep=divisors(max(shape.experts, 1)),
-        micro_batch=_BATCHES if batch is None else (batch,),
+        micro_batch=batches,
     )
     # Experts are split like matrices, or sharded across as many GPUs as one stage can have.
     most = np.minimum(of.gpus // plans.pp, of.device.domain_gpus)
     spread = (plans.ep == most) & ((plans.ep % plans.tp == 0) | (plans.ep <= plans.tp))
     plans = plans[(plans.ep == 1) | (plans.ep == plans.tp) | spread]
-    rows = _served(of, tp=plans.tp, pp=plans.pp, ep=plans.ep, batch=plans.micro_batch)
-    least = None if batch is None else rows.groups
-    found = pd.concat([_fitting(of, rows, name, least) for name in precisions], ignore_index=True)
-    costs = np.stack([found.output_token_s, -found.tokens_per_s_per_gpu], axis=1)
-    return found.assign(best=pareto(costs))
+    return _served(of, tp=plans.tp, pp=plans.pp, ep=plans.ep, batch=plans.micro_batch)
 
 
 def _fitting(of: Service, rows: Served, precision: str, least: Array | None = None) -> pd.DataFrame:
@@ -130,9 +135,14 @@ def _served_by(of: Service, plan: pd.Series, device: Gpu) -> tuple[Served, Engin
 
 
 def best_plan(
-    plans: pd.DataFrame, token_ms: float | None = None, first_ms: float | None = None
+    plans: pd.DataFrame,
+    token_ms: float | None = None,
+    first_ms: float | None = None,
+    among: str = "",
 ) -> pd.Series:
     """Choose the plan with most tokens per second and GPU within latencies in milliseconds.
+
+    `among` ends the description of a latency in errors.
 
     Raises
     ------
@@ -143,13 +153,14 @@ def best_plan(
     for name, limit in (("output_token_s", token_ms), ("first_token_s", first_ms)):
         if limit is None:
             continue
-        within &= plans[name] <= 1e-3 * limit
-        if not within.any():
+        fast = within & (plans[name] <= 1e-3 * limit)
+        if not fast.any():
             raise ReproError(
-                f"{name.removesuffix('_s').replace('_', ' ')} of {limit:g} ms: the fastest plan "
-                f"takes {1e3 * plans[name].min():.3g} ms; take more or faster GPUs, or a lower "
-                "precision"
+                f"{name.removesuffix('_s').replace('_', ' ')} of {limit:g} ms{among}: the fastest "
+                f"plan takes {1e3 * plans[name][within].min():.3g} ms; take more or faster GPUs, "
+                "or a lower precision"
             )
+        within = fast
     chosen = plans[within]
     return chosen.iloc[int(chosen.tokens_per_s_per_gpu.to_numpy().argmax())]
 
@@ -227,9 +238,9 @@ def estimate_text(of: Service, plans: pd.DataFrame, plan: pd.Series) -> str:
         f"{of.output_tokens} output tokens (predicted)",
         f"{split}, copies={plan.copies}: first token {1e3 * plan.first_token_s:.3g} ms, then "
         f"{1e3 * plan.output_token_s:.3g} ms per token [{1e3 * plan.low_s:.3g}, "
-        f"{1e3 * plan.high_s:.3g}], {plan.tokens_per_s_per_gpu:.0f} tokens/s/GPU",
+        f"{1e3 * plan.high_s:.3g}], {throughput_text(plan)}",
         "",
-        _operators_text(operators(of, plan)),
+        operators_text(operators(of, plan)),
         "",
         "Pareto-optimal plans by time per token and throughput:",
         _front_text(shown),
@@ -237,7 +248,24 @@ def estimate_text(of: Service, plans: pd.DataFrame, plan: pd.Series) -> str:
     return "\n".join(lines)
 
 
-def _operators_text(found: pd.DataFrame) -> str:
+def with_costs(plans: pd.DataFrame, gpu_hour_cost: float | None) -> pd.DataFrame:
+    """Add what a million output tokens cost, if the price of a GPU's hour is known."""
+    if gpu_hour_cost is None:
+        return plans
+    if not gpu_hour_cost > 0:
+        raise ReproError(f"gpu-hour cost {gpu_hour_cost:g}: take more than 0")
+    millions_per_hour = 3600e-6 * plans.tokens_per_s_per_gpu
+    return plans.assign(cost_per_million_tokens=gpu_hour_cost / millions_per_hour)
+
+
+def throughput_text(plan: pd.Series) -> str:
+    """Format tokens per second and GPU, and what they cost if that is known."""
+    cost = plan.get("cost_per_million_tokens")
+    priced = "" if cost is None else f", {cost:.3g} per million output tokens"
+    return f"{plan.tokens_per_s_per_gpu:.0f} tokens/s/GPU{priced}"
+
+
+def operators_text(found: pd.DataFrame) -> str:
     shown = found[["phase", "operator"]].assign(
         time_ms=(1e3 * found.time_s).map("{:.3g}".format),
         share_pct=found.share_pct.map("{:.0f}".format),
