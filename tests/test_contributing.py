@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 _BLOCK = re.compile(r"^```(yaml|python|diff)\n(.*?)^```$", re.M | re.S)
 _FILE = re.compile(r"# (\S+\.(?:yaml|py))\n")
-_SECTIONS = ("A model", "A protocol", "A cluster", "An experiment", "A log reader")
+_SECTIONS = ("A model", "A protocol", "A cluster", "An experiment", "A study", "A log reader")
 
 
 def _sections() -> dict[str, list[tuple[str, str]]]:
@@ -40,7 +40,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_page_has_the_five_things_that_people_add() -> None:
+def test_the_page_has_the_six_things_that_people_add() -> None:
     assert tuple(_sections()) == _SECTIONS
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from repro.claims.experiments.performance_paper import error_finding
 from repro.claims.published import read_claims
-from repro.claims.studies.performance_paper import error_finding
 from repro.claims.verdicts import judge
 
 

@@ -6,7 +6,7 @@ import pytest
 import xarray as xr
 from made_up_operators import made_up_operators
 
-from repro.figures.studies.operators import element_times, product_rates, replayed_iterations
+from repro.figures.experiments.operators import element_times, product_rates, replayed_iterations
 from repro.results.store import not_run
 
 pytestmark = pytest.mark.slow

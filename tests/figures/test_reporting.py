@@ -29,15 +29,15 @@ from repro.figures.predicted.hardware import (
 from repro.figures.predicted.larger import larger_scale
 from repro.figures.predicted.serving import latency_throughput, operator_shares
 from repro.figures.predicted.what_if import compare, plan_memory, reference_jobs
-from repro.figures.studies import partitions
-from repro.figures.studies.compression_predicted import gain_by_link
 from repro.predict.explore.experiments.collective_sweeps import published_sweep
 from repro.predict.explore.experiments.predicted import predict_experiment
 from repro.predict.explore.jobs.larger import predict_larger
-from repro.predict.explore.studies.compressed_training import predict_compressed
-from repro.predict.explore.studies.partitions import predict_schemes
 from repro.results.metrics import iteration_time_s
 from repro.results.schema import coordinates
+from repro.studies.compression.predicted import predict_compressed
+from repro.studies.compression.predicted_figures import gain_by_link
+from repro.studies.hierarchical_zero import figures as partitions
+from repro.studies.hierarchical_zero.predicted import predict_schemes
 
 pytestmark = pytest.mark.slow
 

@@ -41,18 +41,18 @@ from repro.predict.explore.jobs.fits import what_fits
 from repro.predict.explore.jobs.larger import predict_larger
 from repro.predict.explore.jobs.serving import Service, operators, serving_plans
 from repro.predict.explore.jobs.traffic import traffic
-from repro.predict.explore.studies.communication import predict_study
-from repro.predict.explore.studies.compressed_training import predict_compressed
-from repro.predict.explore.studies.memory import (
+from repro.predict.network.expected import expected_busbw
+from repro.predict.network.links import predict_collective
+from repro.predict.tables.reading import read_rows, table_kind
+from repro.studies.communication.predicted import predict_study
+from repro.studies.compression.predicted import predict_compressed
+from repro.studies.hierarchical_zero.predicted import memory_by_part, predict_schemes
+from repro.studies.memory.predicted import (
     memory_by_policy,
     memory_by_stage,
     published_memory,
     published_savings,
 )
-from repro.predict.explore.studies.partitions import memory_by_part, predict_schemes
-from repro.predict.network.expected import expected_busbw
-from repro.predict.network.links import predict_collective
-from repro.predict.tables.reading import read_rows, table_kind
 
 FOLDER = Path(__file__).parent / "goldens"
 # Largest relative difference of one number; today's software is computed in single precision.

@@ -19,10 +19,10 @@ from repro.errors import ReproError
 from repro.launch.request import plain
 from repro.observe.communication_log import CommunicationLog, logging
 from repro.observe.nic import NicSeries
-from repro.results.compression import sent_table, time_table
 from repro.results.merging import merge
 from repro.results.outcome import Outcome
 from repro.results.schema import coordinates
+from repro.studies.compression.tables import sent_table, time_table
 from repro.train.compression.codecs import coding_of
 from repro.train.compression.coder import coder_of
 from repro.train.compression.power_sgd import PowerSgd

@@ -9,16 +9,16 @@ import xarray as xr
 from made_up import configuration_dataset, small_run
 from rank_pool import RankPool
 
-from repro.claims.studies.communication import agreement
 from repro.claims.verdicts import judge_claims
-from repro.figures.studies.communication import logged_sizes
 from repro.launch.request import plain
 from repro.observe.nic import NicSeries
 from repro.results.communication import transfers
 from repro.results.merging import merge
-from repro.results.message_costs import logged_volumes
 from repro.results.outcome import Outcome
 from repro.results.schema import coordinates
+from repro.studies.communication.claims import agreement
+from repro.studies.communication.figures import logged_sizes
+from repro.studies.communication.message_costs import logged_volumes
 from repro.train.records import RankRecord, TrainingRun
 from repro.train.run import train
 

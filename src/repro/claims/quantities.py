@@ -1,12 +1,12 @@
 """Kinds of answers to claims, their table by claim, and reductions that tests of results share.
 
-A module of `repro.claims.studies` has a table `ANSWERS` by the ids of claims; documents repeat
-claims, so several ids may have one answer. No answer contains a published number; formulas are rows
-of `data/published/claim_facts.csv`.
+Modules of `repro.claims.experiments` and of studies have a table `ANSWERS` by the ids of claims;
+documents repeat claims, so several ids may have one answer. No answer contains a published number;
+formulas are rows of `data/published/claim_facts.csv`.
 """
 
 import pkgutil
-from collections.abc import Callable, Container, Hashable, Mapping
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -91,7 +91,9 @@ Answers = Mapping[str, Answer | tuple[Answer, ...]]
 
 @cache
 def answers_by_claim() -> Mapping[str, Mapping[Source, Answer]]:
-    """Return how each source answers each claim, from the tables of all modules of `studies`.
+    """Return how each source answers each claim, from the tables `ANSWERS` of all modules.
+
+    They are the modules of `repro.claims.experiments`, and `claims` of every study.
 
     Raises
     ------
@@ -99,17 +101,23 @@ def answers_by_claim() -> Mapping[str, Mapping[Source, Answer]]:
         Two answers of one source to a claim.
     """
     found: dict[str, dict[Source, Answer]] = {}
-    studies = import_module("repro.claims.studies")
-    for module in pkgutil.iter_modules(studies.__path__, f"{studies.__name__}."):
-        table: Answers = import_module(module.name).ANSWERS
+    for name in _modules():
+        table: Answers = getattr(import_module(name), "ANSWERS", {})
         for ids, answers in table.items():
             for answer in answers if isinstance(answers, tuple) else (answers,):
                 for claim in claim_ids(ids):
                     own = found.setdefault(claim, {})
                     if not own.keys().isdisjoint(answer.sources):
-                        raise ValueError(f"{claim}: two answers, one in {module.name}")
+                        raise ValueError(f"{claim}: two answers, one in {name}")
                     own.update(dict.fromkeys(answer.sources, answer))
     return found
+
+
+def _modules() -> Iterator[str]:
+    experiments = import_module("repro.claims.experiments")
+    for module in pkgutil.iter_modules(experiments.__path__, f"{experiments.__name__}."):
+        yield module.name
+    yield from import_module("repro.studies").study_modules("claims").values()
 
 
 @cache

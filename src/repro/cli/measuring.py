@@ -42,9 +42,9 @@ def measure(
 ) -> None:
     """Write datasets to results/NAME.nc; what results/store has is not measured again."""
     require("torch")
-    from repro.experiments.datasets import measure_dataset
     from repro.experiments.measurement import dataset_path
     from repro.results.store import write_dataset
+    from repro.studies.datasets import measure_dataset
 
     for name in names:
         write_dataset(measure_dataset(name, profile), dataset_path(name))

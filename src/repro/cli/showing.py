@@ -78,7 +78,7 @@ def _judge_here(claims: "list[Claim]") -> "tuple[list[Judgement], list[str]]":
     from repro.catalog.studies.experiments import EXPERIMENTS
     from repro.claims.verdicts import judge
     from repro.experiments.this_machine import caveats
-    from repro.results.store import read_evidence
+    from repro.studies.datasets import read_evidence
 
     results = read_evidence()
     ours = caveats({str(name): results[name] for name in EXPERIMENTS if name in results})
@@ -125,7 +125,7 @@ def reference() -> None:
     from repro.claims.reference import keep_run
     from repro.claims.verdicts import judge
     from repro.pipeline import keep_times
-    from repro.results.store import read_evidence
+    from repro.studies.datasets import read_evidence
 
     results = read_evidence()
     for path in (keep_times(), *keep_run(results, judge(documented_claims(), results))):

@@ -26,9 +26,9 @@ METHODS: Mapping[str, tuple[str, ...]] = {
         "corpus/datasets.py",
         "corpus/t5.py",
         "results/communication.py",
-        "results/compression.py",
         "results/outcome.py",
         "results/schema.py",
+        "studies/compression/tables.py",
         "train",
     ),
 }

@@ -13,8 +13,6 @@ from repro.catalog.studies.experiments import EXPERIMENTS, SWEPT
 from repro.errors import ReproError
 from repro.paths import RESULTS
 
-# What is measured beside experiments and says something of claims.
-_STUDIES = ("communication", "hierarchical_zero", "compression")
 # What was measured without it was measured by an earlier version.
 _NEWEST = {"operators": "call_part", "decoding": "flops"}
 
@@ -97,11 +95,6 @@ def why_not_run(dataset: xr.Dataset) -> str:
 def read_experiments() -> dict[str, xr.Dataset]:
     """Every experiment's dataset in `results/`, by name; one that is missing says so."""
     return {name: read_result(name) for name in EXPERIMENTS}
-
-
-def read_evidence() -> dict[str, xr.Dataset]:
-    """All that claims are judged on: every experiment's dataset, and every study's."""
-    return read_experiments() | {name: read_result(name) for name in _STUDIES}
 
 
 def read_result(name: str) -> xr.Dataset:

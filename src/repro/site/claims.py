@@ -14,10 +14,10 @@ from repro.claims.published import documented_claims, read_sources
 from repro.claims.quantities import experiment_tests
 from repro.claims.tables import VERDICT_COLUMNS, frame
 from repro.claims.verdicts import judge
-from repro.results.store import read_evidence
 from repro.site.dots import Dot, dot_plot
 from repro.site.gallery import SavedFigure, read_figures
 from repro.site.pages import raw, table, write_page
+from repro.studies.datasets import read_evidence
 
 _INTRODUCTION = (
     "Every claim of the papers as published, as the performance model predicts it at full scale, "

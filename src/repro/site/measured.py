@@ -8,8 +8,9 @@ from pathlib import Path
 import xarray as xr
 
 from repro.paths import RESULTS
-from repro.results.store import read_evidence, read_result, read_sweeps, why_not_run
+from repro.results.store import read_result, read_sweeps, why_not_run
 from repro.site.pages import table, write_page
+from repro.studies.datasets import read_evidence
 
 
 @cache

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from repro.catalog.models.open_models import open_model
+from repro.claims.experiments.performance_paper import xeon_token_s
 from repro.claims.quantities import Estimate, answers_by_claim
-from repro.claims.studies.performance_paper import xeon_token_s
 from repro.claims.verdicts import evaluate
 from repro.predict.serving.host import Host, output_token_s
 

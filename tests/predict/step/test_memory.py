@@ -9,10 +9,10 @@ from examples import GPT, rows, workloads
 from hypothesis import given
 
 from repro.catalog.models.volumes import embedding_parameters, layer_parameters
-from repro.predict.explore.studies.memory import published_memory, published_savings
 from repro.predict.memory import WIDTHS, in_flight
 from repro.predict.step.memory import layer_activation_bytes, memory, stage_parameters
 from repro.predict.workload import Array, Plan, Workload
+from repro.studies.memory.predicted import published_memory, published_savings
 
 
 def test_the_published_memory() -> None:

@@ -1,1 +1,0 @@
-"""Figures of communication, compression, partitioning, operators and memory."""

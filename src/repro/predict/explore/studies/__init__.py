@@ -1,1 +1,0 @@
-"""Communication, memory, partitioning and compression at full scale."""

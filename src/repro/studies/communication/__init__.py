@@ -1,0 +1,1 @@
+"""Communication characteristics of GPT training: logged calls, volumes and costs."""

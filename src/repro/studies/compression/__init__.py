@@ -1,0 +1,1 @@
+"""Compressed communication: iteration times, losses and predictions."""

@@ -1,0 +1,1 @@
+"""ZeRO on three levels of links: partitions, traffic by level and throughput."""

@@ -1,0 +1,1 @@
+"""Memory of training: published measurements and predictions."""
