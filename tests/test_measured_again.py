@@ -71,7 +71,7 @@ def test_stages_run_again_after_edits_of_their_inputs(project: Path) -> None:
 
 
 def test_every_dataset_of_the_pipeline_has_a_function(project: Path) -> None:
-    from repro.experiments.datasets import measured_datasets
+    from repro.studies.datasets import measured_datasets
 
     with chdir(project):
         stages = {stage.addressing for stage in Repo().index.stages}

@@ -99,6 +99,11 @@ def answers_by_claim() -> Mapping[str, Mapping[Source, Answer]]:
     ------
     ValueError
         Two answers of one source to a claim.
+
+    Examples
+    --------
+    >>> answers_by_claim()["C017"]["testbed"].experiment
+    'weak_scaling'
     """
     found: dict[str, dict[Source, Answer]] = {}
     for name in _modules():
@@ -161,7 +166,14 @@ def above_zero(margins: xr.DataArray) -> xr.DataArray:
 
 
 def falls(values: xr.DataArray, dim: str, order: tuple[object, ...]) -> xr.DataArray:
-    """Test whether each value along `dim`, taken in `order`, is less than the one before."""
+    """Test whether each value along `dim`, taken in `order`, is less than the one before.
+
+    Examples
+    --------
+    >>> times = xr.DataArray([1.0, 2.0], {"gpus": [8, 4]})
+    >>> bool(falls(times, "gpus", (4, 8)))
+    True
+    """
     ordered = values.sel({dim: list(order)})
     return above_zero(-ordered.diff(dim))
 

@@ -71,6 +71,12 @@ def measure(measurement: Measurement) -> xr.Dataset:
     ------
     ReproError
         A run failed.
+
+    Examples
+    --------
+    >>> nothing = Measurement("none", PoolSpec(None, 1, None), (), {"title": "Nothing"}, {})
+    >>> measure(nothing).title
+    'Nothing'
     """
     keys = [key(request) for request in measurement.requests]
     if (kept := _kept(measurement.name, keys)) is not None:

@@ -50,6 +50,12 @@ def measurement_of(selection: Selection | SweepSelection) -> Measurement:
     ------
     ReproError
         The computing times of the testbed were not measured, or not on this machine.
+
+    Examples
+    --------
+    >>> from repro.catalog.studies.collectives import select_sweep
+    >>> measurement_of(select_sweep("pinnacles", protocol="rdma", gpus=2)).requests[0].label
+    'rdma, 2 GPUs'
     """
     if isinstance(selection, SweepSelection):
         return sweep_measurement(selection)

@@ -68,6 +68,11 @@ class Request(Generic[Work]):
     dataset
         Function that turns the ranks' outcome into a dataset without coordinates. None: the one of
         training runs or of collective sweeps.
+
+    Examples
+    --------
+    >>> Request({"model": "bert-large", "protocol": "rdma", "gpus": 8}, run=None, ranks=8).label
+    'bert-large, rdma, 8 GPUs'
     """
 
     coordinates: Coordinates

@@ -75,6 +75,6 @@ def _entries(datasets: Sequence[xr.Dataset], name: str) -> list[dict[str, object
 def _distinct(parts: list[dict[str, object]]) -> list[dict[str, object]]:
     """Return parts of a provenance that differ in more than their time; each has its first time."""
     found: dict[str, dict[str, object]] = {}
-    for part in sorted(parts, key=lambda part: str(part["time"])):
+    for part in sorted(parts, key=lambda part: str(part.get("time"))):
         found.setdefault(json.dumps({**part, "time": ""}, sort_keys=True), part)
     return list(found.values())

@@ -30,7 +30,13 @@ def study_datasets() -> Mapping[str, Measure]:
 
 
 def measured_datasets() -> Mapping[str, Measure]:
-    """Return the function of each dataset of the pipeline."""
+    """Return the function of each dataset of the pipeline.
+
+    Examples
+    --------
+    >>> "communication" in measured_datasets()
+    True
+    """
     return {
         **{name: partial(_experiment, name) for name in EXPERIMENTS},
         **{
