@@ -53,7 +53,13 @@ class Quantity(Answer):
 
 @dataclass(frozen=True)
 class Statement(Answer):
-    """An order or a trend in an experiment's results: 1, 0, or NaN where results are missing."""
+    """An order or a trend in an experiment's results: 1, 0, or NaN where results are missing.
+
+    Examples
+    --------
+    >>> Statement("weak_scaling", lambda results: results["loss"].max() < 9).experiment
+    'weak_scaling'
+    """
 
     sources: tuple[Source, ...] = SOURCES
 
