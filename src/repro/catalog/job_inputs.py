@@ -49,6 +49,11 @@ class Hardware:
     notes: tuple[str, ...] = ()
     gpus: int | None = None
 
+    def notes_on(self, gpus: int) -> list[str]:
+        """Return a note if a job has more GPUs than the cluster."""
+        few = self.gpus is not None and gpus > self.gpus
+        return [f"more nodes than the cluster has, which are {self.gpus} GPUs"] if few else []
+
 
 def read_model(given: str, seq: int | None = None, vocabulary: int | None = None) -> ModelFile:
     """Read a model.
@@ -66,15 +71,20 @@ def read_model(given: str, seq: int | None = None, vocabulary: int | None = None
     Raises
     ------
     ReproError
-        The name is unknown, a file or an argument is not understood, or a size is less than 1.
+        The name is unknown, a file or an argument is not understood, a size is less than 1, or the
+        sequence is longer than learned positions.
     """
     _check_sizes(seq=seq, vocabulary=vocabulary)
     found = _read_model(given, seq, vocabulary)
-    if seq is None:
-        return found
-    kept = tuple(one for one in found.notes if not one.startswith("sequence length"))
-    shape = found.shape.model_copy(update={"seq": seq})
-    return replace(found, shape=shape, notes=kept)
+    if seq is not None:
+        kept = tuple(one for one in found.notes if not one.startswith("sequence length"))
+        found = replace(found, shape=found.shape.model_copy(update={"seq": seq}), notes=kept)
+    if 0 < found.shape.positions < found.shape.seq:
+        raise ReproError(
+            f"seq {found.shape.seq} is longer than {found.shape.positions} learned positions; "
+            "fix: lower it"
+        )
+    return found
 
 
 def _read_model(given: str, seq: int | None, vocabulary: int | None) -> ModelFile:

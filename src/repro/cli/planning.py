@@ -80,16 +80,16 @@ class _Question:
             "gpus_per_node": self.where.gpus_per_node,
             "nic_gbps": self.where.nic_gbps,
             **others,
-            "notes": list(self.notes),
         }
 
     def print(self, text: str, answer: Mapping[str, Any], as_json: bool, **job: Any) -> None:
         """Print an answer, and on stderr what was assumed; or both as JSON."""
+        notes = [*self.notes, *self.where.notes_on(job["gpus"])]
         if as_json:
-            print_json({"job": self.described(**job), **answer})
+            print_json({"job": {**self.described(**job), "notes": notes}, **answer})
             return
-        assumed = textwrap.wrap("assumed: " + "; ".join(self.notes), 100, subsequent_indent="  ")
-        for line in assumed if self.notes else ():
+        assumed = textwrap.wrap("assumed: " + "; ".join(notes), 100, subsequent_indent="  ")
+        for line in assumed if notes else ():
             typer.echo(line, err=True)
         typer.echo(text)
 
@@ -151,7 +151,7 @@ def what_if(
         asked.where,
         count,
         batch,
-        precisions=precisions.split(",") if precisions else None,
+        precisions=None if precisions is None else precisions.split(","),
         expert_imbalance=expert_imbalance,
         zero_bubble=zero_bubble,
     )
@@ -238,8 +238,9 @@ def serve_estimate(
     service = Service(asked.model, asked.where, gpus, input_tokens, output_tokens, stack)
     plans = serving_plans(service, precisions.split(","), batch)
     best = best_plan(plans, token_ms, first_ms)
+    job = {"gpus": gpus, "input_tokens": input_tokens, "output_tokens": output_tokens}
     if not as_json:
-        asked.print(estimate_text(service, plans, best), {}, as_json)
+        asked.print(estimate_text(service, plans, best), {}, as_json, **job)
         return
     named = {"intensity": "intensity_flops_per_byte", "rate": "flops_per_s"}
     optimal = plans[plans.best].drop(columns="best").sort_values("output_token_s")
@@ -248,5 +249,4 @@ def serve_estimate(
         "operators": records(operators(service, best).rename(columns=named)),
         "plans": records(optimal),
     }
-    job = {"gpus": gpus, "input_tokens": input_tokens, "output_tokens": output_tokens}
     asked.print("", answer, as_json, **job)

@@ -122,6 +122,21 @@ def read_log(path: Path, collective: str | None = None, ranks: int | None = None
     return frame
 
 
+def check_stated(measured: pd.DataFrame, log: object, **given: object) -> None:
+    """Refuse values that no row of a log has, because the log states others.
+
+    Raises
+    ------
+    ReproError
+        A value of `given`, by column, is not in the rows.
+    """
+    for name, value in given.items():
+        stated = measured[name].unique()
+        if value is not None and value not in stated:
+            listed = ", ".join(map(str, stated))
+            raise ReproError(f"{log}: states {name} {listed}, not {value}; fix: omit --{name}")
+
+
 def read_text(path: Path) -> str:
     """Return the text of a file, which may be compressed by gzip.
 

@@ -80,7 +80,7 @@ def test_the_command_writes_what_a_log_says(tmp_path: Path) -> None:
     ("options", "symptom"),
     [
         (("--job", "job.yaml"), "--job job.yaml without --training-log"),
-        (("--training-log", str(_LOG), "--ranks", "8"), "beside options of --log"),
+        (("--training-log", str(_LOG), "--ranks", "8"), "--ranks or --nodes without --log"),
     ],
 )
 def test_an_option_that_would_do_nothing_is_refused(

@@ -9,7 +9,7 @@ import pandas as pd
 from repro.catalog.systems.gpus import find_gpu_name
 from repro.errors import ReproError
 from repro.logs.measurements import RanksMissing
-from repro.logs.reading import read_log
+from repro.logs.reading import check_stated, read_log
 from repro.paths import PUBLISHED
 from repro.predict.operators.measured import KINDS as OPERATORS
 from repro.predict.operators.measured import kind_of
@@ -159,7 +159,7 @@ def read_collectives(
     logs
         Files of any tool that `repro.logs.reading` reads.
     ranks, nodes
-        Numbers of ranks and nodes, where logs do not state them.
+        Numbers of ranks and nodes, where logs do not state them; at least one log must not.
 
     Returns
     -------
@@ -173,7 +173,7 @@ def read_collectives(
         message names all logs that do not state their ranks.
     """
     parts = [read_rows(PUBLISHED / name) for name in _PUBLISHED_COLLECTIVES]
-    silent = []
+    silent, filled = [], False
     for path in logs:
         if not gpu or not network:
             raise ReproError(f"{path}: does not say what it ran on; fix: give --gpu and --network")
@@ -185,10 +185,15 @@ def read_collectives(
         if measured.nodes.isna().any():
             if nodes is None:
                 raise ReproError(f"{path}: lists no hosts; fix: state how many nodes (--nodes)")
-            measured["nodes"] = measured.nodes.fillna(nodes)
+            measured["nodes"], filled = measured.nodes.fillna(nodes), True
         out_of_place = measured[~measured.in_place.astype(bool)]
         parts.append(out_of_place.assign(gpu=gpu, network=network))
     if silent:
         raise ReproError(f"{', '.join(silent)}: no list of ranks; fix: state how many (--ranks)")
+    if logs:
+        own = pd.concat(parts[len(_PUBLISHED_COLLECTIVES) :])
+        check_stated(own, ", ".join(map(str, logs)), ranks=ranks)
+        if nodes is not None and not filled and set(own.nodes) != {nodes}:
+            raise ReproError(f"nodes {nodes}: the logs list their hosts; fix: omit --nodes")
     names = ", ".join([*_PUBLISHED_COLLECTIVES, *(path.name for path in logs)])
     return pd.concat(parts, ignore_index=True), names
