@@ -15,7 +15,7 @@ from repro.catalog.models.open_models import model_named, read_open_models
 from repro.catalog.systems.clusters import cluster as read_cluster
 from repro.catalog.systems.gpu_check import read_gpu_sheet
 from repro.catalog.systems.gpus import Gpu, gpu_named
-from repro.errors import ReproError
+from repro.errors import ReproError, of_file
 
 _NICS = re.compile(r"(?:(\d{1,4})\s*[x*]\s*)?(\d{1,6}(?:\.\d{1,6})?)")
 # GPUs of a node where its maker joins more of them by fast links.
@@ -102,9 +102,10 @@ def _read_model(given: str, seq: int | None, vocabulary: int | None) -> ModelFil
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ReproError(f"{path}: cannot be read as text ({error})") from None
-        if not is_arguments(text):
-            raise ReproError(f"{path}: neither a config.json nor Megatron's arguments")
-        return _read_arguments(text, seq, vocabulary)
+        with of_file(path, "give a config.json or a file of Megatron's arguments"):
+            if not is_arguments(text):
+                raise ReproError("neither a config.json nor Megatron's arguments")
+            return _read_arguments(text, seq, vocabulary)
     entry = model_named(given)
     if entry is None:
         known = ", ".join(read_open_models())
@@ -229,5 +230,5 @@ def nics_gbps(text: str) -> float:
     found = _NICS.fullmatch(text.strip())
     rate = float(found[2]) * int(found[1] or 1) if found else 0.0
     if not rate:
-        raise ReproError(f"nic {text!r:.40}; write the NICs of a node as 8x400 (Gbit/s each)")
+        raise ReproError(f"nic {text!r:.40}; fix: write the NICs of a node as 8x400 (Gbit/s each)")
     return rate

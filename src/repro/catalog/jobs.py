@@ -25,7 +25,7 @@ from repro.catalog.models.open_models import DecoderShape
 from repro.catalog.reading import Entry, choose, read_yaml
 from repro.catalog.systems.gpus import Gpu
 from repro.catalog.systems.software_stacks import read_stacks
-from repro.errors import ReproError
+from repro.errors import ReproError, of_file, one_line
 
 Recompute = Literal["none", "selective", "full"]
 # Micro batches per replica and pipeline stage where no global batch is given.
@@ -226,12 +226,12 @@ def read_jobs(path: Path, options: Mapping[str, Any]) -> list[ResolvedJob]:
             for row in rows:
                 cells = {name: value for name, value in row.items() if value not in (None, "")}
                 unused &= cells.keys()
-                try:
+                with of_file(f"{path}, line {rows.line_num}", "correct this cell"):
                     jobs.append(resolve(job_of({**options, **cells})))
-                except ReproError as error:
-                    raise ReproError(f"{path}, line {rows.line_num}: {error}") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ReproError(f"{path}: cannot be read as CSV ({error})") from None
+        raise ReproError(
+            f"{path}: cannot be read as CSV ({one_line(error)}); fix: correct it"
+        ) from None
     if jobs and unused:
         raise ReproError(
             f"{path}: all rows state {', '.join(sorted(unused))}; fix: omit the option"

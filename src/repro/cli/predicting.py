@@ -23,7 +23,7 @@ from repro.cli.options import (
     stated_fields,
 )
 from repro.cli.output import print_json, print_table
-from repro.errors import ReproError
+from repro.errors import ReproError, of_file
 from repro.paths import HOME, PUBLISHED
 
 app = typer.Typer()
@@ -266,7 +266,7 @@ def calibrate(
     from repro.predict.operators.measured import OPERATORS
     from repro.predict.parameters import CALIBRATIONS
     from repro.predict.serving.parameters import FITTED, ServingFit
-    from repro.predict.tables.columns import naming
+    from repro.predict.tables.columns import FIX
     from repro.predict.tables.reading import read_collectives, read_rows
 
     def keep(found: object, name: str, module: str) -> None:
@@ -299,7 +299,7 @@ def calibrate(
         return
     training = training or PUBLISHED / _TRAINING
     runs = read_rows(training)
-    with naming(training):
+    with of_file(training, FIX):
         step = calibrate_step(runs, collectives, f"{training.name}, {sources}")
     keep(links, LINKS, "network.links")
     keep(step, f"{CALIBRATIONS.name}/{name or _CALIBRATION}.yaml", "parameters")

@@ -7,7 +7,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from repro.catalog.models.papers import Family
 from repro.corpus.tokenizer import END_OF_TEXT, SENTINELS, WORDPIECE_SPECIALS
 from repro.corpus.vocabulary import TrainedTokenizer, byte_level, wordpiece, write_tokenizer
-from repro.errors import ReproError
+from repro.errors import ReproError, one_line
 
 
 def import_tokenizer(family: Family, source: Path, tokenizer: Path) -> TrainedTokenizer:
@@ -44,7 +44,9 @@ def import_tokenizer(family: Family, source: Path, tokenizer: Path) -> TrainedTo
     try:
         imported = {"gpt": _gpt, "bert": _bert, "t5": _t5}[family](source)
     except Exception as error:  # the libraries raise no narrower type
-        raise ReproError(f"{source}: not a tokenizer for {family} ({error}); {fix}") from None
+        raise ReproError(
+            f"{source}: not a tokenizer for {family} ({one_line(error)}); {fix}"
+        ) from None
     return write_tokenizer(imported, tokenizer)
 
 

@@ -1,10 +1,8 @@
 """Columns of tables of measurements: read, renamed, filled and checked in one pass."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +10,9 @@ import pandas as pd
 
 from repro.errors import ReproError
 from repro.predict.workload import Array
+
+FIX = "correct this column or cell"
+"""Fix of a table whose error names none."""
 
 
 @dataclass(frozen=True)
@@ -72,15 +73,6 @@ class Column:
 def same_kind(names: str, kind: Kind = NUMBER, default: Any = NEEDED) -> tuple[Column, ...]:
     """Describe columns that differ only in their names."""
     return tuple(Column(name, kind, default) for name in names.split())
-
-
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Put the name of a file before an error that its content causes."""
-    try:
-        yield
-    except ReproError as error:
-        raise ReproError(f"{path}: {error}") from None
 
 
 def renamed(table: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
