@@ -39,10 +39,10 @@ from repro.logs.operator_trace import read_cpu_file
 from repro.logs.reading import read_log
 from repro.logs.training.reading import read_training_file
 from repro.observe.nccl_log import read_nccl_log
-from repro.paths import PUBLISHED, ROOT, find
+from repro.paths import PUBLISHED, ROOT
 from repro.predict.tables.reading import read_known_rows
-from repro.results.reference import describe_run
-from repro.results.store import has_runs, read_dataset, why_not_run
+
+pytestmark = pytest.mark.slow
 
 _CASES = int(os.environ.get("REPRO_FUZZ_CASES", "60"))
 _SEED = int(os.environ.get("REPRO_FUZZ_SEED", "1"))
@@ -185,10 +185,6 @@ def _compressed(folder: Path, _: object) -> list[Path]:
     return [path]
 
 
-def _results(folder: Path, _: object) -> list[Path]:
-    return [Path(shutil.copy(find("data/reference/weak_scaling.nc"), folder))]
-
-
 def _of_corpus(*names: str) -> Callable[[Path, pytest.FixtureRequest], list[Path]]:
     def copy(folder: Path, request: pytest.FixtureRequest) -> list[Path]:
         enwiki = request.getfixturevalue("enwiki")
@@ -231,11 +227,6 @@ def _vocabulary(family: str) -> Callable[[Path, pytest.FixtureRequest], list[Pat
 
 def _read_job(path: Path) -> object:
     return resolve(job_of(read_job(path)))
-
-
-def _read_results(path: Path) -> object:
-    dataset = read_dataset(path)
-    return has_runs(dataset), why_not_run(dataset), describe_run(dataset)
 
 
 def _read_dump(path: Path) -> object:
@@ -374,7 +365,6 @@ _READERS: dict[str, _Reader] = {
         _of_text,
         _text("nccl.log", _LOG_OF_NCCL),
     ),
-    "netCDF": _Reader(_read_results, _of_bytes, _results),
     "dump": _Reader(_read_dump, _of_dump, _dump),
     "articles": _Reader(_read_articles, _of_text, _of_corpus("articles.jsonl")),
     "manifests": _Reader(_read_manifests, _OF_JSON, _text("articles.json", _MANIFEST)),

@@ -27,6 +27,8 @@ from repro.predict.explore.studies.compressed_training import encoding
 from repro.predict.fused.run import PRECISIONS
 from repro.predict.serving.served import FORMATS
 
+pytestmark = pytest.mark.slow
+
 _SMALL = "llama3.1-8b"
 # Names for the same thing, and texts.
 _SAID = ("label", "published_as", "source", "sets")

@@ -19,6 +19,8 @@ from repro.cli import app
 from repro.errors import ReproError
 from repro.paths import PUBLISHED, ROOT
 
+pytestmark = pytest.mark.slow
+
 _NCCL_LOG = ROOT / "tests/logs/samples/recent_all_reduce.txt"
 _SILENT_LOG = ROOT / "tests/logs/samples/public_egrep.txt"
 _TRAINING_LOG = "".join(

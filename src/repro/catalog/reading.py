@@ -23,9 +23,9 @@ _PROBLEMS = {"missing": "this key is missing", "extra_forbidden": "unknown key"}
 
 
 class Entry(BaseModel):
-    """Base of everything read from `params/`: immutable and finite; unknown keys are errors."""
+    """Base of everything read from `params/`: immutable, and unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 def read_params(name: str, schema: Any) -> Any:

@@ -9,6 +9,8 @@ from repro.corpus.tokenizer import END_OF_TEXT, SENTINELS, WORDPIECE_SPECIALS
 from repro.corpus.vocabulary import TrainedTokenizer, byte_level, wordpiece, write_tokenizer
 from repro.errors import ReproError, one_line
 
+_SIZE_BYTES = 4
+
 
 def import_tokenizer(family: Family, source: Path, tokenizer: Path) -> TrainedTokenizer:
     """Convert the published files of a family's tokenizer.
@@ -82,6 +84,9 @@ def _t5(source: Path) -> Tokenizer:
     tokenizer = Tokenizer(models.Unigram(pieces, proto.trainer_spec.unk_id))
     # SentencePiece's normalization: the model's own table, then repeated blanks become one.
     table = proto.normalizer_spec.precompiled_charsmap
+    # The library takes as much memory as the table's first number says.
+    if table and not 0 < int.from_bytes(table[:_SIZE_BYTES], "little") <= len(table) - _SIZE_BYTES:
+        raise ValueError("its table of characters is damaged")
     steps = [normalizers.Precompiled(table)] if table else []
     tokenizer.normalizer = normalizers.Sequence(
         [*steps, normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]

@@ -10,6 +10,9 @@ from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
 from repro.errors import ReproError, one_line
 
+# A file without a token for unknown characters is refused where it is read, not at some text.
+_IN_NO_VOCABULARY = "\U0010ffff"
+
 END_OF_TEXT = "<|endoftext|>"
 """GPT's only special token."""
 
@@ -64,6 +67,7 @@ class LocalTokenizer:
         fix = f"fix: run `repro corpus tokenizer {path.stem}`"
         try:
             self._tokenizer = Tokenizer.from_file(str(path))
+            self._tokenizer.encode(_IN_NO_VOCABULARY)
         except Exception as error:  # the library raises nothing narrower
             raise ReproError(f"{path}: not a tokenizer ({one_line(error)}); {fix}") from None
         # "<|endoftext|>" in an article is text, not the end of the document.

@@ -150,11 +150,11 @@ def read_text(path: Path) -> str:
         with Path(path).open("rb") as file:
             content = file.read(LARGEST_BYTES + 1)
     except FileNotFoundError:
-        raise ReproError("no such file") from None
+        raise ReproError("no such file; fix: correct the path") from None
     except IsADirectoryError:
         raise ReproError("is a folder; fix: name one file in it") from None
     except OSError as error:
-        raise ReproError(f"cannot be read ({error.strerror})") from None
+        raise ReproError(f"cannot be read ({error.strerror}); fix: make it readable") from None
     if content.startswith(b"\x1f\x8b"):
         content = _decompress(content)
     if len(content) > LARGEST_BYTES:

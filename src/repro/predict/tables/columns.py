@@ -116,7 +116,7 @@ def _values(table: pd.DataFrame, column: Column) -> Array:
     blank = cells.isna().to_numpy()
     if kind.allowed:
         found = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=float)
-        good = kind.allowed(found)
+        good = kind.allowed(found) & ~np.isinf(found)
         blank = blank | (kind.or_blank & np.isnan(found))
     else:
         # Long tables have few different texts. Blank cells have code -1.
