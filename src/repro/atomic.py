@@ -9,14 +9,14 @@ from pathlib import Path
 
 from repro.errors import ReproError
 
-# Disk full, quota or file size exceeded, read-only file system, no permission.
 _CANNOT_WRITE = {
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
+    # Disk full, quota or file size exceeded.
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+    # Read-only file system, no permission.
+    *(errno.EROFS, errno.EACCES, errno.EPERM),
+    # The folder is a file, or its file system cannot rename, has failed or is gone.
+    *(errno.EEXIST, errno.ENOTDIR, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV),
+    *(errno.EIO, errno.ESTALE, errno.ENODEV),
 }
 
 

@@ -1,5 +1,8 @@
 """Exceptions whose messages are written for users."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class ReproError(Exception):
     """Error that the user can fix; its one line names the symptom, the value and the fix.
@@ -17,6 +20,26 @@ class ReproError(Exception):
 def one_line(error: BaseException | str) -> str:
     """Return an error's message without line breaks; empty if it has none."""
     return " ".join(str(error).split())
+
+
+@contextmanager
+def of_file(path: object, fix: str) -> Iterator[None]:
+    """Name a file in an error that its content causes, and a fix if the error has none.
+
+    Parameters
+    ----------
+    path
+        The file, with the line if it is known.
+    fix
+        What the user can do about any error of such a file.
+    """
+    try:
+        yield
+    except ReproError as error:
+        # Names in a file may have line breaks.
+        message = " ".join(str(error).splitlines())
+        known = any(sign in message for sign in ("fix: ", "choose from: "))
+        raise type(error)(f"{path}: {message}{'' if known else f'; fix: {fix}'}") from None
 
 
 class DoesNotFit(ReproError):

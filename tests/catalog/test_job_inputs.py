@@ -111,7 +111,7 @@ def test_nodes_and_nics_of_ones_own_replace_the_makers() -> None:
         read_hardware("h100", gpus_per_node=0)
     with pytest.raises(ReproError, match="seq 0: take 1 or more"):
         read_model("llama3.1-8b", seq=0)
-    with pytest.raises(ReproError, match="nic 'fast'; write the NICs of a node as 8x400"):
+    with pytest.raises(ReproError, match="nic 'fast'; fix: write the NICs of a node as 8x400"):
         nics_gbps("fast")
 
 

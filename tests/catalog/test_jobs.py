@@ -128,7 +128,7 @@ def test_a_cluster_brings_gpu_links_and_nics() -> None:
     assert job.device.label == gpu("a100-sxm-40gb").label
     assert (job.gpus, job.gpus_per_node, job.nic_gbps, job.device.nic_gbps) == (4, 4, 100, 25)
     assert job.device.link_gbytes_per_s == 300
-    larger = "more nodes than cluster-b has, which are 16 GPUs"
+    larger = "more nodes than the cluster has, which are 16 GPUs"
     assert larger in _resolved(model="llama3.1-8b", cluster="cluster-b", gpus=32).notes
     assert larger not in _resolved(model="llama3.1-8b", cluster="cluster-b", gpus=16).notes
     same = _resolved(model="llama3.1-8b", cluster="cluster-b", gpu="a100-sxm-40gb")
@@ -272,13 +272,15 @@ def test_jobs_of_a_table(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
     path.write_text(
         "\ufeffmodel,gpus,tp,nic,gradient_bytes,expert_imbalance\n"
-        "llama3.1-8b,16,2,8x400,2,\n\nllama3.1-70b,64,8,,,1\n",
+        "llama3.1-8b,16,2,8x400,2,\n\nllama3.1-70b,64,,,,1\n",
         encoding="utf-8",
     )
     first, second = read_jobs(path, {"gpu": "h100-sxm-80gb", "tp": 4, "pp": 2})
     # Cells replace options, which fill the cells that are empty.
     assert (first.tp, first.pp, first.gradient_bytes, first.nic_gbps) == (2, 2, 2, 3200)
-    assert (second.tp, second.gpus, second.gradient_bytes) == (8, 64, 4)
+    assert (second.tp, second.gpus, second.gradient_bytes) == (4, 64, 4)
+    with pytest.raises(ReproError, match=r"all rows state gpus; fix: omit the option"):
+        read_jobs(path, {"gpu": "h100-sxm-80gb", "gpus": 8})
     path.write_text("model\n")
     assert read_jobs(path, {}) == []
 

@@ -76,7 +76,7 @@ def test_a_file_of_two_tools_is_refused(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ReproError, match=r"^/missing: no such file$"):
+    with pytest.raises(ReproError, match=r"^/missing: no such file; fix: correct the path$"):
         read_log(Path("/missing"))
     with pytest.raises(ReproError, match="is a folder; fix: name one file in it"):
         read_log(tmp_path)

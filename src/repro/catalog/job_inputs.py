@@ -15,7 +15,7 @@ from repro.catalog.models.open_models import model_named, read_open_models
 from repro.catalog.systems.clusters import cluster as read_cluster
 from repro.catalog.systems.gpu_check import read_gpu_sheet
 from repro.catalog.systems.gpus import Gpu, gpu_named
-from repro.errors import ReproError
+from repro.errors import ReproError, of_file
 
 _NICS = re.compile(r"(?:(\d{1,4})\s*[x*]\s*)?(\d{1,6}(?:\.\d{1,6})?)")
 # GPUs of a node where its maker joins more of them by fast links.
@@ -49,6 +49,11 @@ class Hardware:
     notes: tuple[str, ...] = ()
     gpus: int | None = None
 
+    def notes_on(self, gpus: int) -> list[str]:
+        """Return a note if a job has more GPUs than the cluster."""
+        few = self.gpus is not None and gpus > self.gpus
+        return [f"more nodes than the cluster has, which are {self.gpus} GPUs"] if few else []
+
 
 def read_model(given: str, seq: int | None = None, vocabulary: int | None = None) -> ModelFile:
     """Read a model.
@@ -66,15 +71,20 @@ def read_model(given: str, seq: int | None = None, vocabulary: int | None = None
     Raises
     ------
     ReproError
-        The name is unknown, a file or an argument is not understood, or a size is less than 1.
+        The name is unknown, a file or an argument is not understood, a size is less than 1, or the
+        sequence is longer than learned positions.
     """
     _check_sizes(seq=seq, vocabulary=vocabulary)
     found = _read_model(given, seq, vocabulary)
-    if seq is None:
-        return found
-    kept = tuple(one for one in found.notes if not one.startswith("sequence length"))
-    shape = found.shape.model_copy(update={"seq": seq})
-    return replace(found, shape=shape, notes=kept)
+    if seq is not None:
+        kept = tuple(one for one in found.notes if not one.startswith("sequence length"))
+        found = replace(found, shape=found.shape.model_copy(update={"seq": seq}), notes=kept)
+    if 0 < found.shape.positions < found.shape.seq:
+        raise ReproError(
+            f"seq {found.shape.seq} is longer than {found.shape.positions} learned positions; "
+            "fix: lower it"
+        )
+    return found
 
 
 def _read_model(given: str, seq: int | None, vocabulary: int | None) -> ModelFile:
@@ -92,9 +102,10 @@ def _read_model(given: str, seq: int | None, vocabulary: int | None) -> ModelFil
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ReproError(f"{path}: cannot be read as text ({error})") from None
-        if not is_arguments(text):
-            raise ReproError(f"{path}: neither a config.json nor Megatron's arguments")
-        return _read_arguments(text, seq, vocabulary)
+        with of_file(path, "give a config.json or a file of Megatron's arguments"):
+            if not is_arguments(text):
+                raise ReproError("neither a config.json nor Megatron's arguments")
+            return _read_arguments(text, seq, vocabulary)
     entry = model_named(given)
     if entry is None:
         known = ", ".join(read_open_models())
@@ -219,5 +230,5 @@ def nics_gbps(text: str) -> float:
     found = _NICS.fullmatch(text.strip())
     rate = float(found[2]) * int(found[1] or 1) if found else 0.0
     if not rate:
-        raise ReproError(f"nic {text!r:.40}; write the NICs of a node as 8x400 (Gbit/s each)")
+        raise ReproError(f"nic {text!r:.40}; fix: write the NICs of a node as 8x400 (Gbit/s each)")
     return rate

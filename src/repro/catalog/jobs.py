@@ -25,7 +25,7 @@ from repro.catalog.models.open_models import DecoderShape
 from repro.catalog.reading import Entry, choose, read_yaml
 from repro.catalog.systems.gpus import Gpu
 from repro.catalog.systems.software_stacks import read_stacks
-from repro.errors import ReproError
+from repro.errors import ReproError, of_file, one_line
 
 Recompute = Literal["none", "selective", "full"]
 # Micro batches per replica and pipeline stage where no global batch is given.
@@ -211,7 +211,7 @@ def read_job(path: Path) -> dict[str, Any]:
 def read_jobs(path: Path, options: Mapping[str, Any]) -> list[ResolvedJob]:
     """Read and resolve a job per row of a CSV, whose columns are fields of `Job`.
 
-    `options` are fields that rows leave out.
+    `options` are fields that rows leave out; at least one row must leave out each.
 
     Raises
     ------
@@ -219,17 +219,23 @@ def read_jobs(path: Path, options: Mapping[str, Any]) -> list[ResolvedJob]:
         The file is missing, or a row is no job that can run; the message names the line.
     """
     jobs = []
+    unused = set(options)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(file, restkey="cell without a column")
             for row in rows:
                 cells = {name: value for name, value in row.items() if value not in (None, "")}
-                try:
+                unused &= cells.keys()
+                with of_file(f"{path}, line {rows.line_num}", "correct this cell"):
                     jobs.append(resolve(job_of({**options, **cells})))
-                except ReproError as error:
-                    raise ReproError(f"{path}, line {rows.line_num}: {error}") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ReproError(f"{path}: cannot be read as CSV ({error})") from None
+        raise ReproError(
+            f"{path}: cannot be read as CSV ({one_line(error)}); fix: correct it"
+        ) from None
+    if jobs and unused:
+        raise ReproError(
+            f"{path}: all rows state {', '.join(sorted(unused))}; fix: omit the option"
+        )
     return jobs
 
 
@@ -243,9 +249,7 @@ def resolve(job: Job) -> ResolvedJob:
     """
     found = read_model(job.model, job.seq, job.vocabulary)
     where = read_hardware(job.gpu, job.cluster, job.gpus_per_node, job.nic)
-    notes, plan = [*found.notes, *where.notes], found.plan
-    if where.gpus and job.gpus and job.gpus > where.gpus:
-        notes.append(f"more nodes than {job.cluster} has, which are {where.gpus} GPUs")
+    notes, plan = [*found.notes, *where.notes, *where.notes_on(job.gpus or 1)], found.plan
     stated = {name: value for name, value in job if value is not None}
 
     def filled(name: str, rule: str, value: Any) -> Any:
@@ -321,9 +325,6 @@ def check(job: ResolvedJob) -> None:
         f"tp {job.tp} does not divide {shape.heads} heads": shape.heads % job.tp,
         f"tp {job.tp} neither divides {shape.kv_heads} key-value heads nor is a multiple": (
             shape.kv_heads % job.tp and job.tp % shape.kv_heads
-        ),
-        f"seq {shape.seq} is longer than {shape.positions} learned positions": (
-            0 < shape.positions < shape.seq
         ),
         f"global_batch {job.global_batch} is no multiple of micro_batch {job.micro_batch} x dp "
         f"{job.dp}": job.global_batch % (job.micro_batch * job.dp),

@@ -1,5 +1,6 @@
 """Reader of YAML files as typed, validated, frozen values."""
 
+import reprlib
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -7,13 +8,17 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from repro.errors import ReproError, one_line
+from repro.errors import ReproError, of_file, one_line
 from repro.paths import find
 
 T = TypeVar("T")
 
 # About ten times as fast, if PyYAML was built with libyaml.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# Anchors make a few lines a value of gigabytes, of which messages show the beginning.
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 200
+_short = _SHORT.repr
 _PROBLEMS = {"missing": "this key is missing", "extra_forbidden": "unknown key"}
 
 
@@ -62,20 +67,22 @@ def read_yaml(path: Path, schema: Any) -> Any:
 def _read(path: Path, changed_ns: int, schema: Any) -> Any:
     try:
         raw = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except yaml.YAMLError as error:
-        raise ReproError(f"{path}: not valid YAML ({one_line(error)})") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ReproError(f"{path}: cannot be read as text ({error})") from None
-    try:
-        value = TypeAdapter(schema).validate_python(raw)
-    except ValidationError as error:
-        # A misspelt key causes two errors; the unknown key is the one to fix.
-        first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
-        key = ".".join(str(part) for part in first["loc"]) or "(top)"
-        problem = _PROBLEMS.get(first["type"], first["msg"].removeprefix("Value error, "))
-        # A check of several keys reports their names and values itself.
-        got = "" if isinstance(first["input"], dict) else f" (got {first['input']!r})"
-        raise ReproError(f"{path}: {key}: {problem}{got}") from None
+        raise ReproError(f"{path}: cannot be read as text ({error}); fix: give a text") from None
+    # Dates that do not exist, and too many digits or levels, are other errors than YAML's.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ReproError(f"{path}: not valid YAML ({one_line(error)}); fix: correct it") from None
+    with of_file(path, "correct this key"):
+        try:
+            value = TypeAdapter(schema).validate_python(raw)
+        except ValidationError as error:
+            # A misspelt key causes two errors; the unknown key is the one to fix.
+            first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
+            key = ".".join(str(part) for part in first["loc"]) or "(top)"
+            problem = _PROBLEMS.get(first["type"], first["msg"].removeprefix("Value error, "))
+            # A check of several keys reports their names and values itself.
+            got = "" if isinstance(first["input"], dict) else f" (got {_short(first['input'])})"
+            raise ReproError(one_line(f"{key}: {problem}{got}")) from None
     return value
 
 

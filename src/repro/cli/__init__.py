@@ -100,7 +100,8 @@ def main() -> None:
     try:
         app(standalone_mode=True)
     except ReproError as error:
-        typer.echo(f"repro: {error}", err=True)
+        # Names in a user's file may have line breaks.
+        typer.echo(f"repro: {' '.join(str(error).splitlines())}", err=True)
         sys.exit(error.exit_status)
     except ModuleNotFoundError as error:
         if part := missing_part(error.name or ""):

@@ -150,7 +150,8 @@ def busbw(
     """
     from repro.catalog.described import described_cluster
     from repro.catalog.systems.clusters import cluster as read_cluster
-    from repro.logs.reading import read_log
+    from repro.collectives.definitions import collective_name
+    from repro.logs.reading import check_stated, read_log
     from repro.predict.network import expected as expectations
 
     if gpu is not None:
@@ -184,6 +185,8 @@ def busbw(
         f"lines, {len(skipped)} remarks",
         err=True,
     )
+    # They are used where the log states none.
+    check_stated(measured, log, collective=collective and collective_name(collective), ranks=ranks)
     stated = measured.nodes.notna()
     if nodes is not None and stated.all() and set(measured.nodes) != {nodes}:
         listed = ", ".join(str(count) for count in sorted(set(measured.nodes)))

@@ -80,16 +80,16 @@ class _Question:
             "gpus_per_node": self.where.gpus_per_node,
             "nic_gbps": self.where.nic_gbps,
             **others,
-            "notes": list(self.notes),
         }
 
     def print(self, text: str, answer: Mapping[str, Any], as_json: bool, **job: Any) -> None:
         """Print an answer, and on stderr what was assumed; or both as JSON."""
+        notes = [*self.notes, *self.where.notes_on(job["gpus"])]
         if as_json:
-            print_json({"job": self.described(**job), **answer})
+            print_json({"job": {**self.described(**job), "notes": notes}, **answer})
             return
-        assumed = textwrap.wrap("assumed: " + "; ".join(self.notes), 100, subsequent_indent="  ")
-        for line in assumed if self.notes else ():
+        assumed = textwrap.wrap("assumed: " + "; ".join(notes), 100, subsequent_indent="  ")
+        for line in assumed if notes else ():
             typer.echo(line, err=True)
         typer.echo(text)
 
@@ -151,7 +151,7 @@ def what_if(
         asked.where,
         count,
         batch,
-        precisions=precisions.split(",") if precisions else None,
+        precisions=None if precisions is None else precisions.split(","),
         expert_imbalance=expert_imbalance,
         zero_bubble=zero_bubble,
     )

@@ -23,11 +23,12 @@ from repro.cli.options import (
     stated_fields,
 )
 from repro.cli.output import print_json, print_table
-from repro.errors import ReproError
+from repro.errors import ReproError, of_file
 from repro.paths import HOME, PUBLISHED
 
 app = typer.Typer()
 _command = partial(app.command, rich_help_panel="Predict")
+_CALIBRATION, _TRAINING = "a100-megatron", "training_a100_vtrain.csv"
 
 
 @_command(epilog="Example: repro estimate config.json --gpu h100-sxm-80gb --gpus 64 --tp 8")
@@ -107,6 +108,8 @@ def estimate(
 
     if jobs is not None and (job is not None or measured is not None):
         raise ReproError("--jobs beside --job or --measured; fix: give one of them")
+    if measured is None and (peak_tflops is not None or flops is not None):
+        raise ReproError("--peak-tflops or --flops without --measured; fix: give it")
     given = stated_fields(
         job,
         model=model,
@@ -144,7 +147,9 @@ def estimate(
     if "model" not in given:
         raise ReproError("no model; fix: repro estimate MODEL --gpu GPU, or --job FILE")
     one = estimates.estimate([resolve(job_of(given))])[0]
-    compared = explain(one, measured, peak_tflops=peak_tflops, formula=flops) if measured else None
+    compared = (
+        None if measured is None else explain(one, measured, peak_tflops=peak_tflops, formula=flops)
+    )
     if as_json:
         print_json(report_json(one, compared))
     else:
@@ -214,13 +219,13 @@ def validate(
 
 @_command(epilog="Example: repro calibrate --log my.log --gpu H100 --network 'my fabric'")
 def calibrate(
-    name: Annotated[str, typer.Option(help="Write params/calibration/NAME.yaml.")] = (
-        "a100-megatron"
-    ),
+    name: Annotated[
+        str | None,
+        typer.Option(help=f"Write params/calibration/NAME.yaml. Default: {_CALIBRATION}."),
+    ] = None,
     training: Annotated[
-        Path,
-        typer.Option(help="CSV of training runs.", show_default="training_a100_vtrain.csv"),
-    ] = PUBLISHED / "training_a100_vtrain.csv",
+        Path | None, typer.Option(help=f"CSV of training runs. Default: {_TRAINING}.")
+    ] = None,
     log: Annotated[
         list[Path] | None,
         typer.Option(
@@ -261,7 +266,7 @@ def calibrate(
     from repro.predict.operators.measured import OPERATORS
     from repro.predict.parameters import CALIBRATIONS
     from repro.predict.serving.parameters import FITTED, ServingFit
-    from repro.predict.tables.columns import naming
+    from repro.predict.tables.columns import FIX
     from repro.predict.tables.reading import read_collectives, read_rows
 
     def keep(found: object, name: str, module: str) -> None:
@@ -270,9 +275,13 @@ def calibrate(
 
     if job is not None and not training_log:
         raise ReproError(f"--job {job} without --training-log; fix: give the log")
+    if (network or ranks or nodes or (gpu and not training_log)) and not log:
+        raise ReproError("--gpu, --network, --ranks or --nodes without --log; fix: give the log")
+    if log and training_log:
+        raise ReproError("--training-log beside --log; fix: give one kind of log")
+    if (log or training_log) and (name is not None or training is not None):
+        raise ReproError("--name or --training beside a log: not used; fix: omit it")
     if training_log:
-        if log or network or ranks or nodes:
-            raise ReproError("--training-log beside options of --log; fix: give one kind of log")
         from repro.predict.calibration.own_runs import fit_own_runs
         from repro.predict.explore.jobs.logged import measured_runs
 
@@ -288,11 +297,12 @@ def calibrate(
     if log:
         keep(links, LINKS, "network.links")
         return
+    training = training or PUBLISHED / _TRAINING
     runs = read_rows(training)
-    with naming(training):
+    with of_file(training, FIX):
         step = calibrate_step(runs, collectives, f"{training.name}, {sources}")
     keep(links, LINKS, "network.links")
-    keep(step, f"{CALIBRATIONS.name}/{name}.yaml", "parameters")
+    keep(step, f"{CALIBRATIONS.name}/{name or _CALIBRATION}.yaml", "parameters")
     keep(calibrate_operators(), OPERATORS, "operators.kernels")
     names = ("training_modern.csv", "training_mlperf.csv")
     modern = pd.concat([read_rows(PUBLISHED / name) for name in names], ignore_index=True)

@@ -16,6 +16,7 @@ from megatron.core.datasets.t5_dataset import T5MaskedWordPieceDatasetConfig
 from megatron.core.datasets.utils import Split
 
 from repro.catalog.models.papers import Family
+from repro.corpus.indexed import check_indexed
 from repro.corpus.indices import Documents, build_indices, cache_key
 from repro.corpus.t5 import MASKING_PROBABILITY, T5SpanDataset, decoder_tokens_needed
 from repro.corpus.tokenizer import LocalTokenizer
@@ -131,6 +132,8 @@ def build_datasets(
     cache = cache_dir / f"{family}-{cache_key(arguments, sizes, prefix, tokenizer)}"
     dataset, configuration = _CLASSES[family]
     config = configuration(**arguments, tokenizer=tokenizer, path_to_cache=str(cache))
+    if not cache.is_dir():
+        check_indexed(prefix)
     documents = _documents(family, dataset, config, prefix)
     rank = dist.get_rank() if dist.is_initialized() else 0
     if rank == 0 and not cache.is_dir():

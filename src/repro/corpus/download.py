@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from repro.atomic import cannot_be_written
 from repro.errors import ReproError, one_line
 
 _BLOCK = 1 << 20
@@ -33,7 +34,6 @@ def download(url: str, destination: Path) -> None:
     ReproError
         The server refuses, cannot be reached, or stops early; running again resumes.
     """
-    destination.parent.mkdir(parents=True, exist_ok=True)
     part = destination.with_name(destination.name + ".part")
     version = part.with_name(part.name + ".version")
     start = part.stat().st_size if part.exists() and version.exists() else 0
@@ -43,6 +43,7 @@ def download(url: str, destination: Path) -> None:
         # The server sends the rest (206) if the file is the same, else all of it (200).
         request.add_header("If-Range", version.read_text(encoding="ascii"))
     try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
             if response.status != http.HTTPStatus.PARTIAL_CONTENT:
                 start = 0
@@ -66,7 +67,10 @@ def download(url: str, destination: Path) -> None:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         message = one_line(reason) or type(error).__name__
         raise ReproError(f"{url}: {message}; fix: run again to resume from {part}") from None
-    os.replace(part, destination)
+    try:
+        os.replace(part, destination)
+    except OSError as error:
+        raise cannot_be_written(destination, error.strerror) from None
     version.unlink(missing_ok=True)
 
 

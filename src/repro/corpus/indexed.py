@@ -28,6 +28,7 @@ from repro.corpus.shards import (
 )
 from repro.corpus.tokenizer import LocalTokenizer
 from repro.corpus.word_cache import text_encoder
+from repro.errors import ReproError, of_file
 from repro.observe.environment import sources_digest
 
 SHARD_BYTES = 4 << 20
@@ -39,6 +40,8 @@ _CONTINUATION = "##"
 # the vocabulary size from which ids are int32.
 _INDEX_HEADER = b"MMIDIDX\x00\x00"
 _VERSION = 1
+# Version, type of tokens, and numbers of sequences and documents.
+_COUNTS = "<QBQQ"
 _TYPES: dict[type[np.integer[Any]], int] = {np.uint16: 8, np.int32: 4}
 _INT32_VOCABULARY = 65_500
 
@@ -207,7 +210,7 @@ def _write_index(
     with replacing(path) as temporary, temporary.open("wb") as file:
         file.write(_INDEX_HEADER)
         documents = counts["documents"] + 1
-        file.write(struct.pack("<QBQQ", _VERSION, _TYPES[dtype], counts["sequences"], documents))
+        file.write(struct.pack(_COUNTS, _VERSION, _TYPES[dtype], counts["sequences"], documents))
         for length in lengths:
             file.write(length.read_bytes())
         end = np.int64(0)
@@ -221,6 +224,47 @@ def _write_index(
             sequences = np.fromfile(_file(shard, ".sequences"), np.int64)
             file.write((end + np.cumsum(sequences)).tobytes())
             end += sequences.sum()
+
+
+def check_indexed(prefix: Path) -> None:
+    """Refuse files that were truncated or changed: Megatron's reader would read beyond them.
+
+    Raises
+    ------
+    ReproError
+        The index is damaged, or does not fit the tokens; the message says where.
+    """
+    index, tokens = _file(prefix, ".idx"), _file(prefix, ".bin")
+    with of_file(index, "run `repro corpus dataset` again"):
+        content = np.memmap(index, np.uint8, "r") if index.stat().st_size else np.zeros(0, np.uint8)
+        head = len(_INDEX_HEADER) + struct.calcsize(_COUNTS)
+        if len(content) < head or content[: len(_INDEX_HEADER)].tobytes() != _INDEX_HEADER:
+            raise ReproError(f"no index of Megatron's in {len(content)} bytes")
+        counts = struct.unpack(_COUNTS, content[len(_INDEX_HEADER) : head].tobytes())
+        version, code, sequences, documents = counts
+        sizes = {_TYPES[dtype]: np.dtype(dtype).itemsize for dtype in _TYPES}
+        if version != _VERSION or code not in sizes:
+            raise ReproError(f"version {version} with type {code} of tokens; supported: 1, 4 or 8")
+        if len(content) != head + 12 * sequences + 8 * documents or not documents:
+            raise ReproError(
+                f"{len(content)} bytes are not those of {sequences} sequences and "
+                f"{documents} documents"
+            )
+        lengths, starts, ends = (
+            np.frombuffer(content, dtype, count, offset)
+            for dtype, count, offset in (
+                ("<i4", sequences, head),
+                ("<i8", sequences, head + 4 * sequences),
+                ("<i8", documents, head + 12 * sequences),
+            )
+        )
+        bounds = np.append(0, np.cumsum(lengths.astype(np.int64) * sizes[code]))
+        if (lengths < 0).any() or (starts != bounds[:-1]).any():
+            raise ReproError("its sequences do not follow one another")
+        if ends[0] or ends[-1] != sequences or (np.diff(ends) < 0).any():
+            raise ReproError("its documents do not follow one another")
+        if tokens.stat().st_size != bounds[-1]:
+            raise ReproError(f"{tokens.name} has {tokens.stat().st_size} bytes, not {bounds[-1]}")
 
 
 def _cut_long(tokens: np.ndarray[Any, Any], inv_vocab: dict[int, str]) -> Iterator[bytes]:

@@ -5,10 +5,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import NonNegativeInt, TypeAdapter, ValidationError
+
 from repro.atomic import replace_text
-from repro.errors import ReproError
+from repro.errors import ReproError, of_file, one_line
 
 _BAR_CHARACTERS = 40
+_MANIFEST = TypeAdapter(dict[str, NonNegativeInt | dict[str, NonNegativeInt] | list[str]])
+_MOST_DIGITS = 20
 
 
 def length_class(length: int) -> int:
@@ -40,7 +44,11 @@ def write_manifest(path: Path, counts: Mapping[str, int], named: list[str]) -> N
 
 def _sort_key(name: str) -> tuple[str, int, str]:
     group, _, member = name.partition(".")
-    return group, int(member) if member.isdecimal() else 0, member
+    return group, int(member) if _is_length(member) else 0, member
+
+
+def _is_length(member: str) -> bool:
+    return member.isdecimal() and len(member) <= _MOST_DIGITS
 
 
 def stats(folder: Path) -> Iterator[str]:
@@ -61,9 +69,10 @@ def stats(folder: Path) -> Iterator[str]:
     ReproError
         There is no `articles.json`, or pages or articles are missing or counted twice.
     """
-    articles = _read(folder / "articles.json")
+    articles = _read(folder / "articles.json", "pages", "articles")
     yield from _format("articles", articles)
-    dropped = sum(articles.get("dropped", {}).values())
+    by_reason = articles.get("dropped")
+    dropped = sum(by_reason.values()) if isinstance(by_reason, dict) else 0
     if articles["pages"] != articles["articles"] + dropped:
         raise ReproError(
             f"{folder}: {articles['pages']} pages are not {articles['articles']} articles and "
@@ -71,7 +80,7 @@ def stats(folder: Path) -> Iterator[str]:
         )
     for path in sorted(folder.glob("*.json")):
         if path.name != "articles.json":
-            manifest = _read(path)
+            manifest = _read(path, "documents")
             yield from _format(path.stem, manifest)
             if manifest["documents"] != articles["articles"]:
                 raise ReproError(
@@ -80,10 +89,20 @@ def stats(folder: Path) -> Iterator[str]:
                 )
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, *counts: str) -> dict[str, Any]:
+    """Read a manifest, which must have some counts."""
     if not path.is_file():
         raise ReproError(f"{path}: no such file; fix: run `repro corpus extract`")
-    manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    with of_file(path, "run `repro corpus extract` and `repro corpus dataset` again"):
+        try:
+            manifest: dict[str, Any] = _MANIFEST.validate_json(path.read_bytes())
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"])) or "(top)"
+            raise ReproError(one_line(f"{place}: {first['msg']}")) from None
+        for name in counts:
+            if not isinstance(manifest.get(name), int):
+                raise ReproError(f"{name}: no count")
     return manifest
 
 
@@ -91,13 +110,13 @@ def _format(title: str, manifest: Mapping[str, Any]) -> Iterator[str]:
     """Format a manifest: one line per count; counts by length are histograms."""
     yield f"{title}:"
     for name, value in manifest.items():
-        if name == "named":
+        if isinstance(value, list):
             yield from (f"  {line}" for line in value)
         elif not isinstance(value, dict):
             yield f"  {name.replace('_', ' '):24}{value:>18,}"
         else:
             yield f"  {name.replace('_', ' ')}"
-            most = max(value.values())
+            most = max(value.values(), default=0) or 1
             for member, count in value.items():
-                text = f"{int(member):,} or more" if member.isdecimal() else member
+                text = f"{int(member):,} or more" if _is_length(member) else member
                 yield f"    {text:22}{count:>18,}  {'#' * round(_BAR_CHARACTERS * count / most)}"

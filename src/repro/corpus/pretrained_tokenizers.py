@@ -7,7 +7,9 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from repro.catalog.models.papers import Family
 from repro.corpus.tokenizer import END_OF_TEXT, SENTINELS, WORDPIECE_SPECIALS
 from repro.corpus.vocabulary import TrainedTokenizer, byte_level, wordpiece, write_tokenizer
-from repro.errors import ReproError
+from repro.errors import ReproError, one_line
+
+_SIZE_BYTES = 4
 
 
 def import_tokenizer(family: Family, source: Path, tokenizer: Path) -> TrainedTokenizer:
@@ -44,7 +46,9 @@ def import_tokenizer(family: Family, source: Path, tokenizer: Path) -> TrainedTo
     try:
         imported = {"gpt": _gpt, "bert": _bert, "t5": _t5}[family](source)
     except Exception as error:  # the libraries raise no narrower type
-        raise ReproError(f"{source}: not a tokenizer for {family} ({error}); {fix}") from None
+        raise ReproError(
+            f"{source}: not a tokenizer for {family} ({one_line(error)}); {fix}"
+        ) from None
     return write_tokenizer(imported, tokenizer)
 
 
@@ -80,6 +84,9 @@ def _t5(source: Path) -> Tokenizer:
     tokenizer = Tokenizer(models.Unigram(pieces, proto.trainer_spec.unk_id))
     # SentencePiece's normalization: the model's own table, then repeated blanks become one.
     table = proto.normalizer_spec.precompiled_charsmap
+    # The library takes as much memory as the table's first number says.
+    if table and not 0 < int.from_bytes(table[:_SIZE_BYTES], "little") <= len(table) - _SIZE_BYTES:
+        raise ValueError("its table of characters is damaged")
     steps = [normalizers.Precompiled(table)] if table else []
     tokenizer.normalizer = normalizers.Sequence(
         [*steps, normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]

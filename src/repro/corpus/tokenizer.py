@@ -8,7 +8,10 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
-from repro.errors import ReproError
+from repro.errors import ReproError, one_line
+
+# A file without a token for unknown characters is refused where it is read, not at some text.
+_IN_NO_VOCABULARY = "\U0010ffff"
 
 END_OF_TEXT = "<|endoftext|>"
 """GPT's only special token."""
@@ -55,18 +58,18 @@ class LocalTokenizer:
     Raises
     ------
     ReproError
-        The file is missing or not a tokenizer.
+        The file is missing, not a tokenizer, or lacks the token that ends a document.
     """
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
             raise ReproError(f"{path}: no such file; fix: run `repro corpus tokenizer {path.stem}`")
+        fix = f"fix: run `repro corpus tokenizer {path.stem}`"
         try:
             self._tokenizer = Tokenizer.from_file(str(path))
+            self._tokenizer.encode(_IN_NO_VOCABULARY)
         except Exception as error:  # the library raises nothing narrower
-            raise ReproError(
-                f"{path}: not a tokenizer ({error}); fix: run `repro corpus tokenizer {path.stem}`"
-            ) from None
+            raise ReproError(f"{path}: not a tokenizer ({one_line(error)}); {fix}") from None
         # "<|endoftext|>" in an article is text, not the end of the document.
         self._tokenizer.encode_special_tokens = True
         self.path = path
@@ -81,7 +84,10 @@ class LocalTokenizer:
         self.inv_vocab = {
             number: token for token, number in sorted(vocabulary.items(), key=itemgetter(1))
         }
-        self.eod: int = vocabulary[END_OF_TEXT if END_OF_TEXT in vocabulary else "[EOS]"]
+        end = END_OF_TEXT if END_OF_TEXT in vocabulary else "[EOS]"
+        if end not in vocabulary:
+            raise ReproError(f"{path}: has neither {END_OF_TEXT} nor {end}; {fix}")
+        self.eod: int = vocabulary[end]
         self.additional_special_tokens_ids = [
             vocabulary[name] for name in SENTINELS if name in vocabulary
         ]

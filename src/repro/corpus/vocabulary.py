@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from repro.atomic import replacing
+from repro.atomic import replace_text
 from repro.catalog.models.papers import Family
 from repro.corpus.records import read_articles, size_of
 from repro.corpus.tokenizer import END_OF_TEXT, SENTINELS, WORDPIECE_SPECIALS
@@ -85,8 +85,7 @@ def train_tokenizer(
 
 def write_tokenizer(tokenizer: Tokenizer, path: Path) -> TrainedTokenizer:
     """Write a tokenizer as JSON, atomically."""
-    with replacing(path) as temporary:
-        tokenizer.save(str(temporary))
+    replace_text(path, tokenizer.to_str(pretty=True))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return TrainedTokenizer(tokenizer.get_vocab_size(), digest)
 

@@ -32,6 +32,10 @@ setInterval(() => label(document), 500);
 """
 
 
+# Bytes of a text in a URL, of which a few may decompress to megabytes.
+_LONGEST = 1 << 20
+
+
 class PackedText(param.Parameterized):
     """Text of a widget in compressed form: Panel would parse JSON or a number in a URL."""
 
@@ -48,7 +52,15 @@ def _pack(text: str) -> str:
 
 
 def _unpack(packed: str) -> str:
-    return zlib.decompress(urlsafe_b64decode(packed)).decode() if packed else ""
+    return _decompress(urlsafe_b64decode(packed)).decode() if packed else ""
+
+
+def _decompress(data: bytes) -> bytes:
+    stream = zlib.decompressobj()
+    text = stream.decompress(data, _LONGEST)
+    if not stream.eof:
+        raise ValueError(f"incomplete, or longer than {_LONGEST} bytes")
+    return text
 
 
 def prepare_page(states: Mapping[str, pn.widgets.Widget | PackedText]) -> list[pn.pane.Alert]:

@@ -83,7 +83,7 @@ def read_kineto(text: str, ranks: int | None) -> Reading:
                 rows.append(_kernel(event, args, ranks))
             elif name.startswith(_GLOO):
                 rows.append(_gloo(event, args, group))
-        except (KeyError, TypeError, ValueError) as problem:
+        except (LookupError, TypeError, ValueError, ArithmeticError) as problem:
             reason = f"no {problem}" if isinstance(problem, KeyError) else problem
             skipped.append(f"traceEvents[{number}]: {name[:60]}: {reason}")
     if calls and not rows:
@@ -100,10 +100,13 @@ def read_kineto(text: str, ranks: int | None) -> Reading:
     return rows, skipped
 
 
-def _group_size(info: Mapping[str, Any] | None) -> int | None:
+def _group_size(info: Any) -> int | None:
     """Return the ranks of a process group; None if sizes differ or the trace has none."""
-    sizes = {group.get("pg_size") for group in (info or {}).get("pg_config", [])}
-    return sizes.pop() if len(sizes) == 1 else None
+    groups = info.get("pg_config") if isinstance(info, dict) else None
+    found = groups if isinstance(groups, list) else []
+    sizes = [group.get("pg_size") if isinstance(group, dict) else None for group in found]
+    alike = bool(sizes) and isinstance(sizes[0], int) and all(one == sizes[0] for one in sizes)
+    return sizes[0] if alike else None
 
 
 def _collective(name: str) -> str:

@@ -5,6 +5,7 @@ Keys are those of torch/csrc/profiler with the activity CPU, for GPUs also CUDA
 iteration has one micro batch on one rank.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.catalog.studies.operator_benchmarks import Sizes, benchmark_of, precisions_of
-from repro.errors import ReproError
+from repro.errors import ReproError, of_file
 from repro.logs.reading import read_text
 from repro.logs.truncated_json import read_json
 
@@ -116,22 +117,32 @@ def read_cpu_file(path: Path) -> list[TracedCall]:
     ReproError
         The file cannot be read, its trace has no operators with shapes, or is a GPU's.
     """
-    try:
+    with of_file(path, "export the trace again"):
         return read_cpu_trace(read_text(path))
-    except ReproError as error:
-        raise ReproError(f"{path}: {error}") from None
 
 
 def _events(text: str) -> list[_Event]:
     """Return events that have a duration, those that enclose others first."""
-    events = [
-        event
-        for event in read_json(text, "traceEvents", []).get("traceEvents", [])
-        if isinstance(event, dict) and event.get("ph") == "X"
-    ]
+    events = []
+    for number, event in enumerate(read_json(text, "traceEvents", []).get("traceEvents", [])):
+        if isinstance(event, dict) and event.get("ph") == "X":
+            if not _is_complete(event):
+                raise ReproError(f"traceEvents[{number}]: name, tid, ts, dur or args is not usual")
+            events.append(event)
     if not any("Input Dims" in event.get("args", {}) for event in events):
         raise ReproError("its operators have no shapes; fix: profile with record_shapes=True")
     return sorted(events, key=lambda event: (event["ts"], -event["dur"]))
+
+
+def _is_complete(event: _Event) -> bool:
+    times, args = (event.get("ts"), event.get("dur")), event.get("args", {})
+    return (
+        all(isinstance(one, int | float) and math.isfinite(one) for one in times)
+        and isinstance(args, dict)
+        and isinstance(event.get("tid"), int | str)
+        and isinstance(args.get("External id", 0), int | str)
+        and "name" in event
+    )
 
 
 def _parts(events: list[_Event]) -> Iterator[tuple[_Event, str]]:
@@ -146,8 +157,12 @@ def _parts(events: list[_Event]) -> Iterator[tuple[_Event, str]]:
 def _benchmarked(event: _Event, part: str) -> TracedCall | None:
     """Return the call of an operator that has a microbenchmark, of others None."""
     name, args = str(event["name"]), event.get("args", {})
-    found = benchmark_of(name, args) if name.startswith("aten::") else None
-    return found and TracedCall(part, *found, precisions_of(found[0], args))
+    try:
+        found = benchmark_of(name, args) if name.startswith("aten::") else None
+        return found and TracedCall(part, *found, precisions_of(found[0], args))
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
+        place = f"{name[:60]} at {event['ts']} us"
+        raise ReproError(f"{place}: its shapes are not those of the operator") from None
 
 
 def _gpu_calls(events: list[_Event], launched: dict[Any, list[float]]) -> list[TracedCall]:
@@ -180,6 +195,8 @@ def _cpu_calls(events: list[_Event]) -> Iterator[TracedCall]:
     """Yield all calls in order; nested ones belong to the outermost with a microbenchmark."""
     until: defaultdict[Any, float] = defaultdict(float)
     operators = [event for event in events if event.get("cat") == "cpu_op"]
+    if not operators:
+        raise ReproError("it has no operators of a CPU; fix: profile with ProfilerActivity.CPU")
     begins = [event["ts"] for event in operators[1:]] + [float("inf")]
     for (event, part), next_begins in zip(_parts(operators), begins, strict=True):
         name, thread, end = str(event["name"]), event["tid"], event["ts"] + event["dur"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from repro.collectives.definitions import collective_name
-from repro.errors import ReproError
+from repro.errors import ReproError, of_file
 from repro.logs import (
     deepspeed,
     flight_recorder,
@@ -64,6 +64,9 @@ _LIKELY = re.compile(
     re.I,
 )
 _NUMBERS = re.compile(r"(?:\b\d[\d.]*\b\s+){3,}")
+LARGEST_BYTES = 1 << 30
+"""Limit on a file and on what it decompresses to: a few kilobytes of gzip may be gigabytes."""
+
 # First two bytes of a pickle of protocol 2 or later.
 _PICKLES = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 
@@ -107,19 +110,32 @@ def read_log(path: Path, collective: str | None = None, ranks: int | None = None
         collective = collective_name(collective)
     if ranks is not None and ranks < 1:
         raise ReproError(f"ranks is {ranks}; fix: pass 1 or more")
-    try:
+    with of_file(path, "give the whole output of a run of several ranks"):
         text = read_text(path)
         tool = _tool(text)
         rows, skipped = _READERS[tool](text, collective, ranks)
         if not rows:
             reason = skipped[0] if skipped else f"{tool} printed none"
             raise ReproError(f"no measurement; {reason}")
-    except ReproError as error:
-        raise type(error)(f"{path}: {error}") from None
     frame = as_frame(rows, skipped)
     frame.attrs["tool"] = tool
     frame.attrs["lines"] = len(text.splitlines())
     return frame
+
+
+def check_stated(measured: pd.DataFrame, log: object, **given: object) -> None:
+    """Refuse values that no row of a log has, because the log states others.
+
+    Raises
+    ------
+    ReproError
+        A value of `given`, by column, is not in the rows.
+    """
+    for name, value in given.items():
+        stated = measured[name].unique()
+        if value is not None and value not in stated:
+            listed = ", ".join(map(str, stated))
+            raise ReproError(f"{log}: states {name} {listed}, not {value}; fix: omit --{name}")
 
 
 def read_text(path: Path) -> str:
@@ -131,15 +147,18 @@ def read_text(path: Path) -> str:
         The file cannot be read; the message does not contain the path.
     """
     try:
-        content = Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            content = file.read(LARGEST_BYTES + 1)
     except FileNotFoundError:
-        raise ReproError("no such file") from None
+        raise ReproError("no such file; fix: correct the path") from None
     except IsADirectoryError:
         raise ReproError("is a folder; fix: name one file in it") from None
     except OSError as error:
-        raise ReproError(f"cannot be read ({error.strerror})") from None
+        raise ReproError(f"cannot be read ({error.strerror}); fix: make it readable") from None
     if content.startswith(b"\x1f\x8b"):
         content = _decompress(content)
+    if len(content) > LARGEST_BYTES:
+        raise ReproError(f"has more than {LARGEST_BYTES} bytes; fix: cut it to fewer iterations")
     if content.startswith(_PICKLES):
         raise ReproError(
             "is a pickle, which runs code when it is loaded, so it is not read; fix: dump the "
@@ -151,16 +170,16 @@ def read_text(path: Path) -> str:
 
 
 def _decompress(compressed: bytes) -> bytes:
-    """Decompress a gzip file; a truncated one as far as possible."""
-    parts = []
-    while compressed:
+    """Decompress a gzip file; a truncated one as far as possible, a large one up to the limit."""
+    content = b""
+    while compressed and len(content) <= LARGEST_BYTES:
         member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
         try:
-            parts.append(member.decompress(compressed))
+            content += member.decompress(compressed, LARGEST_BYTES + 1 - len(content))
         except zlib.error as error:
             raise ReproError(f"cannot be decompressed ({error})") from None
         compressed = member.unused_data
-    return b"".join(parts)
+    return content
 
 
 def _tool(text: str) -> str:

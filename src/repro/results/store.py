@@ -10,7 +10,7 @@ from repro.atomic import cannot_be_written, replacing
 from repro.catalog.reading import choose
 from repro.catalog.studies.collectives import read_collectives_sweep
 from repro.catalog.studies.experiments import EXPERIMENTS, SWEPT
-from repro.errors import ReproError
+from repro.errors import ReproError, one_line
 from repro.paths import RESULTS
 
 # What was measured without it was measured by an earlier version.
@@ -61,8 +61,11 @@ def read_dataset(path: Path) -> xr.Dataset:
         dataset = xr.load_dataset(path, engine="netcdf4").drop_encoding()
     except FileNotFoundError:
         raise ReproError(f"{path}: no such result; `dvc repro` produces it") from None
-    except OSError as error:
-        raise ReproError(f"{path}: not a readable netCDF file ({error})") from None
+    except (OSError, RuntimeError, ValueError) as error:
+        # The libraries below raise all of these on damaged files.
+        raise ReproError(
+            f"{path}: not a readable netCDF file ({one_line(error)}); fix: delete it and run again"
+        ) from None
     return dataset.rename({old: new for old, new in _RENAMED.items() if old in dataset})
 
 

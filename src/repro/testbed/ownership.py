@@ -18,7 +18,7 @@ def owned_name() -> str:
 
 def is_leftover(name: str) -> bool:
     """Whether the process that owns a name (one that `GLOB` matches) has ended."""
-    pid, start = name.removeprefix(_PREFIX).split("-")
+    pid, start, *_ = name.removeprefix(_PREFIX).split("-")
     try:
         return _start_ticks(int(pid)) != start
     except OSError:
@@ -36,8 +36,8 @@ def owned_folder() -> Iterator[Path]:
     parent = Path(tempfile.gettempdir())
     for folder in leftovers(parent):
         shutil.rmtree(folder, ignore_errors=True)
-    folder = parent / owned_name()
-    folder.mkdir(mode=0o700)
+    # Its name cannot be guessed, and only its user may enter it.
+    folder = Path(tempfile.mkdtemp(prefix=f"{owned_name()}-"))
     try:
         yield folder
     finally:

@@ -80,7 +80,7 @@ def test_the_command_writes_what_a_log_says(tmp_path: Path) -> None:
     ("options", "symptom"),
     [
         (("--job", "job.yaml"), "--job job.yaml without --training-log"),
-        (("--training-log", str(_LOG), "--ranks", "8"), "beside options of --log"),
+        (("--training-log", str(_LOG), "--ranks", "8"), "--ranks or --nodes without --log"),
     ],
 )
 def test_an_option_that_would_do_nothing_is_refused(
@@ -99,4 +99,4 @@ def test_a_log_that_cannot_be_predicted_is_one_line(tmp_path: Path) -> None:
 
 def test_a_log_that_is_not_there_is_named(tmp_path: Path) -> None:
     result = _calibrate(tmp_path, "--training-log", str(tmp_path / "gone.log"))
-    assert result.returncode == 1 and result.stderr == f"repro: {tmp_path}/gone.log: no such file\n"
+    assert result.returncode == 1 and f"{tmp_path}/gone.log: no such file; fix: " in result.stderr

@@ -290,7 +290,7 @@ def test_a_measured_time_is_judged(
     expected: _Times,
 ) -> None:
     one = _estimate(sheets, job, **changed)
-    found = explain(one, measured, formula="causal")
+    found = explain(one, measured, formula="causal" if "FLOP" in measured else None)
     assert found.verdict == expected.verdict
     assert expected.least <= found.time_s / one.iteration_time_s <= expected.most
 
@@ -315,10 +315,9 @@ def test_the_flops_of_a_throughput_are_those_of_the_formula(sheets: Path) -> Non
     one = _estimate(sheets, _405B, global_batch=16)
     per_token = 6 * 405.9e9 + 12 * 126 * 16384 * 8192
     assert per_token * 109 / 1e12 == pytest.approx(288, abs=1)
-    by_throughput, by_flops = (
-        explain(one, text, formula="megatron").time_s
-        for text in ("109 tokens/s/GPU", f"{per_token * 109 / 1e12:.1f} TFLOP/s")
-    )
+    flops = f"{per_token * 109 / 1e12:.1f} TFLOP/s"
+    by_throughput = explain(one, "109 tokens/s/GPU").time_s
+    by_flops = explain(one, flops, formula="megatron").time_s
     # The formula counts the table of embeddings as a product.
     assert by_flops == pytest.approx(by_throughput, rel=0.01)
     assert 0.25 < one.mfu < 0.38

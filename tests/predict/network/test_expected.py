@@ -187,7 +187,7 @@ def test_sizes_as_people_write_them(text: str, size: float) -> None:
         (("pinnacles", "--nic", "8x400"), "describe a cluster of --gpu; fix: give --gpu"),
         (("--gpu", "h100", "pinnacles", "a.log"), "cluster pinnacles beside --gpu h100"),
         (("--gpu", "abacus"), "unknown GPU 'abacus'; choose from: a100-sxm-80gb"),
-        (("--gpu", "h100", "--nic", "fast"), "nic 'fast'; write the NICs of a node as 8x400"),
+        (("--gpu", "h100", "--nic", "fast"), "nic 'fast'; fix: write the NICs of a node as 8x400"),
         (("pinnacles", "--size", "5parsec"), "size '5parsec': take a number of bytes"),
         (("pinnacles", "--size", "0"), "size '0': take a number of bytes"),
         (("pinnacles", "--protocol", "quic"), "choose from: rdma, ipoib, tcp"),

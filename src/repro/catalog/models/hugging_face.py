@@ -16,7 +16,7 @@ from repro.catalog.models.decoder_rules import MOST_LAYERS, Biases, DecoderType,
 from repro.catalog.models.decoder_types import DECODER_TYPES
 from repro.catalog.models.ignored_fields import read_ignored
 from repro.catalog.models.open_models import DecoderShape
-from repro.errors import ReproError
+from repro.errors import ReproError, of_file
 
 # Longest sequence that is assumed for training where a file states what the model can take in.
 LONGEST_ASSUMED = 8192
@@ -84,10 +84,8 @@ def read_config(path: Path) -> ModelFile:
         raise ReproError(f"{path}: {error.strerror}; fix: name a readable config.json") from None
     except UnicodeDecodeError as error:
         raise ReproError(f"{path}: not JSON ({error}); fix: give a config.json") from None
-    try:
+    with of_file(path, "correct this field"):
         return parse_config(text, path.stem)
-    except ReproError as error:
-        raise ReproError(f"{path}: {error}") from None
 
 
 def parse_config(text: str, label: str) -> ModelFile:

@@ -83,8 +83,8 @@ class DecoderShape(Entry):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_value_dim(cls, given: dict[str, Any]) -> dict[str, Any]:
-        return {"value_dim": given.get("head_dim"), **given}
+    def _default_value_dim(cls, given: Any) -> Any:
+        return {"value_dim": given.get("head_dim"), **given} if isinstance(given, dict) else given
 
     @property
     def hidden_size(self) -> int:

@@ -3,7 +3,7 @@
 import re
 from typing import Literal
 
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import ConfigDict, PositiveFloat, PositiveInt
 
 from repro.catalog.reading import Entry, choose, read_params
 from repro.errors import ReproError
@@ -49,6 +49,8 @@ class Gpu(Entry):
     they join. `nic_gbps` is the rate of its port to other nodes in its maker's systems.
     `published_as` lists its names in measurements.
     """
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     label: str
     published_as: tuple[str, ...] = ()

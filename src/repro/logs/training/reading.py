@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from repro.errors import ReproError
+from repro.errors import ReproError, of_file
 from repro.logs.reading import read_text
 from repro.logs.training import (
     composer,
@@ -71,11 +71,9 @@ def read_training_file(path: Path) -> tuple[str, TrainingLog]:
     ReproError
         As `read_training_log`, or the file cannot be read; the message names the file.
     """
-    try:
+    with of_file(path, "give the whole output of a training run"):
         text = read_text(path)
         return text, read_training_log(text)
-    except ReproError as error:
-        raise ReproError(f"{path}: {error}") from None
 
 
 def read_training_log(text: str) -> TrainingLog:

@@ -142,7 +142,6 @@ def residuals_of(
 
 def write_fit(found: Any, module: str, path: Path) -> None:
     """Write fitted values, which a module describes, as YAML with numbers of four digits."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     text = yaml.dump(
         _rounded(found), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=10**6
     )

@@ -9,7 +9,7 @@ import pandas as pd
 
 from repro.catalog.models.volumes import training_flops
 from repro.collectives.definitions import bus_factor
-from repro.errors import ReproError
+from repro.errors import ReproError, of_file
 from repro.predict.calibration.interval import half_width
 from repro.predict.calibration.link_fitting import errors_by_size, line_errors_by_size
 from repro.predict.calibration.step_fitting import predicted_times_s
@@ -25,7 +25,7 @@ from repro.predict.parameters import calibration
 from repro.predict.serving.latency import latency, passes
 from repro.predict.serving.memory import weight_bytes
 from repro.predict.serving.parameters import borrowed_costs
-from repro.predict.tables.columns import naming
+from repro.predict.tables.columns import FIX
 from repro.predict.tables.reading import COLLECTIVES, SERVING, TRAINING, read_known_rows, table_kind
 from repro.predict.tables.serving import serving_rows
 from repro.predict.tables.training import (
@@ -84,7 +84,7 @@ def validate(path: Path, by: Sequence[str] = ()) -> pd.DataFrame:
     rows, left_out = read_known_rows(path)
     for line in left_out:
         _LOG.warning("left out: %s", line)
-    with naming(path):
+    with of_file(path, FIX):
         for name in by:
             if name not in rows.columns:
                 raise ReproError(

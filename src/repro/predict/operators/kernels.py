@@ -220,7 +220,8 @@ def node_collective_s(
     rate = rates.link_bytes_per_s * costs.efficiency / (1 + costs.few_loss * (8 / ranks - 1))
     transfer = link_bytes / rate
     if costs.switch_efficiency:
-        switched = (ranks + 1) / (2 * (ranks - 1)) * link_bytes
+        # One rank sends nothing.
+        switched = (ranks + 1) / (2 * np.maximum(ranks - 1, 1)) * link_bytes
         reach = rates.link_bytes_per_s * costs.switch_efficiency
         transfer = np.minimum(transfer, switched / reach)
     return regime_times(link_bytes, steps, transfer, costs).time_s

@@ -10,6 +10,7 @@ from repro.catalog.models.open_models import OpenModel, plain_name
 from repro.catalog.reading import Entry, choose, read_params
 from repro.catalog.systems.gpus import Gpu, gpu
 from repro.catalog.systems.serving import ServingCosts, ServingStack, read_serving_stacks
+from repro.errors import ReproError
 from repro.predict.parameters import TRANSFER, Residuals
 from repro.predict.serving.served import CACHE_BYTES, FORMATS, Engine, precision
 
@@ -48,11 +49,14 @@ def weights_of(model: OpenModel | ModelFile, name: str) -> str:
     Raises
     ------
     ReproError
-        The precision is unknown.
+        The precision is unknown, or is one of experts and the model has none.
     """
     published = model.published_formats
     found = precision(name or published.get("published", "bf16"))
-    return published.get(found, found)
+    weights = published.get(found, found)
+    if FORMATS[weights].others and not model.shape.experts:
+        raise ReproError(f"precision {name!r}: {model.label} has no experts; fix: choose another")
+    return weights
 
 
 def stack_named(name: str) -> str:

@@ -115,8 +115,9 @@ class Engine:
     def __post_init__(self) -> None:
         for name in (self.weights, self.cache):
             if not any(self._has(units) for units in FORMATS[name].units):
+                of = f" of the cache of {self.weights}" if name != self.weights else ""
                 raise ReproError(
-                    f"precision {name!r}: {self.device.label} has no units for it; take bf16"
+                    f"precision {name!r}{of}: {self.device.label} has no units for it; take bf16"
                 )
 
     def _has(self, units: str) -> bool:

@@ -1,10 +1,8 @@
 """Columns of tables of measurements: read, renamed, filled and checked in one pass."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +10,9 @@ import pandas as pd
 
 from repro.errors import ReproError
 from repro.predict.workload import Array
+
+FIX = "correct this column or cell"
+"""Fix of a table whose error names none."""
 
 
 @dataclass(frozen=True)
@@ -74,15 +75,6 @@ def same_kind(names: str, kind: Kind = NUMBER, default: Any = NEEDED) -> tuple[C
     return tuple(Column(name, kind, default) for name in names.split())
 
 
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Put the name of a file before an error that its content causes."""
-    try:
-        yield
-    except ReproError as error:
-        raise ReproError(f"{path}: {error}") from None
-
-
 def renamed(table: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
     """Return a table whose columns have their names here; the first alias of several counts."""
     plain = {re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_"): name for name in table.columns}
@@ -124,7 +116,7 @@ def _values(table: pd.DataFrame, column: Column) -> Array:
     blank = cells.isna().to_numpy()
     if kind.allowed:
         found = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=float)
-        good = kind.allowed(found)
+        good = kind.allowed(found) & ~np.isinf(found)
         blank = blank | (kind.or_blank & np.isnan(found))
     else:
         # Long tables have few different texts. Blank cells have code -1.

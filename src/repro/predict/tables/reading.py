@@ -7,13 +7,13 @@ import numpy as np
 import pandas as pd
 
 from repro.catalog.systems.gpus import find_gpu_name
-from repro.errors import ReproError
+from repro.errors import ReproError, of_file, one_line
 from repro.logs.measurements import RanksMissing
-from repro.logs.reading import read_log
+from repro.logs.reading import check_stated, read_log
 from repro.paths import PUBLISHED
 from repro.predict.operators.measured import KINDS as OPERATORS
 from repro.predict.operators.measured import kind_of
-from repro.predict.tables.columns import POSITIVE, TEXT, naming, read, same_kind, unknown
+from repro.predict.tables.columns import FIX, POSITIVE, TEXT, read, same_kind, unknown
 from repro.predict.tables.serving import is_serving, unknown_serving
 from repro.predict.tables.training import check_runs
 
@@ -31,6 +31,7 @@ _BIG_RED = {
     "collective": "all_reduce",
 }
 _BIG_RED_NODES = {"inter": 2, "intra": 1}
+_BIG_RED_COLUMNS = ("size_bytes", "inter_n", "inter_time_us", "intra_n", "intra_time_us")
 
 
 def read_rows(path: Path) -> pd.DataFrame:
@@ -42,7 +43,7 @@ def read_rows(path: Path) -> pd.DataFrame:
         The file is missing, empty or no CSV, or a column or cell is wrong.
     """
     rows = _read_csv(path)
-    with naming(path):
+    with of_file(path, FIX):
         _check(rows)
     return rows
 
@@ -61,7 +62,7 @@ def read_known_rows(path: Path) -> tuple[pd.DataFrame, list[str]]:
         The file is missing, empty or no CSV, a column or cell is wrong, or no row is known.
     """
     rows = _read_csv(path)
-    with naming(path):
+    with of_file(path, FIX):
         reasons = _why_unknown(rows)
         known = rows[reasons == ""]
         if known.empty:
@@ -101,10 +102,14 @@ def _read_csv(path: Path) -> pd.DataFrame:
     except OSError as error:
         raise ReproError(f"{path}: cannot be read ({error.strerror})") from None
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise ReproError(f"{path}: not a CSV of measurements ({error})") from None
+        raise ReproError(
+            f"{path}: not a CSV of measurements ({one_line(error)}); fix: correct it"
+        ) from None
+    if not isinstance(rows.index, pd.RangeIndex):
+        raise ReproError(f"{path}: line 2 has more cells than the header; fix: name all columns")
     if rows.empty:
-        raise ReproError(f"{path}: no rows")
-    if "inter_time_us" in rows.columns:
+        raise ReproError(f"{path}: no rows; fix: give a row per measurement")
+    if set(_BIG_RED_COLUMNS) <= set(rows.columns):
         rows = _big_red_rows(rows)
     return rows
 
@@ -159,7 +164,7 @@ def read_collectives(
     logs
         Files of any tool that `repro.logs.reading` reads.
     ranks, nodes
-        Numbers of ranks and nodes, where logs do not state them.
+        Numbers of ranks and nodes, where logs do not state them; at least one log must not.
 
     Returns
     -------
@@ -173,7 +178,7 @@ def read_collectives(
         message names all logs that do not state their ranks.
     """
     parts = [read_rows(PUBLISHED / name) for name in _PUBLISHED_COLLECTIVES]
-    silent = []
+    silent, filled = [], False
     for path in logs:
         if not gpu or not network:
             raise ReproError(f"{path}: does not say what it ran on; fix: give --gpu and --network")
@@ -185,10 +190,15 @@ def read_collectives(
         if measured.nodes.isna().any():
             if nodes is None:
                 raise ReproError(f"{path}: lists no hosts; fix: state how many nodes (--nodes)")
-            measured["nodes"] = measured.nodes.fillna(nodes)
+            measured["nodes"], filled = measured.nodes.fillna(nodes), True
         out_of_place = measured[~measured.in_place.astype(bool)]
         parts.append(out_of_place.assign(gpu=gpu, network=network))
     if silent:
         raise ReproError(f"{', '.join(silent)}: no list of ranks; fix: state how many (--ranks)")
+    if logs:
+        own = pd.concat(parts[len(_PUBLISHED_COLLECTIVES) :])
+        check_stated(own, ", ".join(map(str, logs)), ranks=ranks)
+        if nodes is not None and not filled and set(own.nodes) != {nodes}:
+            raise ReproError(f"nodes {nodes}: the logs list their hosts; fix: omit --nodes")
     names = ", ".join([*_PUBLISHED_COLLECTIVES, *(path.name for path in logs)])
     return pd.concat(parts, ignore_index=True), names

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from repro.errors import ReproError
 
 # A rank that died is noticed by its launcher; this only bounds what a collective may take.
 _TIMEOUT = timedelta(minutes=10)
+LOOPBACK = "127.0.0.1"
 
 
 def join_groups(
@@ -52,7 +54,8 @@ def join_groups(
     position = position_embedding_stages(family, pipeline_parallel)
     dist.init_process_group(
         "nccl" if torch.cuda.is_available() else "gloo",
-        init_method=f"tcp://{address}:{port}",
+        init_method=None if address == LOOPBACK else f"tcp://{address}:{port}",
+        store=_loopback_store(rank, ranks, port) if address == LOOPBACK else None,
         rank=rank,
         world_size=ranks,
         timeout=_TIMEOUT,
@@ -68,6 +71,15 @@ def join_groups(
     )
 
 
+def _loopback_store(rank: int, ranks: int, port: int) -> Any:
+    """Return the store of ranks on this machine; torch itself would listen on all interfaces."""
+    # The store closes the socket.
+    listening = socket.create_server((LOOPBACK, port)).detach() if rank == 0 else None
+    return dist.TCPStore(  # type: ignore[attr-defined]
+        LOOPBACK, port, ranks, rank == 0, _TIMEOUT, master_listen_fd=listening, multi_tenant=True
+    )
+
+
 def _allow_sockets() -> None:
     """Let this process have as many files as its user may: gloo keeps sockets of groups that were
     left, and 1024 are few for a process that forms groups again and again."""
@@ -79,9 +91,9 @@ def _allow_sockets() -> None:
 def alone() -> Iterator[None]:
     """The groups of this process by itself."""
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        taken.bind((LOOPBACK, 0))
         port = taken.getsockname()[1]
-    join_groups(0, 1, "127.0.0.1", port)
+    join_groups(0, 1, LOOPBACK, port)
     try:
         yield
     finally:

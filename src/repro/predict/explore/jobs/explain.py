@@ -1,5 +1,6 @@
 """Explanations of a measured iteration that differs from its estimate, each with its size."""
 
+import math
 import re
 from dataclasses import dataclass, replace
 
@@ -72,7 +73,8 @@ def explain(
     Raises
     ------
     ReproError
-        The value has no unit that is known, or does not say what it refers to.
+        The value has no unit that is known, does not say what it refers to, or has no use for what
+        is given.
     """
     time_s = measured_time_s(one, text, peak_tflops, formula)
     tried = _explanations(one.job, one, time_s)
@@ -97,6 +99,9 @@ def measured_time_s(
     if not found or value <= 0:
         raise ReproError(f"measured {text!r}: no positive number with a unit, such as 4.2s")
     job = one.job
+    for option, given, units in (("flops", formula, (*_FLOPS, *_MFU)), ("peak", peak_tflops, _MFU)):
+        if given is not None and unit not in units:
+            raise ReproError(f"{option} {given} beside measured {text!r}: not used; fix: omit it")
     if unit in _SECONDS:
         return value * _SECONDS[unit]
     gpu = next((end for end in _PER_GPU if unit.endswith(end)), "")
@@ -116,6 +121,8 @@ def measured_time_s(
 def _peak_flops(one: JobEstimate, peak_tflops: float | None) -> float:
     """Return the peak of an MFU, which must be stated where a precision has a peak of its own."""
     if peak_tflops is not None:
+        if not 0 < peak_tflops < math.inf:
+            raise ReproError(f"peak {peak_tflops:g} TFLOP/s: take a number above 0")
         return 1e12 * peak_tflops
     half, own = one.job.device.peak_flops, peak_flops(one.job.device, one.job.precision)
     if half != own:

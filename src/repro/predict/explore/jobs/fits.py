@@ -83,7 +83,7 @@ def _longest(training: Training, device: Gpu) -> pd.Series:
     """
     found: dict[tuple[str, int], int] = {}
     shape = training.model.shape
-    while shape.seq <= _MOST_TOKENS:
+    while shape.seq <= (shape.positions or _MOST_TOKENS):
         job = replace(training, model=ModelFile(training.model.label, shape))
         try:
             table = fitting_plans(job, device, zero=_ZERO, micro_batches=(1,)).table()

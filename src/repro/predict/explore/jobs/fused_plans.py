@@ -252,6 +252,10 @@ def _check(training: Training, device: Gpu, imbalance: float) -> None:
             raise ReproError(f"{name} {count}: take 1 or more")
     if imbalance < 1:
         raise ReproError(f"expert_imbalance {imbalance:g}: take 1 (even) or more")
+    if imbalance > 1 and not training.model.shape.experts:
+        raise ReproError(
+            f"expert_imbalance {imbalance:g}: {training.model.label} has no experts; fix: omit it"
+        )
     for name in training.precisions:
         choose("precision", name, dict.fromkeys(PRECISIONS))
         if name not in device.precisions:
