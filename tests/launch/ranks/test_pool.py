@@ -17,6 +17,7 @@ import nbformat
 import numpy as np
 import pytest
 import torch
+from left_behind import descendants, left_behind, read, wait_until_clean
 from made_up import small_run
 from waiting import PATIENCE_S, wait_until
 
@@ -33,7 +34,6 @@ from repro.launch.request import PoolSpec, Request
 from repro.observe.environment import usable_cores
 from repro.results.outcome import Outcome, OutOfMemory
 from repro.results.schema import iteration_spans
-from repro.testbed.ownership import GLOB
 from repro.testbed.speed import cores_per_rank
 from repro.train.records import TrainingRun
 
@@ -355,41 +355,8 @@ def test_links_were_checked_before(outcome: Outcome) -> None:
         assert check.carried_gbps == pytest.approx([rate] * len(check.carried_gbps), rel=0.05)
 
 
-def _descendants(pid: int) -> list[int]:
-    children = [
-        int(child)
-        for task in Path(f"/proc/{pid}/task").glob("*/children")
-        for child in _read(task).split()
-    ]
-    return children + [descendant for child in children for descendant in _descendants(child)]
-
-
-def _read(path: Path) -> str:
-    """A file of /proc; nothing if its process has ended."""
-    try:
-        return path.read_text().replace("\0", " ")
-    except OSError:
-        return ""
-
-
-def _left_behind() -> set[str]:
-    """Everything a set of ranks creates that can outlive it: processes and folders."""
-    temporary = tempfile.gettempdir()
-    commands = {
-        f"{process.name} {_read(process / 'cmdline')[:200]}"
-        for process in Path("/proc").glob("[0-9]*")
-        if f"TMPDIR={temporary} " in _read(process / "environ")
-    }
-    found = {c for c in commands if "repro.launch.ranks.supervisor" in c or "repro.train.run" in c}
-    return found | {str(path) for path in Path(temporary).glob(GLOB)}
-
-
-def _wait_until_clean(before: set[str]) -> None:
-    wait_until(lambda: not _left_behind() - before, lambda: _left_behind() - before)
-
-
 def test_a_killed_rank_is_named_and_everything_is_cleaned_up(enwiki: Path) -> None:
-    before = _left_behind()
+    before = left_behind()
     killed_at: list[float] = []
 
     def kill_rank_3(*_: object) -> None:
@@ -406,7 +373,7 @@ def test_a_killed_rank_is_named_and_everything_is_cleaned_up(enwiki: Path) -> No
         )
     # By itself, not because a collective gave up.
     assert time.monotonic() - killed_at[0] < PATIENCE_S
-    _wait_until_clean(before)
+    wait_until_clean(before)
 
 
 def _rank_pids() -> list[int]:
@@ -414,12 +381,12 @@ def _rank_pids() -> list[int]:
     # Of the session that was opened last.
     *_, supervisor = [
         pid
-        for pid in _descendants(os.getpid())
-        if "repro.launch.ranks.supervisor" in _read(Path(f"/proc/{pid}/cmdline"))
+        for pid in descendants(os.getpid())
+        if "repro.launch.ranks.supervisor" in read(Path(f"/proc/{pid}/cmdline"))
     ]
     ranks = []
-    for server in _descendants(supervisor):
-        children = _descendants(server)
+    for server in descendants(supervisor):
+        children = descendants(server)
         if len(children) >= 4:
             ranks = sorted(children)
     return ranks
@@ -437,7 +404,7 @@ from repro.errors import ReproError
 try:
     with open_pool(_paced()) as session:
         session.run_interleaved(
-            [Request({}, small_run("gpt", Path({corpus!r}), iterations=200, every=2), 4, _RATES)],
+            [Request({{}}, small_run("gpt", Path({corpus!r}), iterations=200, every=2), 4, _RATES)],
             lambda done, _: print(done, flush=True),
         )
 except KeyboardInterrupt:
@@ -447,20 +414,20 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_when_the_user_stops_it(enwiki: Path, number: signal.Signals) -> None:
-    before = _left_behind()
+    before = left_behind()
     code = _MEASURE.format(tests=str(Path(__file__).parent), corpus=str(enwiki))
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     # While it warms up, and the first that is recorded.
     assert [process.stdout.readline() for _ in range(2)] == ["0\n", "1\n"]
-    assert _left_behind() - before, "the test looks in the wrong places"
+    assert left_behind() - before, "the test looks in the wrong places"
     process.send_signal(number)
     assert process.wait(PATIENCE_S) != 0
-    _wait_until_clean(before)
+    wait_until_clean(before)
 
 
 def test_nothing_is_left_when_a_notebook_is_interrupted(enwiki: Path, tmp_path: Path) -> None:
-    before = _left_behind()
+    before = left_behind()
     progress = tmp_path / "progress"
     code = _MEASURE.format(tests=str(Path(__file__).parent), corpus=str(enwiki)).replace(
         "print(done, flush=True)", f"Path({str(progress)!r}).write_text(str(done))"
@@ -479,17 +446,17 @@ def test_nothing_is_left_when_a_notebook_is_interrupted(enwiki: Path, tmp_path: 
     # of papermill's.
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(PATIENCE_S) != 0
-    _wait_until_clean(before)
+    wait_until_clean(before)
 
 
 def test_stopping_while_ranks_start_leaves_nothing_either(enwiki: Path) -> None:
-    before = _left_behind()
+    before = left_behind()
     code = _MEASURE.format(tests=str(Path(__file__).parent), corpus=str(enwiki))
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    wait_until(lambda: _left_behind() - before)
+    wait_until(lambda: left_behind() - before)
     process.send_signal(signal.SIGINT)
     process.wait(PATIENCE_S)
-    _wait_until_clean(before)
+    wait_until_clean(before)
 
 
 def test_a_rank_that_raises_says_what(enwiki: Path, tmp_path: Path) -> None:
