@@ -1,1 +1,1 @@
-"""Where ranks run, and what they return."""
+"""Ranks on this machine or on real nodes, and the store of their results."""

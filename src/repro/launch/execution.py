@@ -95,7 +95,8 @@ def run_requests(
 ) -> tuple[list[xr.Dataset], dict[str, str]]:
     """Run requests that the store lacks, and store each result at once.
 
-    Memory grows with the batch: what ran out of memory is not run at larger values of its sweep.
+    Memory grows with the batch: after a request ran out of memory, larger values of its sweep do
+    not run.
 
     Parameters
     ----------

@@ -75,16 +75,16 @@ class Progress:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Supervisor to user: why a check before the measurement does not pass yet."""
+    """Supervisor to user: cause why a check before the measurement does not pass yet."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why something failed, as a message for the user.
+    """Cause of a failure, as a message for the user.
 
-    `unavailable`: this machine cannot do it at all.
+    `unavailable`: this machine cannot run the request at all.
     """
 
     message: str

@@ -29,7 +29,7 @@ class PoolSpec:
     topology
         One rank per GPU of it, each in its own namespace. None: ranks connect on the loopback.
     ranks
-        How many.
+        Number of ranks.
     cores
         CPU share of each rank, which paces its compute. None: ranks compute at full speed.
     """
@@ -48,15 +48,15 @@ class Request(Generic[Work]):
     coordinates
         Its place in the dataset: each becomes a dimension of size one.
     run
-        What ranks do.
+        Work of the ranks.
     ranks
-        How many of them.
+        Number of ranks.
     rates_gbps
         Rates of emulated links, by level.
     fabric_latency_s
         Latency added between emulated nodes where the kernel can.
     memory_bytes
-        What each rank may allocate in addition to what it holds when the run begins. Empty: no
+        Memory that each rank may allocate in addition to its memory when the run begins. Empty: no
         limit.
     passes_s
         Times of a micro batch's passes for which rates and latency are right: where ranks take
@@ -64,7 +64,7 @@ class Request(Generic[Work]):
     time_scale, rate_scale
         Testbed seconds and rate that represent one full-scale second and rate.
     conditions
-        What else decides the result, such as properties of the machine.
+        Everything else that decides the result, such as properties of the machine.
     dataset
         Function that turns the ranks' outcome into a dataset without coordinates. None: the one of
         training runs or of collective sweeps.
@@ -94,19 +94,19 @@ class Request(Generic[Work]):
 
     @property
     def label(self) -> str:
-        """Name for people."""
+        """Display name."""
         return ", ".join(
             _text(name, value) for name, value in self.coordinates.items() if name != "source"
         )
 
     @property
     def series(self) -> tuple[object, ...]:
-        """What it has in common with the other values of a sweep."""
+        """Properties in common with the other values of its sweep."""
         return tuple((k, v) for k, v in self.coordinates.items() if k not in SWEPT)
 
     @property
     def steps(self) -> int:
-        """The fewest steps of progress that ranks report: iterations, or cases of a sweep."""
+        """Fewest steps of progress that ranks report: iterations, or cases of a sweep."""
         run: TrainingRun | CollectiveSweep = self.run
         return run.configurations if isinstance(run, CollectiveSweep) else run.iterations
 
@@ -136,7 +136,7 @@ def groups_of(run: TrainingRun | CollectiveSweep) -> tuple[int, Family, int, int
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it: paths, those of the project relative to it, and models."""
+    """Return a value as JSON has it: paths, relative to the project if inside it, and models."""
     if isinstance(value, Mapping):
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):

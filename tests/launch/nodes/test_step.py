@@ -149,7 +149,7 @@ def test_every_adapter_is_in_the_dataset(tmp_path: Path) -> None:
 
 def test_traffic_on_another_network_is_a_failure(tmp_path: Path) -> None:
     socket = "n:1:2 [0] NCCL INFO Channel 00/0 : 1 -> 2 [send] via NET/Socket/0\n"
-    with pytest.raises(ReproError, match="RDMA wants IB, but NCCL took NET/Socket for 1 routes"):
+    with pytest.raises(ReproError, match="RDMA requires IB, but NCCL used NET/Socket for 1 routes"):
         _run(tmp_path, _answers(), socket)
 
 

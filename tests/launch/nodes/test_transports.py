@@ -112,13 +112,13 @@ def test_an_external_plugin_for_verbs_is_verbs() -> None:
 
 
 def test_what_nccl_used_instead_is_named() -> None:
-    with pytest.raises(ReproError, match=r"wants IB, but NCCL took NET/Socket for 1 routes"):
+    with pytest.raises(ReproError, match=r"requires IB, but NCCL used NET/Socket for 1 routes"):
         prove_routes(transport("rdma"), _SOCKETS, _KINDS)
     half = replace(_VERBS, routes=(_ROUTE, replace(_ROUTE, gpudirect=False)))
-    with pytest.raises(ReproError, match=r"wants GPUDirect on, but 1 of 2 routes have it"):
+    with pytest.raises(ReproError, match=r"requires GPUDirect on, but 1 of 2 routes have it"):
         prove_routes(transport("rdma"), half, _KINDS)
     with pytest.raises(
-        ReproError, match=r"wants an IP interface on InfiniBand, .* eth0 \(ethernet"
+        ReproError, match=r"requires an IP interface on InfiniBand, .* eth0 \(ethernet"
     ):
         prove_routes(transport("ipoib"), _SOCKETS, _KINDS)
     with pytest.raises(ReproError, match=r"has no route between nodes"):

@@ -31,7 +31,7 @@ from repro.launch.store import Store
 from repro.paths import ROOT
 
 _POLL_S = 1.0
-# Slurm is asked more rarely, because its controller serves all users.
+# Slurm is queried more rarely, because its controller serves all users.
 _POLLS_PER_QUERY = 5
 # Files of other nodes may appear after the end of the job that wrote them.
 _FILES_S = 10.0
@@ -188,12 +188,12 @@ def _unfinished(group: _Group, store: Store, bar: Bar) -> bool:
 
 
 def _look_after(group: _Group, nodes: Nodes, store: Store, bar: Bar) -> None:
-    """Ask Slurm for a group's job; submit another one after an interruption.
+    """Query Slurm about a group's job; submit another one after an interruption.
 
     Raises
     ------
     ReproError
-        It ended in another way, or without a finished request.
+        The job ended in another state, or without a finished request.
     """
     if states := queued(group.job):
         bar.say(f"{group.number} nodes: {', '.join(dict.fromkeys(states))}")

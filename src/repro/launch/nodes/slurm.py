@@ -1,4 +1,4 @@
-"""Slurm's commands, as far as an experiment needs them: submit, look, cancel."""
+"""Slurm commands that an experiment needs: submit, query and cancel jobs."""
 
 import re
 import subprocess
@@ -8,14 +8,14 @@ from pathlib import Path
 from repro.errors import NotRunHere, ReproError, one_line
 
 _STATE = re.compile(r"\bJobState=(\w+)")
-# What squeue says of a job that ended long ago.
+# Error of squeue about a job that ended long ago.
 _FORGOTTEN = "Invalid job id"
-# States in which a job ended though nothing was wrong with what it did.
+# States in which a job ended without an error of its own.
 INTERRUPTED = frozenset({"TIMEOUT", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "DEADLINE"})
 
 
 def submit(script: Path) -> str:
-    """Submit a job script; the job's id.
+    """Submit a job script, and return the job's id.
 
     Raises
     ------
@@ -33,22 +33,22 @@ def submit(script: Path) -> str:
 
 
 def queued(job: str) -> tuple[str, ...]:
-    """What each element of a job that has not ended does, and why it waits."""
+    """Return the state of each element of a job that has not ended, and why it waits."""
     result = _run("squeue", "--noheader", "--array", f"--jobs={job}", "--format=%T (%r)")
     if result.returncode and _FORGOTTEN not in result.stderr:
-        # A controller that is busy or restarting; the job goes on without it.
+        # The controller is busy or restarting; the job continues without it.
         return (f"Slurm does not answer: {one_line(result.stderr)}",)
     lines = [line.strip() for line in result.stdout.splitlines() if line.strip()]
     return tuple(line.removesuffix(" (None)") for line in lines)
 
 
 def end_states(job: str) -> frozenset[str]:
-    """The states in which the elements of a job ended; empty if Slurm has forgotten it."""
+    """Return the states in which the elements of a job ended; empty if Slurm has forgotten it."""
     return frozenset(_STATE.findall(_run("scontrol", "--oneliner", "show", "job", job).stdout))
 
 
 def cancel(job: str) -> None:
-    """End a job with all its elements, or keep it from beginning."""
+    """Cancel a job with all its elements, whether it runs or waits."""
     _run("scancel", job)
 
 
@@ -76,9 +76,9 @@ def job_script(
     setup: str,
     command: Sequence[str],
 ) -> str:
-    """A batch script whose job runs `command` on its first node.
+    """Return a batch script whose job runs `command` on its first node.
 
-    It is an array of `jobs` elements. Slurm starts it anew when it was preempted or lost a node.
+    The job is an array of `jobs` elements. Slurm requeues it when it was preempted or lost a node.
     """
     asked = [
         f"--job-name={name}",

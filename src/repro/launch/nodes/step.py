@@ -60,7 +60,7 @@ Start = Callable[[int, Path], list[str]]
 def in_steps(nodes: Nodes, start: Start, folder: Path) -> Iterator[Run[Any]]:
     """Yield a function that runs requests as steps of ranks, which end with this context."""
     with ExitStack() as stack:
-        # The waiting ranks, and what they were started for.
+        # The waiting ranks, and their protocol, number and groups.
         waiting: list[tuple[object, Ranks]] = []
 
         def run(group: Sequence[Request[Any]], report: Report) -> Sequence[Outcome] | OutOfMemory:
@@ -103,7 +103,7 @@ class Ranks:
         adapters
             Adapters of the protocol, by name; none: all that suit.
         report
-            Is called with the steps done so far.
+            Function called with the steps done so far.
 
         Raises
         ------
@@ -249,7 +249,7 @@ def _proof(
     Raises
     ------
     ReproError
-        It did not.
+        The traffic took another network.
     """
     entry = transport(request.protocol)
     found: dict[str, object] = {}
@@ -316,7 +316,7 @@ def _node(answer: Answer) -> NodeAdapters:
 
 
 def _of_protocol(nodes: Sequence[NodeAdapters], used: dict[str, tuple[str, ...]]) -> NicSeries:
-    """Return what each node's adapters of the protocol carried, at the first node's samples.
+    """Return the bytes of each node's adapters of the protocol, at the first node's samples.
 
     Counters are cumulative, so the line between two samples is right on average. A node whose
     adapters did not count has NaN.

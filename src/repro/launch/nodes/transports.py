@@ -1,4 +1,4 @@
-"""Have NCCL use one protocol on real nodes, and prove from its log and the counters that it did."""
+"""Selection of a protocol for NCCL on real nodes, and its proof from NCCL's log and counters."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,11 +8,11 @@ from repro.errors import ProtocolMissing, ReproError
 from repro.observe.adapters import Interface, Port
 from repro.observe.nccl_log import NcclLog
 
-# What NCCL must tell for the proof.
+# Log output of NCCL that the proof needs.
 LOGGING = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV"}
 _KINDS = {"InfiniBand": ("infiniband",), "Ethernet": ("ethernet", "slingshot")}
-# Of the bytes that must have crossed the network, what counters may miss: messages that were still
-# on their way, and what another protocol's control traffic is.
+# Counters must have seen this fraction of the minimum traffic. They may miss messages in flight and
+# the control traffic of another protocol.
 _COUNTED = 0.9
 
 
@@ -22,19 +22,19 @@ def choose_adapters(
     interfaces: Sequence[Interface],
     adapters: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """HCA ports (`mlx5_0:1`) or interfaces with which a protocol can be used on a node.
+    """Return the HCA ports (`mlx5_0:1`) or interfaces of a node that suit a protocol.
 
     Parameters
     ----------
     ports, interfaces
-        What the node has (`repro.observe.adapters`).
+        The node's adapters (`repro.observe.adapters`).
     adapters
-        Those to use, by name, instead of all physical ones that suit the protocol.
+        Names of adapters to use. Empty: all physical ones that suit the protocol.
 
     Raises
     ------
     ProtocolMissing
-        The node has nothing that suits; the message says what it has.
+        No adapter of the node suits; the message lists them.
     """
     nccl = entry.nccl
     suiting = _suiting(nccl, ports, interfaces, adapters)
@@ -58,14 +58,14 @@ def _suiting(
 
 
 def nccl_environment(entry: Protocol | Variant, adapters: Sequence[str]) -> dict[str, str]:
-    """Variables with which NCCL uses a protocol through these adapters, and tells what it does."""
-    # With `=` names are whole names, not beginnings.
+    """Return variables with which NCCL uses a protocol through these adapters, and logs it."""
+    # With `=` NCCL compares whole names, not prefixes.
     name = "NCCL_IB_HCA" if entry.nccl.network == "IB" else "NCCL_SOCKET_IFNAME"
     return {**LOGGING, **entry.nccl.environment, name: "=" + ",".join(adapters)}
 
 
 def gloo_environment(entry: Protocol | Variant, adapters: Sequence[str]) -> dict[str, str]:
-    """Variables with which gloo uses a protocol, on nodes without GPUs.
+    """Return variables with which gloo uses a protocol, on nodes without GPUs.
 
     Raises
     ------
@@ -74,8 +74,8 @@ def gloo_environment(entry: Protocol | Variant, adapters: Sequence[str]) -> dict
     """
     if entry.nccl.network != "Socket":
         raise ProtocolMissing(
-            f"protocol {entry.label} needs NCCL on GPUs; without one, ranks talk through gloo, "
-            "which speaks TCP only"
+            f"protocol {entry.label} needs NCCL on GPUs; without GPUs, ranks use gloo, which "
+            "supports TCP only"
         )
     return {"GLOO_SOCKET_IFNAME": ",".join(adapters)}
 
@@ -89,19 +89,19 @@ def _interface(nccl: Nccl) -> str:
 
 
 def prove_routes(entry: Protocol | Variant, log: NcclLog, kinds: Mapping[str, str]) -> None:
-    """Compare where NCCL says that it sends with the protocol that was asked for.
+    """Compare the routes in NCCL's log with the requested protocol.
 
     Parameters
     ----------
     log
-        Of ranks on several nodes.
+        Log of ranks on several nodes.
     kinds
-        Of the nodes' interfaces, by name (`Interface.kind`).
+        Kinds of the nodes' interfaces, by name (`Interface.kind`).
 
     Raises
     ------
     ReproError
-        A route takes another way, or there is none; the message names what NCCL used.
+        A route uses another network, or there is none; the message names NCCL's networks.
     """
     nccl = entry.nccl
     if not log.routes:
@@ -112,7 +112,7 @@ def prove_routes(entry: Protocol | Variant, log: NcclLog, kinds: Mapping[str, st
     used = Counter(_way(route.network) for route in log.routes)
     if set(used) != {nccl.network}:
         raise ReproError(
-            f"protocol {entry.label} wants {nccl.network}, but NCCL took "
+            f"protocol {entry.label} requires {nccl.network}, but NCCL used "
             f"{', '.join(f'NET/{name} for {count} routes' for name, count in used.items())}"
         )
     if nccl.network == "IB":
@@ -120,45 +120,47 @@ def prove_routes(entry: Protocol | Variant, log: NcclLog, kinds: Mapping[str, st
         if layers != {nccl.link_layer}:
             named = ", ".join(f"{hca.name}:{hca.port} ({hca.link_layer})" for hca in log.hcas)
             raise ReproError(
-                f"protocol {entry.label} wants ports on {nccl.link_layer}, but NCCL uses {named}"
+                f"protocol {entry.label} requires ports on {nccl.link_layer}, but NCCL used {named}"
             )
     else:
         wrong = [name for name in log.interfaces if kinds.get(name) not in _KINDS[nccl.link_layer]]
         if wrong:
             raise ReproError(
-                f"protocol {entry.label} wants {_interface(nccl)}, but NCCL uses "
+                f"protocol {entry.label} requires {_interface(nccl)}, but NCCL used "
                 f"{', '.join(f'{name} ({kinds.get(name, chr(63))})' for name in wrong)}"
             )
     direct = sum(route.gpudirect for route in log.routes)
     if nccl.gpudirect is not None and direct != (len(log.routes) if nccl.gpudirect else 0):
         raise ReproError(
-            f"protocol {entry.label} wants GPUDirect {'on' if nccl.gpudirect else 'off'}, but "
+            f"protocol {entry.label} requires GPUDirect {'on' if nccl.gpudirect else 'off'}, but "
             f"{direct} of {len(log.routes)} routes have it; it needs nvidia_peermem or DMA-BUF"
         )
 
 
 def _way(network: str) -> str:
-    """Verbs are verbs, also through an external plugin for them (`IBext_v8`, `NCCL RDMA Plugin
-    v10`); others, such as `AWS Libfabric`, are what they are called."""
+    """Return `IB` for verbs and their plugins (`IBext_v8`, `NCCL RDMA Plugin v10`), else the name.
+
+    Other networks are, for example, `AWS Libfabric`.
+    """
     return "IB" if network.startswith(("IB", "NCCL RDMA Plugin")) else network
 
 
 def prove_bytes(
     entry: Protocol | Variant, host: str, needed: float, counted: Mapping[str, int]
 ) -> None:
-    """Compare what the chosen adapters of a node counted with what the run had to send.
+    """Compare the bytes counted by a node's chosen adapters with the minimum traffic of the run.
 
     Parameters
     ----------
     needed
-        Bytes that the node's ranks had to send to other nodes.
+        Minimum bytes from the node's ranks to other nodes.
     counted
         Bytes that its adapters sent during the run, by name.
 
     Raises
     ------
     ReproError
-        The protocol's adapters carried too little: the traffic took another way.
+        The protocol's adapters carried too little: the traffic took another network.
     """
     total = sum(counted.values())
     if total < _COUNTED * needed:

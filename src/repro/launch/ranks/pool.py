@@ -49,7 +49,7 @@ class RankPool:
         Parameters
         ----------
         report
-            Is called with the iterations, or cases of a sweep, of all of them done so far.
+            Function called with the iterations, or cases of a sweep, of all requests done so far.
 
         Raises
         ------
