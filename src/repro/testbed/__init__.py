@@ -1,1 +1,1 @@
-"""Emulated nodes on one machine: network namespaces, shaped links and paced ranks."""
+"""Emulated nodes on one machine: network namespaces, shaped links and throttled ranks."""

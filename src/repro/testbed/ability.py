@@ -1,4 +1,4 @@
-"""Whether this machine can emulate nodes; if it cannot, what forbids it and the fix."""
+"""Support of emulated nodes by this machine, or else the cause and the fix."""
 
 import errno
 import os
@@ -19,14 +19,14 @@ _SYSCTL = "let an administrator run `sysctl -w {}`"
 
 @dataclass(frozen=True)
 class Ability:
-    """Whether the testbed's network can be built here, and how, or why not with the fix."""
+    """Support of the testbed's network: whether it works, and how, or the cause and the fix."""
 
     works: bool
     found: str
 
 
 def testbed_ability() -> Ability:
-    """Build a small network in a process of its own: entering namespaces cannot be undone."""
+    """Build a small network in a separate process, because entering namespaces cannot be undone."""
     if sys.platform != "linux":
         return Ability(False, NOT_LINUX)
     if find_spec("pyroute2") is None:
@@ -44,14 +44,14 @@ def testbed_ability() -> Ability:
 
 
 def explain_refusal(words: str, system: Path = Path("/proc")) -> str:
-    """Why the kernel refused what `repro.testbed.enter` asked for, and the fix, in one line.
+    """Explain in one line why the kernel refused `repro.testbed.enter`, and the fix.
 
     Parameters
     ----------
     words
-        That program's last line: the call and the error's number.
+        Last line of that program: the call and the error number.
     system
-        Where procfs is.
+        Folder where procfs is mounted.
     """
     call, _, number = words.rpartition(" ")
     said = f"{call}: {os.strerror(int(number))}"
@@ -63,7 +63,7 @@ def explain_refusal(words: str, system: Path = Path("/proc")) -> str:
 
 
 def _cause(number: int, system: Path) -> tuple[str, str]:
-    """What forbids namespaces, by what the system shows, and what to do about it."""
+    """Return the cause that forbids namespaces, as the system shows it, and the fix."""
     for name, setting in (
         ("user/max_user_namespaces", "user.max_user_namespaces=15000"),
         ("user/max_net_namespaces", "user.max_net_namespaces=15000"),
@@ -100,7 +100,7 @@ def _read(path: Path) -> str:
 
 
 def _status(system: Path, field: str) -> str:
-    """A field of this process's status; its filters are those of the process that was refused."""
+    """Return a field of this process's status; the refused process has the same filters."""
     for line in _read(system / "self/status").splitlines():
         name, _, value = line.partition(":")
         if name == field:

@@ -1,12 +1,11 @@
-"""Gain the right to administer networks, then become another Python program.
+"""Program that gains the right to administer networks, then becomes another Python program.
 
-Run as `python -m repro.testbed.enter ARGUMENT...`, where the arguments are those of the interpreter
-that takes this one's place. The kernel lets only a process with a single thread enter a user
-namespace (unshare(2)), and importing NumPy starts a second one: so this program imports nothing
-that it does not need, and is over before others are.
+Run as `python -m repro.testbed.enter ARGUMENT...`, with the arguments of the interpreter that
+replaces this one. Only a process with a single thread may enter a user namespace (unshare(2)), and
+importing NumPy starts a second thread. Therefore this program imports only modules that it needs.
 
-Where the kernel refuses, the exit status is `REFUSED` and the last line on stderr the call and the
-error's number, which `repro.testbed.ability` puts in words.
+Where the kernel refuses, the exit status is `REFUSED`. The last line on stderr is the call and the
+error number, which `repro.testbed.ability` explains.
 """
 
 import errno
@@ -21,7 +20,7 @@ REFUSED = 77
 def become_network_admin() -> None:
     """Move into a new network namespace that this process may administer.
 
-    Root needs no more than that; whoever may not is root inside a new user namespace.
+    Root needs no more than that; other users become root inside a new user namespace.
 
     Raises
     ------
@@ -44,7 +43,7 @@ def become_network_admin() -> None:
 
 
 def main() -> None:
-    """Become a network administrator, then the program of the command line."""
+    """Become a network administrator, then run the program of the command line."""
     try:
         become_network_admin()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The system calls of namespaces and processes that Python lacks; nothing else is imported here."""
+"""System calls of namespaces and processes that Python lacks; nothing else is imported here."""
 
 import ctypes
 import os

@@ -1,8 +1,8 @@
 """A topology made of veth pairs, bridges and token buckets, and the rates of its links.
 
-Every vertex of the tree is a network namespace: a leaf is an emulated GPU with an address, an inner
-vertex a bridge (a node's bus), the root the fabric's switch. Every edge is a veth pair, shaped in
-both directions by tbf, so that a link is full duplex and traffic between two GPUs of one node
+Every vertex of the tree is a network namespace. A leaf is an emulated GPU with an address, an inner
+vertex a bridge (a node's bus), and the root the fabric's switch. Every edge is a veth pair, shaped
+in both directions by tbf. So a link is full duplex, and traffic between two GPUs of one node
 crosses their bus links only.
 """
 
@@ -20,20 +20,20 @@ from repro.testbed.namespaces import Namespace, create_namespace
 SUBNET = "10.88.0.0/16"
 UPLINK = "up"
 MTU = 9000
-# Bytes the token bucket counts (Ethernet header included) per byte of TCP payload in a full-sized
-# frame: IPv4 20 + TCP 20 + timestamps 12 are in the MTU, 14 of Ethernet are outside.
+# Bytes that the token bucket counts per byte of TCP payload in a full-sized frame. The MTU contains
+# the headers of IPv4 (20), TCP (20) and timestamps (12); Ethernet's 14 bytes are outside.
 FRAMING = (MTU + 14) / (MTU - 52)
-# A bucket must hold what arrives between two timer ticks, and so little that a short transfer does
-# not go by unshaped: ten milliseconds of the link, at most one maximal segmentation-offload packet.
+# A bucket must hold all bytes of a timer tick, but a short transfer must not pass unshaped. So it
+# holds 10 ms of the link, at most one maximal segmentation-offload packet.
 BUCKET_S = 0.01
 _LARGEST_BUCKET_BYTES = 70_000
-# A NIC holds back who sends through it, and InfiniBand's fabric loses nothing: the queue behind a
-# bucket takes more than sockets have under way. For what is dropped TCP waits 200 ms.
+# A NIC throttles its senders, and InfiniBand's fabric loses nothing. So the queue of a bucket holds
+# more than sockets have in flight, because TCP waits 200 ms for a dropped packet.
 _QUEUE_BYTES = 1 << 25
-# More packets than that are, the smallest included: netem counts them.
+# Limit of netem, which counts packets: more than so many bytes have, even of the smallest packets.
 _QUEUE_PACKETS = _QUEUE_BYTES // 64
 _LEAST_TIMEOUT_MS = 10_000
-# The kernel takes a route's only with this bit of RTAX_LOCK, that of RTAX_RTO_MIN.
+# The kernel uses a route's least timeout only with this bit of RTAX_LOCK, that of RTAX_RTO_MIN.
 _LOCKED_RTO_MIN = 1 << 13
 _BUCKET_HANDLE = "1:"
 _BUCKET_CLASS = "1:1"
@@ -43,7 +43,8 @@ _BUCKET_CLASS = "1:1"
 class Link:
     """One edge of the tree, in a level of the topology.
 
-    `child` holds the interface `UPLINK`, `parent` the other end; the indices are those of both.
+    `child` holds the interface `UPLINK`, `parent` the other end; `uplink` and `port` are their
+    indices.
     """
 
     level: str
@@ -57,7 +58,7 @@ class Link:
 class Network:
     """A built topology: one namespace per GPU (rank order), one per node, and every link.
 
-    `rates_gbps` are those in force, by level name, as `set_rates` left them.
+    `rates_gbps` are the rates in force, by level name, as `set_rates` set them.
     """
 
     topology: Topology
@@ -71,7 +72,7 @@ class Network:
 
 @contextmanager
 def build_network(topology: Topology) -> Iterator[Network]:
-    """Create the namespaces and links of a topology, not shaped yet; on exit they are gone.
+    """Create the namespaces and links of a topology, not shaped yet; remove them on exit.
 
     Raises
     ------
@@ -130,14 +131,14 @@ def _connect(level: str, child: Namespace, parent: Namespace, port: str) -> Link
     )
     bridge = parent.netlink.link_lookup(ifname="bridge")[0]
     port_index = _up(parent, port, master=bridge)
-    # A vertex that has a bridge itself hangs its uplink on it.
+    # A vertex that has a bridge itself attaches its uplink to it.
     own_bridge = child.netlink.link_lookup(ifname="bridge")
     uplink = _up(child, UPLINK, **({"master": own_bridge[0]} if own_bridge else {}))
     return Link(level, child, uplink, parent, port_index)
 
 
 def _up(namespace: Namespace, interface: str, **attributes: int) -> int:
-    """Bring an interface up; its index."""
+    """Bring an interface up, and return its index."""
     index: int = namespace.netlink.link_lookup(ifname=interface)[0]
     namespace.netlink.link("set", index=index, state="up", mtu=MTU, **attributes)
     return index
@@ -148,8 +149,8 @@ def _address(gpu: Namespace, rank: int) -> str:
     index = gpu.netlink.link_lookup(ifname=UPLINK)[0]
     gpu.netlink.addr("add", index=index, address=address, prefixlen=16)
     # The machine's default may be a pacing algorithm (bbr), which estimates the token bucket
-    # instead of filling it; cubic is what the kernel always has. Nothing is lost, but on links that
-    # are a hundred times slower acknowledgements come later than TCP waits before it sends again.
+    # instead of filling it; every kernel has cubic. Nothing is lost, but on links that are a
+    # hundred times slower acknowledgements arrive later than TCP's retransmission timeout.
     gpu.netlink.route(
         "replace",
         dst=SUBNET,
@@ -162,14 +163,14 @@ def _address(gpu: Namespace, rank: int) -> str:
 
 
 def bucket_bytes(link_gbps: float) -> int:
-    """Bytes that a link may send at once after a pause."""
+    """Return the bytes that a link may send at once after a pause."""
     return min(_LARGEST_BUCKET_BYTES, max(2 * MTU, int(link_gbps * 1e9 / 8 * BUCKET_S)))
 
 
 def set_rates(network: Network, rates_gbps: dict[str, float]) -> None:
     """Set the payload rate of every link, by level name, in Gbit/s in each direction."""
     for link in network.links:
-        # Turns change few of them, and each takes milliseconds.
+        # Interleaved runs change few of them, and each change takes milliseconds.
         if network.rates_gbps.get(link.level) == rates_gbps[link.level]:
             continue
         bytes_per_second = int(rates_gbps[link.level] * 1e9 / 8 * FRAMING)
@@ -189,8 +190,8 @@ def set_rates(network: Network, rates_gbps: dict[str, float]) -> None:
 def set_fabric_latency(network: Network, latency_s: float) -> float:
     """Add a one-way latency to the links of the top level, and return what was added.
 
-    It goes behind the token bucket of each uplink, so that the way between two nodes has it once.
-    A kernel without netem adds none: the answer is 0.
+    It follows the token bucket of each uplink, so that a route between two nodes has it once. A
+    kernel without netem adds none: the result is 0.
     """
     if not network.netem:
         return 0.0
@@ -210,7 +211,7 @@ def set_fabric_latency(network: Network, latency_s: float) -> float:
 
 
 def _has_netem(namespace: Namespace) -> bool:
-    """Whether the kernel can emulate latency; tried on a loopback nobody uses."""
+    """Test on an unused loopback whether the kernel can emulate latency."""
     from pyroute2.netlink.exceptions import NetlinkError
 
     index = namespace.netlink.link_lookup(ifname="lo")[0]
@@ -223,5 +224,5 @@ def _has_netem(namespace: Namespace) -> bool:
 
 
 def read_uplink_bytes(namespace: Namespace) -> tuple[int, int]:
-    """Bytes received and sent by a vertex's uplink since it was created."""
+    """Return the bytes received and sent by a vertex's uplink since it was created."""
     return interface_bytes(os.pread(namespace.counters_fd, 8192, 0).decode(), UPLINK)

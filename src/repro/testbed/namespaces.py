@@ -1,4 +1,4 @@
-"""Anonymous Linux network namespaces: they have no name, and vanish with the processes in them."""
+"""Anonymous Linux network namespaces, which vanish with the processes in them."""
 
 import os
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ class Namespace:
     """One network namespace, seen from outside.
 
     `fd` refers to it (for setns, and for `/proc/<pid>/fd/<fd>` from other processes); `netlink` is
-    a netlink socket that was opened inside; `counters_fd` is an open `/proc/net/dev` of the inside,
-    which stays bound to it and costs some ten microseconds to read.
+    a netlink socket that was opened inside. `counters_fd` is an open `/proc/net/dev` of the inside,
+    which stays bound to it and takes about 10 us to read.
     """
 
     fd: int
@@ -26,15 +26,15 @@ class Namespace:
     counters_fd: int
 
     def close(self) -> None:
-        """Let go of it; the kernel removes it when nothing else uses it."""
+        """Release it; the kernel removes it when nothing else uses it."""
         self.netlink.close()
         os.close(self.counters_fd)
         os.close(self.fd)
 
 
 def create_namespace() -> Namespace:
-    """Create a network namespace with its loopback up; the caller stays where it is."""
-    # The package's base installation reads what ranks recorded, and has no pyroute2.
+    """Create a network namespace with its loopback up; the caller stays in its own namespace."""
+    # The package's base installation reads results only, and has no pyroute2.
     from pyroute2 import IPRoute
 
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""Names that say which process owns a thing, so that what a killed one left can be told apart."""
+"""Names of temporary files by their owner process, which show leftovers of killed processes."""
 
 import os
 import shutil
@@ -12,12 +12,12 @@ GLOB = f"{_PREFIX}[0-9]*-[0-9]*"
 
 
 def owned_name() -> str:
-    """A name that belongs to this process for good: its id alone may be reused."""
+    """Return a name that no other process ever has: a process id alone may be reused."""
     return f"{_PREFIX}{os.getpid()}-{_start_ticks(os.getpid())}"
 
 
 def is_leftover(name: str) -> bool:
-    """Whether the process that owns a name (one that `GLOB` matches) has ended."""
+    """Test whether the process that owns a name (one that `GLOB` matches) has ended."""
     pid, start, *_ = name.removeprefix(_PREFIX).split("-")
     try:
         return _start_ticks(int(pid)) != start
@@ -26,13 +26,13 @@ def is_leftover(name: str) -> bool:
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """What ended processes left in a folder."""
+    """Return the paths that ended processes left in a folder."""
     return [path for path in folder.glob(GLOB) if is_leftover(path.name)]
 
 
 @contextmanager
 def owned_folder() -> Iterator[Path]:
-    """A temporary folder of this process; those of ended ones are removed."""
+    """Create a temporary folder of this process, and remove those of ended processes."""
     parent = Path(tempfile.gettempdir())
     for folder in leftovers(parent):
         shutil.rmtree(folder, ignore_errors=True)
@@ -45,5 +45,5 @@ def owned_folder() -> Iterator[Path]:
 
 
 def _start_ticks(pid: int) -> str:
-    """A process's start in clock ticks since boot."""
+    """Return a process's start in clock ticks since boot."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]

@@ -1,6 +1,7 @@
-"""Build the smallest network of two emulated GPUs, and say on stdout what this kernel has for it.
+"""Probe of this kernel, which builds the smallest network of two emulated GPUs.
 
-Run as a program, behind `repro.testbed.enter`; what is missing is the last line on stderr.
+Run as a program by `repro.testbed.enter`. It prints supported features on stdout; an error is the
+last line on stderr.
 """
 
 import sys
@@ -19,7 +20,7 @@ _TOPOLOGY = Topology(
 
 
 def main() -> None:
-    """Print whether links have a latency too; exit with status 1 where there are no links."""
+    """Print whether links can have a latency; exit with status 1 if there are no links."""
     try:
         with build_network(_TOPOLOGY) as network:
             set_rates(network, {level.name: _GBPS for level in _TOPOLOGY.levels})

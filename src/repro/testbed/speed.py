@@ -1,6 +1,6 @@
-"""The speed of an emulated GPU: a share of this machine's cores, and the proof that it holds.
+"""Speed of an emulated GPU: its CPU share, and the check that ranks keep it.
 
-A rank computes in passes, each held back until its CPU time is over at the pace of its share
+A rank computes in passes. After each it sleeps until CPU time / CPU share has elapsed
 (`repro.train.pacing`). That needs no privilege, and no state of the system.
 """
 
@@ -12,18 +12,18 @@ import numpy as np
 from repro.errors import ReproError
 from repro.observe.environment import usable_cores
 
-# What the ranks leave to the network stack and to the sampling of counters.
+# Fraction of the cores for the network stack and for the sampling of counters.
 RESERVED_SHARE = 0.2
 TOLERANCE = 0.05
-# The machine's own speed drifts between the turns of one rank and of all.
+# The machine's own speed drifts between the rounds of one rank and of all.
 _DRIFT = 0.1
 
 
 def cores_per_rank(ranks: int) -> float:
-    """The share of each of `ranks` emulated GPUs, in cores of this machine.
+    """Return the CPU share of each of `ranks` emulated GPUs, in cores of this machine.
 
-    It belongs to a cluster's experiments, from the largest number of ranks in them, so that two
-    ranks compute as fast as eight.
+    All experiments of a cluster have the share of their largest number of ranks, so that two ranks
+    compute as fast as eight.
     """
     share = (1 - RESERVED_SHARE) * usable_cores() / ranks
     return min(1.0, int(share * 1000) / 1000)
@@ -31,7 +31,7 @@ def cores_per_rank(ranks: int) -> float:
 
 @dataclass(frozen=True)
 class Passes:
-    """Passes of the same work on one rank: seconds each took, and seconds of CPU it needed."""
+    """Passes of the same work on one rank: wall time and CPU time of each, in seconds."""
 
     wall_s: tuple[float, ...]
     cpu_s: tuple[float, ...]
@@ -39,11 +39,11 @@ class Passes:
 
 @dataclass(frozen=True)
 class SpeedCheck:
-    """How ranks computed before they were measured.
+    """Speed of the ranks before they were measured.
 
-    `cores` is the share of each; `late` by how much the slowest rank's median pass was longer than
-    its CPU time at that share, and `all_to_one` what passes of one rank take while all are
-    measured, as a multiple of what they take while it alone is.
+    `cores` is the CPU share of each. `late` is the excess of the slowest rank's median pass over
+    CPU time / share, as a fraction. `all_to_one` is the time of a rank's passes while all ranks are
+    measured, over their time while it alone is.
     """
 
     cores: float
@@ -52,21 +52,21 @@ class SpeedCheck:
 
 
 def verify_speed(cores: float, turns: Sequence[tuple[Passes, Sequence[Passes]]]) -> SpeedCheck:
-    """Show that ranks keep their pace, and that one computes as fast as all do.
+    """Check that ranks keep their CPU share, and that one computes as fast as all do.
 
     Parameters
     ----------
     cores : float
-        The share of each rank.
+        CPU share of each rank.
     turns : sequence of tuples
-        Passes of rank 0, measured while the others compute as those without a part in a run do; and
-        of every rank, measured at the same time right after.
+        Passes of rank 0, measured while the others compute as ranks outside a run do. And passes of
+        every rank, measured concurrently right after.
 
     Raises
     ------
     ReproError
-        A rank's passes are more than 5 % later than its pace, or those of one rank and of all
-        differ by more than 10 %; the message says which.
+        A rank's passes are more than 5 % late, or passes of one rank and of all differ by more than
+        10 %; the message says which.
     """
     late = [
         float(np.median(np.concatenate([np.divide(p.wall_s, p.cpu_s) for p in passes])) * cores - 1)
@@ -80,7 +80,7 @@ def verify_speed(cores: float, turns: Sequence[tuple[Passes, Sequence[Passes]]])
             "machine, or a container may be allowed fewer cores than it sees: stop that work, or "
             "name fewer cores with `taskset`"
         )
-    # Turn by turn, so that a machine whose speed drifts is compared with itself.
+    # One ratio per round, so that a machine whose speed drifts is compared with itself.
     ratio = float(
         np.median([np.median(all_[0].wall_s) / np.median(one.wall_s) for one, all_ in turns])
     )

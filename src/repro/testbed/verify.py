@@ -1,4 +1,4 @@
-"""Show that shaped links carry what they were set to, before anything is measured on them."""
+"""Check of shaped links before a measurement: they must carry the rates that were set."""
 
 import socket
 import threading
@@ -18,32 +18,35 @@ TOLERANCE = 0.05
 Checked = TypeVar("Checked")
 Say = Callable[[str], None]
 _PORT = 29400
-# Other work on the machine, or on the host of a virtual one, may starve checks for minutes; what is
-# off for longer is off. Iterations are waited for as long (`repro.train.series`).
+# Other work on the machine, or on the host of a virtual one, may starve checks for minutes; an
+# error that lasts longer is real. `repro.train.series` waits as long for an iteration.
 PATIENCE_S = 600.0
 _PAUSE_S, _SAY_AFTER_S, _SAY_AGAIN_S = 0.5, 10.0, 60.0
 _RAMP_S = 0.1
 # Headers of a datagram's frame: Ethernet's, IPv4's and UDP's.
 _FRAME_BYTES, _HEADERS_BYTES = MTU + 14, 14 + 20 + 8
 _DATAGRAM_BYTES = _FRAME_BYTES - _HEADERS_BYTES
-# Datagrams cross the links in bundles, as TCP's segments do, or the cores that fill links are what
-# limits these; a bundle that fills a bucket alone would lose what arrives while it waits.
+# Datagrams cross the links in bundles, as TCP's segments do; otherwise the cores that fill links
+# would limit them. A bundle that fills a bucket alone would lose datagrams that arrive meanwhile.
 _MOST_DATAGRAMS = 4
-# Of <linux/udp.h>: Python's socket module names neither.
+# Constants of <linux/udp.h>, which Python's socket module lacks.
 _UDP_SEGMENT, _UDP_GRO = 103, 104
 _WINDOW_S = 0.2
-# How much faster than a link they are sent: what is left in queues has to pass, too.
+# Send rate over link rate: data that is left in queues has to pass, too.
 _AHEAD = 1.3
 # Slow links empty few buckets in that time; this many more make the rate exact to 2 %.
 _WINDOW_BUCKETS = 15
-# Links that carry a rate carry any from half of it to a fourth more: what fails is to be in time.
+# A link that carries one rate carries any rate from half of it to a fourth more: errors occur only
+# where the kernel is late.
 _COVERED = (0.5, 1.25)
 
 
 @dataclass(frozen=True)
 class LinkCheck:
-    """A level's links: the rate they are set to; and under load, when they were at a rate that
-    shows that they carry this one, what each one carried."""
+    """Check of a level's links: rate that is set, rate in the check, and each link's result.
+
+    The check may have been at another rate, if it covers the one that is set.
+    """
 
     level: str
     set_gbps: float
@@ -51,7 +54,7 @@ class LinkCheck:
     carried_gbps: tuple[float, ...]
 
     def covers(self, level: str, link_gbps: float) -> bool:
-        """Whether it shows that the level's links carry such a rate."""
+        """Test whether the check shows that the level's links carry such a rate."""
         least, most = _COVERED
         return self.level == level and least <= link_gbps / self.checked_gbps <= most
 
@@ -59,12 +62,12 @@ class LinkCheck:
 def until_verified(
     check: Callable[[], Checked], say: Say, patience_s: float = PATIENCE_S
 ) -> Checked:
-    """The result of a check, tried again and again until it passes; `say` gets what it waits for.
+    """Repeat a check until it passes, and return its result; `say` gets the cause of the wait.
 
     Raises
     ------
     ReproError
-        The check's own, when it has not passed for `patience_s` seconds.
+        The check has not passed for `patience_s` seconds; the error is the check's own.
     """
     now = time.monotonic()
     deadline, say_at = now + patience_s, now + _SAY_AFTER_S
@@ -91,9 +94,10 @@ def verify_links(
 ) -> tuple[LinkCheck, ...]:
     """Fill the links that ranks use, and compare the payload rates with those set.
 
-    All links of the levels between the ranks are filled, whosever they are. Switch by switch, every
-    vertex sends to its neighbour at the same time: each link carries one flow in each direction and
-    is the slowest link on that flow's way. A level of one vertex has no flow and is not checked.
+    The check fills all links of the levels between the ranks, also links of other GPUs. Switch by
+    switch, all vertices send to their neighbours at the same time. Each link carries one flow in
+    each direction, and is the slowest link on that flow's route. A level of one vertex has no flow
+    and is not checked.
 
     Parameters
     ----------
@@ -102,19 +106,19 @@ def verify_links(
     rates_gbps : dict
         The rates in force, by level name, in Gbit/s.
     ranks : int
-        How many there are, from the first GPU on.
+        Number of ranks, from the first GPU on.
     known : list
-        What was found before, also at other rates; what is found now is added.
+        Checks so far, also at other rates; new ones are added.
     say : callable
-        Gets a line for the user while links are waited for.
+        Function that shows the user a line while the check waits for links.
     patience_s : float
-        How long the links below one switch may take until they do.
+        Longest time until the links below one switch carry their rates.
 
     Raises
     ------
     ReproError
-        A link carries more than 5 % less or more than its rate, and has for so long; the message
-        names it.
+        A link has carried more than 5 % less or more than its rate for that time; the message names
+        it.
     """
     checks = []
     levels = network.topology.levels
@@ -144,7 +148,7 @@ def verify_links(
 def _verified_gbps(
     network: Network, level: str, flows: list[tuple[int, int]], limit: float
 ) -> list[float]:
-    """What the links below one switch carry, if it is what they are set to."""
+    """Return the rates that the links below one switch carry, if they match the set rate."""
     window_s = _WINDOW_S + _WINDOW_BUCKETS * bucket_bytes(limit) * 8e-9 / limit
     carried = _carried_gbps(network, flows, limit, window_s)
     worst = max(range(len(flows)), key=lambda flow: abs(carried[flow] / limit - 1))
@@ -160,7 +164,7 @@ def _verified_gbps(
 
 
 def _neighbours(below: int, members: int, gpus: int) -> list[list[tuple[int, int]]]:
-    """Flows between GPUs by switch: each vertex of `below` GPUs sends to the next on its switch.
+    """Return flows between GPUs by switch: each vertex of `below` GPUs sends to the next one.
 
     Switches are checked one after another: no collective fills all buses of all nodes at once.
     """
@@ -180,17 +184,17 @@ def _neighbours(below: int, members: int, gpus: int) -> list[list[tuple[int, int
 def _carried_gbps(
     network: Network, flows: list[tuple[int, int]], limit: float, window_s: float
 ) -> list[float]:
-    """What simultaneous flows between GPUs deliver over such links, in Gbit/s of a TCP payload.
+    """Measure the rates of simultaneous flows over such links, in Gbit/s of a TCP payload.
 
-    Datagrams fill the queues without a congestion control that has a mind of its own; nobody reads
-    them, since the receivers' interface counters say what arrived.
+    Datagrams fill the queues without congestion control. No process reads them, because the
+    receivers' interface counters show the bytes that arrived.
     """
     done = threading.Event()
     threads, sinks = [], []
     datagrams = min(_MOST_DATAGRAMS, bucket_bytes(limit) // _FRAME_BYTES)
     for sender, receiver in flows:
         sink = _socket(network.gpus[receiver])
-        # What cannot be kept is dropped at once, bundle by bundle.
+        # Datagrams beyond this small buffer are dropped at once, bundle by bundle.
         sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
         sink.setsockopt(socket.IPPROTO_UDP, _UDP_GRO, 1)
         sink.bind((network.addresses[receiver], _PORT))
@@ -230,7 +234,7 @@ def _socket(namespace: Namespace) -> socket.socket:
 def _send(source: socket.socket, datagrams: int, bytes_per_s: float, done: threading.Event) -> None:
     bundle = bytes(datagrams * _DATAGRAM_BYTES)
     source.setsockopt(socket.IPPROTO_UDP, _UDP_SEGMENT, _DATAGRAM_BYTES)
-    # The kernel holds the sender back while its own link's queue is full.
+    # The kernel blocks the sender while its own link's queue is full.
     source.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * len(bundle))
     next_s = time.monotonic()
     with source:
