@@ -1,1 +1,1 @@
-"""The schema of every result, and reading and writing it."""
+"""Schema of every result, its files, and the quantities computed from it."""

@@ -1,4 +1,4 @@
-"""What was measured, cell by cell: means with their intervals."""
+"""Means of every configuration that was measured, with their intervals."""
 
 import pandas as pd
 import xarray as xr
@@ -19,18 +19,18 @@ BOUNDS = ("value", "low", "high")
 
 
 def cells(results: xr.Dataset) -> xr.DataArray:
-    """Each cell's iteration time, share of communication and utilisation, with intervals.
+    """Return iteration time, communication fraction and utilisation of each configuration.
 
     Parameters
     ----------
     results : Dataset
-        Of one source, by the schema of `repro.results.schema`.
+        Results of one source, by the schema of `repro.results.schema`.
 
     Returns
     -------
     DataArray
         Dimensions `quantity`, `bound` (value, low and high end of the 95 % bootstrap interval) and
-        those of the cells; NaN where nothing was run.
+        those of the configurations; NaN where nothing was run.
     """
     sample = draw_sample(results)
     tail = (1 - CONFIDENCE) / 2
@@ -44,7 +44,7 @@ def cells(results: xr.Dataset) -> xr.DataArray:
 
 
 def cell_table(values: xr.DataArray) -> pd.DataFrame:
-    """A row per quantity and cell that was run, a column per bound."""
+    """Return a row per quantity and configuration that was run, a column per bound."""
     rows = values.squeeze("source", drop=True).rename("cell").to_dataframe()["cell"]
     index = ["quantity", *(key for key in KEYS if key in values.dims)]
     return rows.unstack("bound").dropna().reorder_levels(index)[list(BOUNDS)]

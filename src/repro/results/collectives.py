@@ -1,15 +1,15 @@
-"""Measured collectives as an xarray dataset, and their bandwidths with intervals.
+"""Datasets of measured collectives, and their bandwidths with intervals.
 
 Dimensions
 ----------
 source, protocol, gpus, layout
-    Where and between which ranks: `repro.catalog.studies.collectives.Layout`.
+    Configuration and ranks: `repro.catalog.studies.collectives.Layout`.
 collective, in_place, size_bytes
-    What was called; the size is the one asked for, in bytes by nccl-tests' definition.
+    The call; the size is the requested one, in bytes by nccl-tests' definition.
 repeat, rank
     The raw samples.
 
-What was not measured is NaN. `docs/quantities.md` defines every variable.
+Values that were not measured are NaN. `docs/quantities.md` defines every variable.
 """
 
 from typing import Any
@@ -43,7 +43,7 @@ def sweep_dataset(asked: CollectiveSweep, outcome: Outcome) -> xr.Dataset:
         list(asked.sizes_bytes),
     ]
     shape = tuple(len(axis) for axis in axes)
-    # Sizes end when they are known: what fewer repeats leave is NaN.
+    # A size ends at the target precision; repeats that it did not need are NaN.
     times = np.full((*shape, asked.most_repeats, len(records)), np.nan)
     sent, received = (np.full((*shape, len(records)), np.nan) for _ in range(2))
     calls, moved = (np.full(shape, np.nan) for _ in range(2))
@@ -65,7 +65,7 @@ def sweep_dataset(asked: CollectiveSweep, outcome: Outcome) -> xr.Dataset:
         "moved_bytes": (_CASE, moved, "size that was moved", "B"),
         "group_ranks": (("layout",), np.array(group, dtype=float), "ranks of a group", "1"),
     }
-    # Real nodes' links are not set.
+    # The links of real nodes are not set.
     if outcome.links:
         rates = np.array([check.set_gbps for check in outcome.links])
         variables["link_set_gbps"] = (("level",), rates, "rate the links were set to", "Gbit/s")
@@ -86,11 +86,11 @@ def sweep_dataset(asked: CollectiveSweep, outcome: Outcome) -> xr.Dataset:
 
 
 def bandwidths(results: xr.Dataset) -> xr.Dataset:
-    """Time, algorithm bandwidth and bus bandwidth of every case, each with its interval.
+    """Return time, algorithm bandwidth and bus bandwidth of every case, each with its interval.
 
     Predicted and published results have them already. A repeat's time is that of its slowest rank.
-    The interval is that of the median over repeats at `CONFIDENCE` or more: by order statistics,
-    which need no distribution, or by Student's t where there are too few repeats for that.
+    The interval is that of the median over repeats at `CONFIDENCE` or more. It comes from order
+    statistics, which need no distribution, or from Student's t if there are too few repeats.
 
     Returns
     -------
@@ -128,7 +128,7 @@ def bandwidths(results: xr.Dataset) -> xr.Dataset:
 
 
 def bus_factors(results: xr.Dataset) -> xr.DataArray:
-    """`repro.collectives.definitions.bus_factor` of each collective and group."""
+    """Return `repro.collectives.definitions.bus_factor` of each collective and group."""
     ranks, names = results["group_ranks"], _names(results)
     factors = [bus_factor(name, ranks.values) for name in names]
     return xr.DataArray(
@@ -143,7 +143,7 @@ def _names(results: xr.Dataset) -> list[str]:
 
 
 def median_ranks(samples: int) -> tuple[int, int]:
-    """Of sorted samples, the two, counted from 0, between which the median lies with `CONFIDENCE`.
+    """Return the positions (from 0) of sorted samples that enclose the median with `CONFIDENCE`.
 
     The number of samples below the median is binomial with 1/2 (David and Nagaraja, Order
     Statistics, section 7.1).
@@ -155,10 +155,10 @@ def median_ranks(samples: int) -> tuple[int, int]:
 
 
 def median_interval(samples: FloatArray) -> tuple[float, float]:
-    """The interval of the median at `CONFIDENCE` or more; NaN are no samples.
+    """Return the interval of the median at `CONFIDENCE` or more; NaN are no samples.
 
-    Of fewer than six, not even the least and the largest value have so much between them: then it
-    is as wide as that of the mean of lognormal values.
+    With fewer than six samples, the range of the samples has less confidence. Then the interval is
+    as wide as that of the mean of lognormal values.
     """
     ordered = np.sort(samples[~np.isnan(samples)])
     if not ordered.size:
@@ -171,10 +171,10 @@ def median_interval(samples: FloatArray) -> tuple[float, float]:
 
 
 def wire_share(results: xr.Dataset, in_place: str = OUT_OF_PLACE) -> xr.DataArray:
-    """Bytes received by all ranks of a sweep's `world`, over what the algorithms need (1: exact).
+    """Return received bytes over the algorithms' volume, for all ranks of a sweep's `world`.
 
-    Headers, acknowledgements and barriers are in it, so that only large messages show the
-    algorithm.
+    The received bytes contain headers, acknowledgements and barriers, so only large messages show
+    the algorithm: their value is near 1.
     """
     chosen = results.sel(layout="world", in_place=in_place)
     received = chosen["received_bytes"].sum("rank", min_count=1)
@@ -190,10 +190,10 @@ def wire_share(results: xr.Dataset, in_place: str = OUT_OF_PLACE) -> xr.DataArra
 
 
 def bandwidth_table(results: xr.Dataset) -> pd.DataFrame:
-    """Bus bandwidth among all ranks at the largest measured size, in percent of the slowest link on
-    the way: a row per collective and place, a column per protocol and number of GPUs.
+    """Return bus bandwidths at the largest measured size, in percent of the slowest link used.
 
-    Empty without links of a known rate.
+    All ranks communicate. A row per collective and place, a column per protocol and number of GPUs;
+    empty without links of a known rate.
     """
     if "link_set_gbps" not in results:
         return pd.DataFrame()
@@ -203,8 +203,10 @@ def bandwidth_table(results: xr.Dataset) -> pd.DataFrame:
 
 
 def layout_table(results: xr.Dataset) -> pd.DataFrame:
-    """Bus bandwidth in GB/s at full scale at the most GPUs and the largest measured size, out of
-    place: a row per collective, a column per protocol and layout."""
+    """Return full-scale bus bandwidths in GB/s at the most GPUs and the largest measured size.
+
+    Calls are out of place. A row per collective, a column per protocol and layout.
+    """
     if not results.data_vars:
         return pd.DataFrame()
     chosen = bandwidths(results)["full_scale_busbw_GBps"].isel(gpus=-1, drop=True)
@@ -213,8 +215,10 @@ def layout_table(results: xr.Dataset) -> pd.DataFrame:
 
 
 def wire_table(results: xr.Dataset) -> pd.DataFrame:
-    """`wire_share` by collective and GPUs, a column per size; mean over protocols, whose bytes are
-    the same. Empty where no bytes were counted."""
+    """Return `wire_share` by collective and GPUs, a column per size.
+
+    It is a mean over protocols, whose bytes are the same; empty if no bytes were counted.
+    """
     if "received_bytes" not in results:
         return pd.DataFrame()
     share = wire_share(results).squeeze("source", drop=True).mean("protocol")
@@ -222,7 +226,7 @@ def wire_table(results: xr.Dataset) -> pd.DataFrame:
 
 
 def _at_largest(values: xr.DataArray) -> xr.DataArray:
-    """The value at the largest measured size."""
+    """Return the value at the largest measured size."""
     last = values.notnull().cumsum("size_bytes").argmax("size_bytes")
     return values.isel(size_bytes=last, drop=True).drop_vars("size_bytes", errors="ignore")
 

@@ -1,4 +1,4 @@
-"""Logs of communication in the schema's datasets: one row a call of a rank."""
+"""Communication logs in the schema's datasets: one row per call of a rank."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from repro.results.store import has_runs, why_not_run
 from repro.train.records import RankRecord
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64", "int64", "int32", "uint8", "bool", "other")
-# Columns that are numbers in the dataset, and what they stand for.
+# Columns that are numbers in the dataset, and the names that the numbers represent.
 _WORDS = {"operation": OPERATIONS, "role": ROLES, "phase": PHASES, "dtype": _DTYPES}
 _LONG_NAMES = {
     "iteration": ("recorded iteration", "1"),
@@ -35,7 +35,7 @@ COLUMNS = tuple(name for name in _LONG_NAMES if name != "group")
 
 
 def transfer_variables(records: Sequence[RankRecord], origin: float) -> dict[str, xr.Variable]:
-    """The schema's variables of what ranks communicated; empty where nothing was logged.
+    """Return the schema's variables of the communication log; empty if nothing was logged.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def _value(
 
 
 def transfers(results: xr.Dataset) -> pd.DataFrame:
-    """Every logged call of one configuration: a row with words in place of numbers.
+    """Return every logged call of one configuration: a row with names in place of numbers.
 
     Columns are those of `transfer_*` and `ranks`, the group's global ranks.
 
@@ -94,7 +94,7 @@ def transfers(results: xr.Dataset) -> pd.DataFrame:
     for name in _WORDS:
         words = np.array(whole[f"transfer_{name}"].attrs["flag_meanings"].split(","))
         frame[name] = words[frame[name].astype(int)]
-    # A configuration that was joined with others may have fewer groups than they.
+    # A configuration that was merged with others may have fewer groups than they.
     members = one["group_ranks"].values[whole["transfer_group"].values.astype(int)]
     frame["ranks"] = [tuple(map(int, str(ranks).split(","))) for ranks in members]
     whole_numbers = ["iteration", "rank", "bytes", "peer"]
@@ -102,7 +102,7 @@ def transfers(results: xr.Dataset) -> pd.DataFrame:
 
 
 def bandwidths_by_group(results: xr.Dataset) -> pd.DataFrame:
-    """`by_group` of every `layout` of results; why there is none, if nothing was run."""
+    """Return `by_group` of every `layout` of results, or the reason if nothing was run."""
     if not has_runs(results):
         return pd.DataFrame({"not run": [why_not_run(results)]})
     names = [str(name) for name in results["layout"].values]
@@ -111,26 +111,26 @@ def bandwidths_by_group(results: xr.Dataset) -> pd.DataFrame:
 
 
 def one_configuration(results: xr.Dataset) -> xr.Dataset:
-    """Results without the dimensions of a configuration that have one value."""
+    """Return results without the dimensions of a configuration that have one value."""
     where = ("source", "model", "protocol", "gpus", *SWEPT)
     return results.squeeze([dim for dim in where if results.sizes.get(dim) == 1])
 
 
 def by_group(calls: pd.DataFrame) -> pd.DataFrame:
-    """Calls, sizes and bandwidths by what groups are for, of how many ranks, and operation.
+    """Return calls, sizes and bandwidths by role and size of groups, and operation.
 
     Parameters
     ----------
     calls
-        As `transfers` has them; a barrier moves nothing and is left out.
+        Calls as `transfers` returns them; barriers move nothing and are left out.
 
     Returns
     -------
     DataFrame
-        Of each rank and iteration on average `calls` and `bytes`; `smallest_bytes`,
-        `median_bytes`, `largest_bytes` of a call; and all sizes over all times, by nccl-tests'
-        definitions with the group's own number of ranks. A call's time is that of the rank which
-        came last, because the others also wait for it.
+        Mean `calls` and `bytes` per rank and iteration; `smallest_bytes`, `median_bytes`,
+        `largest_bytes` of a call; and all sizes over all times, by nccl-tests' definitions with the
+        group's own number of ranks. A call's time is that of the rank that called last, because the
+        others also wait for it.
     """
     moved = calls[calls.operation != "barrier"].copy()
     moved["time_s"] = moved.end_s - moved.start_s

@@ -1,4 +1,4 @@
-"""A dataset in a notebook: folded, with its provenance as a table."""
+"""Collapsed HTML view of a dataset in a notebook, with its provenance as a table."""
 
 import html
 import json
@@ -11,7 +11,7 @@ _SECTIONS = ("attrs", "coords", "data_vars", "indexes")
 
 
 def folded_html(dataset: xr.Dataset) -> str:
-    """xarray's view of a dataset with its sections folded, and what its JSON attributes say."""
+    """Return the view of a dataset by xarray, sections collapsed, with readable JSON attributes."""
     structured = {
         name: json.loads(value)
         for name, value in dataset.attrs.items()
@@ -30,7 +30,7 @@ def folded_html(dataset: xr.Dataset) -> str:
 
 
 def _readable(part: Mapping[str, object]) -> dict[str, str]:
-    """One part of a provenance: when, from which sources, with what, where; parameters folded."""
+    """Return one part of a provenance: time, sources, software, machine, collapsed parameters."""
     return {
         name: _folded(value)
         if name == "parameters"

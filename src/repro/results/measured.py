@@ -1,4 +1,4 @@
-"""Measurements that stay in git, beside the published ones: small datasets with provenance.
+"""Measurements of GPUs in git: small datasets with provenance.
 
 Each GPU has a folder, by its name in `params/gpus.yaml`.
 """
@@ -19,7 +19,7 @@ from repro.results.store import has_runs, not_run, read_dataset, why_not_run, wr
 _FOLDER = "data/measured"
 # New measurements go here.
 MEASURED = HOME / _FOLDER
-# What a GPU by itself is measured for; series of counters are large, and say nothing of it.
+# Variables that describe a GPU by itself; series of counters are large and do not.
 _KEPT = (
     "iteration_time_s",
     "phase_time_s",
@@ -30,22 +30,22 @@ _KEPT = (
 )
 _SOURCE = "cluster"
 NO_GPU = "nothing is measured of any GPU yet: there is nothing in data/measured/"
-# Of what a configuration ran on.
+# Entries of the attribute `ran_on` that are left out.
 _NOT_KEPT = ("configuration", "hosts", "adapters")
 
 
 def keep_measured(results: xr.Dataset, name: str, folder: Path = MEASURED) -> Path:
-    """Write what was measured of one GPU into a file for git, in the GPU's folder.
+    """Write the measurements of one GPU into a file for git, in the GPU's folder.
 
-    Models that the file has already stay, unless they were measured anew: a long sweep can be made
-    model by model.
+    Models that the file already has stay, unless they were measured again: a long sweep can be
+    measured model by model.
 
     Parameters
     ----------
     results : Dataset
-        By the schema of `repro.results.schema`.
+        Results by the schema of `repro.results.schema`.
     name : str
-        Of the file, without its ending.
+        Name of the file, without its ending.
 
     Returns
     -------
@@ -55,8 +55,8 @@ def keep_measured(results: xr.Dataset, name: str, folder: Path = MEASURED) -> Pa
     Raises
     ------
     ReproError
-        Nothing was measured on a real node, on a GPU that `params/gpus.yaml` has not, or the file
-        cannot be written.
+        Nothing was measured on a real node, `params/gpus.yaml` lacks the GPU, or the file cannot be
+        written.
     """
     if not has_runs(results):
         raise ReproError(f"{name}: nothing was measured to keep ({why_not_run(results)})")
@@ -73,8 +73,8 @@ def keep_measured(results: xr.Dataset, name: str, folder: Path = MEASURED) -> Pa
             parts.insert(0, before.sel(model=stay))
             ran_on = [*json.loads(before.attrs["ran_on"]), *ran_on]
     joined = merge(parts)
-    # One entry for each device and software, however many configurations ran on it; what the
-    # machines are called is their owners' business.
+    # One entry per device and software, whatever the number of configurations. Names of machines
+    # are private.
     machines = {
         json.dumps({key: value for key, value in one.items() if key not in _NOT_KEPT}): None
         for one in ran_on
@@ -86,19 +86,19 @@ def keep_measured(results: xr.Dataset, name: str, folder: Path = MEASURED) -> Pa
 
 
 def measured_on(results: xr.Dataset) -> str:
-    """The GPU that something was measured on, by its name in `params/gpus.yaml`.
+    """Return the GPU of a measurement, by its name in `params/gpus.yaml`.
 
     Raises
     ------
     ReproError
-        The file has none that is called so.
+        The file lacks that GPU.
     """
     (device,) = {one["device"] for one in json.loads(results.attrs["ran_on"])}
     return find_gpu_name(device)
 
 
 def read_kept(name: str, gpu: str, folder: Path | None = None) -> xr.Dataset:
-    """Read what was kept of one GPU: no variables, and the reason, if nothing was."""
+    """Read the kept measurements of one GPU; no variables, and the reason, if there are none."""
     path = _kept_path(name, gpu, folder)
     if path.exists():
         return read_dataset(path)
@@ -107,7 +107,7 @@ def read_kept(name: str, gpu: str, folder: Path | None = None) -> xr.Dataset:
 
 
 def read_all_kept(name: str, folder: Path | None = None) -> dict[str, xr.Dataset]:
-    """Read what was kept of each GPU, in the order of `params/gpus.yaml`."""
+    """Read the kept measurements of each GPU, in the order of `params/gpus.yaml`."""
     return {
         gpu: read_dataset(path)
         for gpu in read_gpus()
@@ -123,5 +123,5 @@ def _kept_path(name: str, gpu: str, folder: Path | None) -> Path:
 def by_gpu(
     kept: Mapping[str, xr.Dataset], table: Callable[[xr.Dataset], pd.DataFrame]
 ) -> pd.DataFrame:
-    """A table of what was kept of each GPU, one below the other, with the GPU in its index."""
+    """Return one table of the kept measurements of all GPUs, with the GPU in its index."""
     return pd.concat({gpu: table(one) for gpu, one in kept.items()}, names=["gpu"])

@@ -1,8 +1,8 @@
-"""The quantities of the papers, computed from datasets of the schema, with intervals.
+"""Quantities of the papers, computed from datasets of the schema, with intervals.
 
-Every function takes and returns arrays with the dimensions (source, model, protocol, gpus), and
-that of a sweep, left as they are. Samples are averaged over ranks and iterations first, so that
-shares are ratios of times, not means of ratios. `docs/quantities.md` defines each quantity.
+Every function keeps the dimensions (source, model, protocol, gpus) and that of a sweep. Samples are
+averaged over ranks and iterations first, so that fractions are ratios of times, not means of
+ratios. `docs/quantities.md` defines each quantity.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from repro.observe.precision import CONFIDENCE
 
 _RESAMPLES = 1000
 
-# A scalar of a dataset; with the dimension `resample`, one of each resample.
+# Function of a dataset that returns a scalar, or one per resample along the dimension `resample`.
 Statistic = Callable[[xr.Dataset], xr.DataArray]
 
 
@@ -30,12 +30,12 @@ class Estimate:
 
 
 def iteration_time_s(results: xr.Dataset) -> xr.DataArray:
-    """Mean iteration time at full scale."""
+    """Return the mean iteration time at full scale."""
     return results["iteration_time_s"].mean(["iteration", "rank"]) / results["time_scale"]
 
 
 def phase_time_s(results: xr.Dataset, *phases: str) -> xr.DataArray:
-    """Mean time per iteration in some phases together, at full scale."""
+    """Return the mean time per iteration in some phases together, at full scale."""
     chosen = results["phase_time_s"].sel(phase=list(phases))
     return (
         chosen.mean(["iteration", "rank"]).sum("phase", min_count=len(phases))
@@ -44,7 +44,7 @@ def phase_time_s(results: xr.Dataset, *phases: str) -> xr.DataArray:
 
 
 def communication_fraction(results: xr.Dataset) -> xr.DataArray:
-    """Share of the iteration that the papers' timers show: waiting for stragglers and the wire.
+    """Return the fraction of the iteration in the papers' timers: stragglers and the wire.
 
     Examples
     --------
@@ -57,37 +57,37 @@ def communication_fraction(results: xr.Dataset) -> xr.DataArray:
 
 
 def forward_receive_s(results: xr.Dataset) -> xr.DataArray:
-    """Figure 5's forward receive: Megatron's timer on the last stage, which contains the fill."""
+    """Return figure 5's forward receive: Megatron's timer on the last stage, with the fill."""
     timers = results["p2p_time_s"].mean("iteration")
     return _last_rank(timers.sel(timer="forward-recv", drop=True)) / results["time_scale"]
 
 
 def embedding_sync_s(results: xr.Dataset) -> xr.DataArray:
-    """Figure 5's embedding sync: the last stage's wait for it, the drain, and the all-reduce."""
+    """Return figure 5's embedding sync: the last stage's wait, the drain, and the all-reduce."""
     return last_stage_s(results, "straggler wait", "embedding sync")
 
 
 def last_stage_s(results: xr.Dataset, *phases: str) -> xr.DataArray:
-    """Mean time per iteration of the last rank in some phases together, at full scale."""
+    """Return the mean time per iteration of the last rank in some phases, at full scale."""
     chosen = results["phase_time_s"].sel(phase=list(phases)).mean("iteration")
     return _last_rank(chosen.sum("phase", min_count=len(phases))) / results["time_scale"]
 
 
 def timer_fraction(results: xr.Dataset) -> xr.DataArray:
-    """Figure 5's and 6(b)'s communication: both of these over the iteration time."""
+    """Return the communication of figures 5 and 6(b): both of these over the iteration time."""
     both = forward_receive_s(results) + embedding_sync_s(results)
     return both / iteration_time_s(results)
 
 
 def pipeline_split_s(results: xr.Dataset) -> xr.DataArray:
-    """Where the ranks of pipelines spend an iteration, waiting and the wire told apart.
+    """Divide the iteration time of pipelines into parts, with waiting and the wire separate.
 
     Returns
     -------
     DataArray
         Mean over ranks at full scale, with the dimension `part`: forward and backward compute;
-        messages (one under way); waiting for neighbours (fill and imbalance, in point-to-point
-        calls with nothing under way); drain (waiting for all stages to finish); embedding sync;
+        messages (one in flight); waiting for neighbours (fill and imbalance, in point-to-point
+        calls with nothing in flight); drain (waiting for all stages to finish); embedding sync;
         gradient sync; optimizer; parameter all-gather; other.
     """
     phases = results["phase_time_s"]
@@ -116,7 +116,7 @@ def pipeline_split_s(results: xr.Dataset) -> xr.DataArray:
 
 
 def wire_share(results: xr.Dataset) -> xr.DataArray:
-    """Share of a pipeline's iteration in which bytes move: messages, both syncs, the gather."""
+    """Return the fraction of a pipeline's iteration in messages, both syncs and the all-gather."""
     moving = ["messages", "embedding sync", "gradient sync", "parameter all-gather"]
     parts = pipeline_split_s(results).sel(part=moving)
     return parts.sum("part", min_count=len(moving)) / iteration_time_s(results)
@@ -127,22 +127,22 @@ def _last_rank(values: xr.DataArray) -> xr.DataArray:
 
 
 def strong_efficiency(time: xr.DataArray, first: int, last: int) -> xr.DataArray:
-    """T(first) first / (T(last) last): 1 when each added GPU shortens the time in proportion."""
+    """Return T(first) first / (T(last) last): 1 if the time falls in proportion to the GPUs."""
     return time.sel(gpus=first) * first / (time.sel(gpus=last) * last)
 
 
 def weak_efficiency(time: xr.DataArray, first: int, last: int) -> xr.DataArray:
-    """T(first) / T(last): 1 when added GPUs cost no time."""
+    """Return T(first) / T(last): 1 if added GPUs cost no time."""
     return time.sel(gpus=first) / time.sel(gpus=last)
 
 
 def speed_up(time: xr.DataArray, slow: str, fast: str) -> xr.DataArray:
-    """T(slow protocol) / T(fast protocol)."""
+    """Return T(slow protocol) / T(fast protocol)."""
     return time.sel(protocol=slow) / time.sel(protocol=fast)
 
 
 def utilisation_gbps(results: xr.Dataset, direction: str = "rx") -> xr.DataArray:
-    """Mean rate at a node's NIC over the iterations, full-scale equivalent, in Gbit/s."""
+    """Return the mean rate of a node's NIC over the iterations in Gbit/s, full-scale equivalent."""
     return results[f"{direction}_iteration_full_scale_gbps"].mean(["iteration", "node"])
 
 
@@ -155,17 +155,17 @@ class Sample:
 
 
 def draw_sample(results: xr.Dataset) -> Sample:
-    """Results with resamples drawn from them."""
+    """Draw resamples from results."""
     return Sample(results, resample(results))
 
 
 def resample(results: xr.Dataset) -> xr.Dataset:
-    """Bootstrap resamples of the iterations (Efron): means of draws with replacement.
+    """Return bootstrap resamples of the iterations (Efron): means of draws with replacement.
 
-    Iterations are drawn for all configurations that have as many together: those of protocols were
-    recorded in turns. The generator is seeded, so that the same data give the same intervals.
-    Dimension `iteration` shrinks to one, the mean of the draw, and `resample` is new, so that every
-    quantity above can be computed for all resamples at once.
+    All configurations with the same number of iterations share the draws, because those of
+    protocols were recorded interleaved. The generator is seeded: the same data give the same
+    intervals. Dimension `iteration` shrinks to one, the mean of the draw, and `resample` is new.
+    So every quantity above can be computed for all resamples at once.
     """
     recorded = results["iteration_time_s"].notnull().any("rank").sum("iteration")
     most = results.sizes["iteration"]
@@ -188,13 +188,13 @@ def resample(results: xr.Dataset) -> xr.Dataset:
 
 
 def _drawn(values: xr.DataArray, weights: xr.DataArray) -> xr.DataArray:
-    """Weighted means over iterations; NaN where no iteration has a value."""
+    """Return weighted means over iterations; NaN where no iteration has a value."""
     mean: xr.DataArray = xr.dot(values.fillna(0), weights, dim="iteration")
     return mean.where(values.notnull().any("iteration"))
 
 
 def estimate(sample: Sample, statistic: Statistic) -> Estimate:
-    """A statistic of the results and its bootstrap interval."""
+    """Estimate a statistic of the results and its bootstrap interval."""
     resampled = statistic(sample.resamples)
     tail = 100 * (1 - CONFIDENCE) / 2
     low, high = np.nanpercentile(resampled, [tail, 100 - tail])
@@ -202,8 +202,8 @@ def estimate(sample: Sample, statistic: Statistic) -> Estimate:
 
 
 def interval(results: xr.Dataset, statistic: Statistic) -> tuple[xr.DataArray, xr.DataArray]:
-    """Both ends of the bootstrap interval of each value that a statistic has."""
-    # Only what times are made of is drawn anew: this is for figures.
+    """Return both ends of the bootstrap interval of each value of a statistic."""
+    # Resamples of times are enough for figures.
     times = results[["iteration_time_s", "phase_time_s", "time_scale"]]
     tail = (1 - CONFIDENCE) / 2
     low, high = statistic(resample(times)).quantile([tail, 1 - tail], dim="resample")
@@ -211,5 +211,5 @@ def interval(results: xr.Dataset, statistic: Statistic) -> tuple[xr.DataArray, x
 
 
 def support(sample: Sample, statement: Statistic) -> float:
-    """The share of bootstrap resamples in which a statement (a true or false value) holds."""
+    """Return the fraction of bootstrap resamples in which a statement (true or false) holds."""
     return float(statement(sample.resamples).mean())

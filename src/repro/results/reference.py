@@ -1,4 +1,4 @@
-"""A reference run: the means of one machine's run, small enough for git, with their provenance."""
+"""Reference run: means of one machine's run, small enough for git, with their provenance."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ REFERENCE = find(_FOLDER)
 # A new reference run goes here.
 OWN_REFERENCE = HOME / _FOLDER
 SOURCE = "testbed"
-# What figures and quantities need; series in time, messages and samples are left out.
+# Variables for figures and quantities; series in time, messages and samples are left out.
 _KEPT = (
     "iteration_time_s",
     "phase_time_s",
@@ -31,12 +31,12 @@ _DESCRIBED = ("title", "published_in", "experiment", "profile", "provenance", "n
 
 
 def keep_reference(name: str, results: xr.Dataset, folder: Path = OWN_REFERENCE) -> Path:
-    """Write an experiment's means over iterations, and its cells with intervals, for git.
+    """Write an experiment's means over iterations, and its values with intervals, for git.
 
     Parameters
     ----------
     results : Dataset
-        By the schema of `repro.results.schema`, with source `testbed`.
+        Results by the schema of `repro.results.schema`, with source `testbed`.
     """
     measured = results.sel(source=[SOURCE])
     kept = measured[[variable for variable in _KEPT if variable in measured]]
@@ -49,16 +49,16 @@ def keep_reference(name: str, results: xr.Dataset, folder: Path = OWN_REFERENCE)
     summary = means.astype("float32").assign(cells=cells(measured))
     summary.attrs = {key: results.attrs[key] for key in _DESCRIBED if key in results.attrs}
     path = folder / f"{name}.nc"
-    # Compressing takes more room than it saves, in variables as small as these.
+    # Compression would enlarge files with variables as small as these.
     with replacing(path) as temporary:
         summary.to_netcdf(temporary, engine="netcdf4")
     return path
 
 
 def read_reference(name: str, folder: Path = REFERENCE) -> xr.Dataset:
-    """What `keep_reference` wrote; attribute `reference` says of when, what and where it is.
+    """Read the dataset of `keep_reference`; attribute `reference` describes its run.
 
-    Without variables, and with the reason, where no reference run is kept.
+    If no reference run is kept, there are no variables, and the attribute `not_run` has the reason.
     """
     path = folder / f"{name}.nc"
     if not path.exists():
@@ -73,7 +73,7 @@ NONE_KEPT = "no reference run is kept in data/reference; `repro reference` keeps
 
 
 def describe_run(dataset: xr.Dataset) -> str:
-    """When a dataset was measured, with which profile, on what machine, in one line."""
+    """Describe in one line the date, profile and machine of a dataset's measurement."""
     first, *_ = json.loads(dataset.attrs["provenance"])
     machine = first["machine"]
     return (

@@ -1,14 +1,14 @@
-"""One configuration's measurements as an xarray dataset; every experiment is a union of them.
+"""Dataset of one configuration's measurements; every experiment is a union of them.
 
 Dimensions
 ----------
 source, model, protocol, gpus
-    What was run, on so many GPUs in all.
+    The configuration, with its total number of GPUs.
 global_batch_size or micro_batch_size
-    What an experiment sweeps beside them, in sequences; others have neither.
+    The batch size that an experiment sweeps in addition, in sequences; others have neither.
 iteration, rank, phase
     The raw samples: recorded iterations, from 0; ranks; phases in the order of
-    `repro.catalog.phases.PHASES`. Times are seconds of the machine that measured.
+    `repro.catalog.phases.PHASES`. Times are seconds of the measuring machine.
 node, sample
     NIC series: nodes, and samples in time.
 span
@@ -21,7 +21,7 @@ timer, message, call
     Pipelines only: Megatron's timers of point-to-point calls (`repro.catalog.phases.P2P_TIMERS`);
     the messages of all recorded iterations, in the order they began; and the calls, by rank.
 transfer, group
-    Runs with a log of communication only (`repro.results.communication`): every call of every rank,
+    Runs with a communication log only (`repro.results.communication`): every call of every rank,
     and the process groups.
 
 Where configurations differ in size (ranks, samples), the rest is NaN. `docs/quantities.md` defines
@@ -116,13 +116,13 @@ def training_dataset(
         dataset = dataset.assign_coords(adapter=adapter_names(outcome))
     if "timer" in dataset.dims:
         dataset = dataset.assign_coords(timer=list(P2P_TIMERS))
-    # Numbered, so that configurations with fewer samples can be joined with those with more.
+    # Numbers allow to merge configurations with fewer samples and those with more.
     counted = {dim: range(dataset.sizes[dim]) for dim in _NUMBERED if dim in dataset.dims}
     return dataset.assign_coords(counted).assign_attrs(said(outcome))
 
 
 def said(outcome: Outcome) -> dict[str, str]:
-    """What an outcome says beside its measurements, as attributes."""
+    """Return an outcome's information other than measurements, as attributes."""
     found: dict[str, str] = {}
     if outcome.ran_on:
         found["ran_on"] = json.dumps(outcome.ran_on)
@@ -168,7 +168,7 @@ def _iterations(records: Sequence[RankRecord], origin: float) -> dict[str, _Vari
 
 
 def _recording(record: RankRecord) -> dict[str, _Variable]:
-    """What was not recorded and why, and whether the iterations are as precise as was asked."""
+    """Return warm-up and discarded iterations, contention, and whether the target was reached."""
     warmup = "iterations before the first recorded one"
     discarded = "iterations in which ranks lacked too much of the machine"
     lacked = "what the rank that lacked most waited for the machine, of the iteration"
@@ -182,7 +182,7 @@ def _recording(record: RankRecord) -> dict[str, _Variable]:
 
 
 def _messages(records: Sequence[RankRecord], origin: float) -> dict[str, _Variable]:
-    """Megatron's point-to-point timers, what of each a message was under way, and the messages."""
+    """Return messages, and Megatron's point-to-point timers with their time in flight."""
     ends = [record.messages for record in records]
     if not any(ends):
         return {}
@@ -232,7 +232,7 @@ _WAYS: dict[TrafficDirection, str] = {"received": "rx", "sent": "tx"}
 
 
 def _nics(outcome: Outcome, origin: float, rate_scale: float) -> dict[str, _Variable]:
-    """Rates between samples; the time of a rate is the end of its interval."""
+    """Return rates between samples; the time of a rate is the end of its interval."""
     times = np.array(outcome.nics.time_s) - origin
     keep = times[1:] > 0
     dims = ("node", "sample")
@@ -251,7 +251,7 @@ def _nics(outcome: Outcome, origin: float, rate_scale: float) -> dict[str, _Vari
 def _rates_over_iterations(
     outcome: Outcome, records: Sequence[RankRecord], rate_scale: float
 ) -> dict[str, _Variable]:
-    """What each NIC carried in each iteration, over the iteration's time."""
+    """Return the bytes of each NIC in each iteration, over the iteration's time."""
     starts, ends = iteration_spans(records)
     return {
         f"{name}_iteration_full_scale_gbps": (
@@ -266,7 +266,7 @@ def _rates_over_iterations(
 
 
 def _adapters(outcome: Outcome, records: Sequence[RankRecord]) -> dict[str, _Variable]:
-    """What each adapter of each real node counted in each iteration, on and off the network."""
+    """Return the bytes of each real node's adapters per iteration, NVLink and PCIe included."""
     if not outcome.adapters:
         return {}
     starts, ends = iteration_spans(records)
@@ -285,12 +285,12 @@ def _adapters(outcome: Outcome, records: Sequence[RankRecord]) -> dict[str, _Var
 
 
 def adapter_names(outcome: Outcome) -> list[str]:
-    """All adapters of all nodes by name, in the order of their first appearance."""
+    """Return the adapters of all nodes by name, in the order of their first appearance."""
     return list(dict.fromkeys(name for node in outcome.adapters for name in node.names))
 
 
 def iteration_spans(records: Sequence[RankRecord]) -> tuple[FloatArray, FloatArray]:
-    """When the first rank began each iteration, and when the last one ended it."""
+    """Return when the first rank began each iteration, and when the last one ended it."""
     starts = np.array([record.start_s for record in records])
     ends = starts + np.array([record.iteration_time_s for record in records])
     return starts.min(axis=0), ends.max(axis=0)
@@ -309,7 +309,7 @@ def _spans(record: RankRecord, origin: float) -> dict[str, _Variable]:
 
 
 def _speed(outcome: Outcome) -> dict[str, _Variable]:
-    """How the ranks kept their pace before the run; GPUs have none to keep."""
+    """Return the check of the ranks' speed before the run; GPUs have none."""
     if outcome.speed is None:
         return {}
     late = "passes of the slowest rank over their CPU time at the pace, less one"
@@ -321,7 +321,7 @@ def _speed(outcome: Outcome) -> dict[str, _Variable]:
 
 
 def _links(outcome: Outcome) -> dict[str, _Variable]:
-    """What emulated links were set to, and what their check found; real ones have none."""
+    """Return the set rates of emulated links, and the rates in their check; real ones have none."""
     if not outcome.links:
         return {}
     checks, dims = outcome.links, ("level",)

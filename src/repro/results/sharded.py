@@ -1,7 +1,7 @@
-"""The GPT-350M report's quantities: collectives of the distributed optimizer, and throughput.
+"""Quantities of the GPT-350M report: collectives of the distributed optimizer, and throughput.
 
 Functions take datasets of the schema and keep the dimensions of a configuration, as those of
-`repro.results.metrics` do. Times, bytes and rates are full-scale ones.
+`repro.results.metrics` do. Times, bytes and rates are at full scale.
 """
 
 from collections.abc import Callable
@@ -19,13 +19,13 @@ COLLECTIVES = {"reduce-scatter": "gradient sync", "all-gather": "parameter all-g
 
 
 def collective_times_s(results: xr.Dataset) -> xr.DataArray:
-    """Mean time of the reduce-scatter and of the all-gather of an iteration, over `collective`."""
+    """Return mean times of the reduce-scatter and all-gather per iteration, over `collective`."""
     times = [phase_time_s(results, phase) for phase in COLLECTIVES.values()]
     return xr.concat(times, dim="collective").assign_coords(collective=list(COLLECTIVES))
 
 
 def collective_busbw_GBps(results: xr.Dataset) -> xr.DataArray:
-    """The report's bandwidth estimate, (n-1)/n S / t, for S bytes of half-precision weights.
+    """Return the report's bandwidth estimate (n-1)/n S / t for S bytes of half-precision weights.
 
     It is the bus bandwidth of `repro.collectives.definitions`.
     """
@@ -36,7 +36,7 @@ def collective_busbw_GBps(results: xr.Dataset) -> xr.DataArray:
 
 
 def tokens_per_s_per_gpu(results: xr.Dataset) -> xr.DataArray:
-    """Tokens trained on by each GPU, one micro batch an iteration, in a second at full scale."""
+    """Return tokens per second and GPU at full scale, with one micro batch per iteration."""
     tokens = _by_model(results, lambda name: float(model(name).full.sequence_length))
     return tokens * results["micro_batch_size"] / iteration_time_s(results)
 
@@ -52,9 +52,10 @@ def _by_model(results: xr.Dataset, value: Callable[[str], float]) -> xr.DataArra
 
 
 def bandwidth_table(results: xr.Dataset) -> pd.DataFrame:
-    """Both collectives' times in ms and bandwidths in GB/s, by model and number of GPUs.
+    """Return both collectives' times in ms and bandwidths in GB/s, by model and number of GPUs.
 
-    Of the smallest micro batch; they do not depend on it. Empty if nothing was run.
+    They are those of the smallest micro batch, on which they do not depend; empty if nothing was
+    run.
     """
     if not has_runs(results):
         return pd.DataFrame()
@@ -72,8 +73,10 @@ def bandwidth_table(results: xr.Dataset) -> pd.DataFrame:
 
 
 def share_table(*datasets: xr.Dataset) -> pd.DataFrame:
-    """Communication's share of an iteration in percent at the most GPUs: a row per model and micro
-    batch, a column per source."""
+    """Return the communication fraction of an iteration in percent at the most GPUs.
+
+    A row per model and micro batch, a column per source.
+    """
     columns = {}
     for results in datasets:
         if has_runs(results):

@@ -1,4 +1,4 @@
-"""Results on disk: netCDF files that exist whole or not at all, with their provenance."""
+"""NetCDF files of results with their provenance, each written completely or not at all."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from repro.catalog.studies.experiments import EXPERIMENTS, SWEPT
 from repro.errors import ReproError, one_line
 from repro.paths import RESULTS
 
-# What was measured without it was measured by an earlier version.
+# Variable that a result of an earlier version lacks.
 _NEWEST = {"operators": "call_part", "decoding": "flops"}
 
 
@@ -44,7 +44,7 @@ def write_dataset(dataset: xr.Dataset, path: Path) -> None:
         with replacing(path) as temporary:
             dataset.to_netcdf(temporary, engine="netcdf4", encoding=encoding)
     except (OSError, RuntimeError) as error:
-        # netCDF's library has errors of its own.
+        # The netCDF library has its own errors.
         raise cannot_be_written(path, error) from None
 
 
@@ -57,7 +57,7 @@ def read_dataset(path: Path) -> xr.Dataset:
         The file is missing or no netCDF file.
     """
     try:
-        # The file's encoding would truncate longer names when the dataset is joined and rewritten.
+        # The file's encoding would truncate longer names when the dataset is merged and rewritten.
         dataset = xr.load_dataset(path, engine="netcdf4").drop_encoding()
     except FileNotFoundError:
         raise ReproError(f"{path}: no such result; `dvc repro` produces it") from None
@@ -70,38 +70,38 @@ def read_dataset(path: Path) -> xr.Dataset:
 
 
 def not_run(reasons: Mapping[str, str], **attributes: str) -> xr.Dataset:
-    """A dataset without variables, which says why: a JSON object from what to the reason."""
+    """Return a dataset without variables; attribute `not_run` is a JSON object with the reasons."""
     return xr.Dataset(attrs={**attributes, "not_run": json.dumps(reasons)})
 
 
 def has_runs(dataset: xr.Dataset) -> bool:
-    """Whether anything of an experiment was run."""
+    """Test whether anything of an experiment was run."""
     return "iteration_time_s" in dataset
 
 
 def is_sweep(dataset: xr.Dataset) -> bool:
-    """Whether an experiment varies a batch size beside the GPUs."""
+    """Test whether an experiment varies a batch size in addition to the GPUs."""
     return not set(SWEPT).isdisjoint(dataset.dims)
 
 
 def has_pipelines(dataset: xr.Dataset) -> bool:
-    """Whether models were split into stages, which send each other messages."""
+    """Test whether models were split into pipeline stages, which send each other messages."""
     return "p2p_time_s" in dataset
 
 
 def why_not_run(dataset: xr.Dataset) -> str:
-    """What was not run, and why, in one line; empty if everything was."""
+    """Return in one line what was not run and why; empty if everything was run."""
     reasons = json.loads(dataset.attrs.get("not_run", "{}"))
     return "; ".join(f"{what}: {why}" for what, why in reasons.items())
 
 
 def read_experiments() -> dict[str, xr.Dataset]:
-    """Every experiment's dataset in `results/`, by name; one that is missing says so."""
+    """Read every experiment's dataset in `results/`, by name; a missing one has the reason."""
     return {name: read_result(name) for name in EXPERIMENTS}
 
 
 def read_result(name: str) -> xr.Dataset:
-    """A dataset of `results/` by its name; one that is missing, or outdated, says so."""
+    """Read a dataset of `results/` by its name; a missing or outdated one has the reason."""
     path = RESULTS / f"{name}.nc"
     if not path.exists():
         return not_run({"results": "none yet; fix: dvc repro"})
@@ -113,18 +113,18 @@ def read_result(name: str) -> xr.Dataset:
 
 
 def read_sweeps() -> dict[str, xr.Dataset]:
-    """The collectives of every cluster in `results/`, by the file's name; missing ones say so."""
+    """Read the collectives of every cluster in `results/`, by file name, or the reason."""
     names = [f"collectives-{cluster}" for cluster in read_collectives_sweep().clusters]
     return {name: read_result(name) for name in names}
 
 
 def read_measured(names: str) -> tuple[dict[str, xr.Dataset], str]:
-    """The measured experiments among a comma-separated list of names.
+    """Read the measured experiments among a comma-separated list of names.
 
     Returns
     -------
     measured, missing
-        Datasets by name, and why others are not among them, in one line.
+        Datasets by name, and in one line the reasons why others are missing.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The numbers of an experiment in one small JSON file, for `dvc metrics`."""
+"""Numbers of an experiment in one small JSON file, for `dvc metrics`."""
 
 import json
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from repro.results.store import has_pipelines, has_runs, is_sweep
 def write_metrics(results: Mapping[str, xr.Dataset], path: Path) -> None:
     """Write the mean over the models by experiment, quantity, protocol and number of GPUs.
 
-    Sweeps are left out: a mean over batches means nothing.
+    Sweeps are left out, because a mean over batches has no use.
     """
     summary = {
         name: _summary(dataset)
@@ -55,12 +55,12 @@ def _summary(dataset: xr.Dataset) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def pipeline_readings(results: xr.Dataset) -> pd.DataFrame:
-    """Both readings of pipelines' communication, in percent of an iteration.
+    """Return both definitions of pipelines' communication, in percent of an iteration.
 
     Returns
     -------
     DataFrame
-        A row per model and protocol; columns by reading (timers, wire) and number of GPUs. Empty
+        A row per model and protocol; columns by definition (timers, wire) and number of GPUs. Empty
         without pipelines.
     """
     if not has_pipelines(results):
@@ -79,6 +79,6 @@ def pipeline_readings(results: xr.Dataset) -> pd.DataFrame:
 
 
 def similarity_table(results: xr.Dataset) -> pd.DataFrame:
-    """What the similarity rule made of each model, a row per model; empty if nothing was run."""
+    """Return the similarity rule's numbers, a row per model; empty if nothing was run."""
     explained = pd.DataFrame(json.loads(results.attrs.get("similarity", "{}"))).T
     return explained.drop(columns=["model", "rule"], errors="ignore")

@@ -1,7 +1,7 @@
-"""Logs of communication as Chrome traces, which Perfetto and HolisticTraceAnalysis open.
+"""Communication logs as Chrome traces, which Perfetto and HolisticTraceAnalysis open.
 
-A call is an event as PyTorch's profiler (Kineto) writes a communication kernel, so that what reads
-those reads these, `repro busbw` included; a "stream" is what process groups are for.
+A call is an event as PyTorch's profiler (Kineto) writes a communication kernel. So tools for those
+traces read these, `repro busbw` included. A "stream" is the role of process groups.
 """
 
 import json
@@ -17,7 +17,7 @@ from repro.errors import ReproError
 from repro.observe.transfers import ROLES
 from repro.results.communication import one_configuration, transfers
 
-# torch's names of types, those of c10's ScalarType, and bytes.
+# Names of types in torch, names of c10's ScalarType, and bytes.
 _DTYPES = {
     "float32": ("Float", 4),
     "bfloat16": ("BFloat16", 2),
@@ -26,7 +26,7 @@ _DTYPES = {
     "int64": ("Long", 8),
     "int32": ("Int", 4),
 }
-# Stream 0 is what such tools take for none.
+# Such tools read stream 0 as no stream.
 _STREAMS = {role: number for number, role in enumerate(ROLES, start=7)}
 
 
@@ -36,9 +36,9 @@ def write_traces(results: xr.Dataset, folder: Path) -> list[Path]:
     Parameters
     ----------
     results
-        One configuration, with a log of communication.
+        One configuration, with a communication log.
     folder
-        Gets `rank0.json`, `rank1.json` ... and `all_ranks.json`.
+        Folder for `rank0.json`, `rank1.json` ... and `all_ranks.json`.
 
     Raises
     ------
@@ -67,13 +67,13 @@ def _write(path: Path, rank: int, ranks: int, events: list[dict[str, Any]]) -> N
         "distributedInfo": {"rank": rank, "world_size": ranks},
         "calls": sum(event["cat"] == "kernel" for event in events),
     }
-    # A line an event, so that what is whole of a trace that breaks off can be seen.
+    # One line per event, so that the complete events of a truncated trace can be read.
     lines = ",\n".join(json.dumps(event) for event in events)
     replace_text(path, json.dumps(head)[:-1] + ', "traceEvents": [\n' + lines + "\n]}\n")
 
 
 def _steps(one: xr.Dataset, rank: int) -> list[dict[str, Any]]:
-    """Iterations, as the profiler marks its steps."""
+    """Return iterations as events, as the profiler marks its steps."""
     starts = one["iteration_start_s"].sel(rank=rank).dropna("iteration")
     times = one["iteration_time_s"].sel(rank=rank).dropna("iteration")
     return [
@@ -97,7 +97,7 @@ def _calls(calls: pd.DataFrame) -> list[dict[str, Any]]:
         if shares:
             counts[shares] //= len(call["ranks"])
         time_s = call["end_s"] - call["start_s"]
-        # Tools tell a kernel's iteration by the call that launched it.
+        # Tools find a kernel's iteration by the call that launched it.
         events.append(
             {
                 **_span(call["start_s"], 0.0, call["rank"]),

@@ -2,7 +2,7 @@
 
 Dimensions are `source`, `run` (from 1), `iteration` (position in the run) and `timer` (names
 as the tool prints them). A log has neither ranks, the schema's phases, network counters nor single
-messages, and no variable of these is made up: quantities that need them do not apply.
+messages. The dataset has no variables of these, and quantities that need them do not apply.
 """
 
 import hashlib
