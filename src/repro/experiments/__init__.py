@@ -1,1 +1,1 @@
-"""From a selection to resolved cases and their datasets, for each source."""
+"""Configurations of a selection and their datasets, for each source."""

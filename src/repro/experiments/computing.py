@@ -32,10 +32,10 @@ from repro.testbed.ability import testbed_ability
 from repro.testbed.speed import cores_per_rank
 from repro.train.records import RankRecord, TrainingRun
 
-# Computing takes a fixed time and a time per sequence. Three sizes determine both; other sizes lie
-# between them or on the line through the last two.
+# Computing takes a fixed time and a time per sequence. Three sizes determine both; other sizes are
+# interpolated, or lie on the line through the last two.
 _MICRO_BATCHES = (1, 4, 16)
-# Cases alternate, because a machine's speed drifts over seconds.
+# Configurations alternate, because a machine's speed drifts over seconds.
 _ROUNDS = 2
 _LAYOUTS = {False: "data", True: "pipeline"}
 
@@ -48,7 +48,7 @@ def compute_path() -> Path:
 def _path_of(name: str) -> Path:
     """Return the file of a model's computing times.
 
-    Each shape of a model that no experiment lists has its own.
+    Each shape of a model that no experiment lists has its own file.
     """
     entry = read_open_models().get(name)
     if entry is None:
@@ -238,7 +238,7 @@ class Computing:
 
     @property
     def sequence_bytes(self) -> float:
-        """Memory of one more sequence, between the two larger sizes."""
+        """Memory per additional sequence, between the two larger sizes."""
         sizes, taken = self.micro_batch_sizes, self.memory_bytes
         return (taken[-1] - taken[-2]) / (sizes[-1] - sizes[-2])
 
@@ -271,7 +271,7 @@ def read_computing(cluster_name: str, name: str, pipeline: bool) -> Computing:
     Raises
     ------
     ReproError
-        It was not measured, or not on this machine as it is now.
+        The result is missing, or belongs to another machine or another state of this one.
     NotRunHere
         The testbed cannot run here.
     """

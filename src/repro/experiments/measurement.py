@@ -21,7 +21,7 @@ from repro.results.store import read_dataset, write_dataset
 
 @dataclass(frozen=True)
 class Measurement:
-    """Requests for one set of ranks, and what their dataset reports about itself.
+    """Requests for one set of ranks, and the attributes of their dataset.
 
     Attributes
     ----------
@@ -30,13 +30,13 @@ class Measurement:
     target
         Ranks on this machine, or real nodes.
     requests
-        What the ranks run, in this order.
+        Requests that the ranks run, in this order.
     attributes
         Attributes of the dataset.
     parameters
         Parameters from which the requests follow.
     missing
-        What cannot be requested here, with the reason.
+        Configurations that cannot be requested here, with the reason.
     """
 
     name: str

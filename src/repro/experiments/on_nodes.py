@@ -19,7 +19,7 @@ def node_measurement(selection: Selection, corpus: Path, split: str) -> Measurem
     Parameters
     ----------
     selection : Selection
-        What to run; its source is `cluster`.
+        Configurations to run; its source is `cluster`.
     corpus, split
         Folder of the enwiki artefacts, and weights of training and validation data.
     """

@@ -39,7 +39,7 @@ def emulated_measurement(
     Parameters
     ----------
     selection : Selection
-        What to run; its source is `testbed`.
+        Configurations to run; its source is `testbed`.
     corpus, split
         Folder of the enwiki artefacts, and weights of training and validation data.
     compute_factor : float

@@ -1,14 +1,16 @@
-"""Derive the testbed's links and memory: the same dimensionless numbers as at full scale.
+"""Rates and memory of the testbed by similarity: dimensionless numbers equal those at full scale.
 
-With V bytes to communicate and C seconds to compute, V/(B C) says how long the network needs in
-units of computing time. The testbed gives its small model a rate B such that the number equals that
-of the full-size model on the real cluster. In data parallelism V is the gradients of a model, and
-half of what its experts exchange, for rings send gradients twice, and C has the optimizer's step,
-as both come once in an iteration; in pipelines V is what one stage hands to the next for one micro
-batch, and C is its forward and backward pass.
+With V bytes to communicate and C seconds to compute, V/(B C) is the time of the network in units of
+computing time. The testbed gives its small model a rate B such that this number equals that of the
+full-size model on the real cluster.
 
-The memory of an emulated GPU follows in the same way: what model states leave free holds as many
-sequences' activations as on the real GPU.
+In data parallelism V is the gradients of a model and half of its experts' exchanges, because rings
+send gradients twice. C contains the optimizer's step, as both occur once per iteration. In
+pipelines V is the data that one stage sends to the next for one micro batch, and C is its forward
+and backward pass.
+
+The memory of an emulated GPU follows in the same way. The memory that model states leave free holds
+activations of as many sequences as on the real GPU.
 """
 
 from dataclasses import dataclass, replace
@@ -27,15 +29,15 @@ from repro.catalog.systems.clusters import Cluster
 from repro.predict.step.memory import FRAMEWORK_BYTES, memory, stage_parameters
 from repro.predict.workload import Plan, workload
 
-# Above it two cores' token buckets are not exact. Buses and NVLink that would be faster are
-# emulated at this rate; datasets say what was set. Where links between nodes would be, GPUs are
-# slowed instead.
+# Above this rate token buckets on two cores are not exact. Buses and NVLink that would be faster
+# are emulated at this rate; datasets contain the rates that were set. Where links between nodes
+# would be faster, GPUs are slowed instead.
 FASTEST_LINK_GBPS = 1.0
 
 
 @dataclass(frozen=True)
 class Similarity:
-    """How one testbed model stands for its full-size model.
+    """Scales with which one testbed model represents its full-size model.
 
     Times are of forward and backward compute of `micro_batch_size` sequences on one GPU, and
     without `pipeline` of its optimizer's step, in seconds. Volumes are bytes of gradients or, with
@@ -54,28 +56,30 @@ class Similarity:
 
     @property
     def time_scale(self) -> float:
-        """Testbed seconds that stand for one second at full scale, C_t/C_f."""
+        """Testbed seconds that represent one second at full scale, C_t/C_f."""
         return self.compute_testbed_s / self.compute_full_s
 
     @property
     def rate_scale(self) -> float:
-        """Testbed rate that stands for one full-scale rate unit, (V_t/V_f) (C_f/C_t)."""
+        """Testbed rate that represents one full-scale rate unit, (V_t/V_f) (C_f/C_t)."""
         return self.volume_testbed_bytes / self.volume_full_bytes / self.time_scale
 
     def slowed(self, times: float) -> "Similarity":
-        """The same with GPUs that are held back to take so many times as long."""
+        """Return the similarity with GPUs throttled to take so many times as long."""
         return replace(self, compute_testbed_s=self.compute_testbed_s * times)
 
     def rates_gbps(self, cluster: Cluster, fabric_gbps: float) -> dict[str, float]:
-        """The testbed's link rates by level, for `fabric_gbps` between nodes."""
+        """Return the testbed's link rates by level, for `fabric_gbps` between nodes."""
         return emulated_rates_gbps(cluster, fabric_gbps, self.rate_scale)
 
 
 def emulated_rates_gbps(
     cluster: Cluster, fabric_gbps: float, rate_scale: float
 ) -> dict[str, float]:
-    """Links' rates by level, `rate_scale` times the cluster's, as far as they can be emulated;
-    the real rate between nodes is `fabric_gbps`."""
+    """Return link rates by level: `rate_scale` times the cluster's, as far as can be emulated.
+
+    The real rate between nodes is `fabric_gbps`.
+    """
     levels = cluster.topology.levels
     full = {level.name: level.link_gbps for level in levels[:-1]}
     full[levels[-1].name] = fabric_gbps
@@ -92,7 +96,7 @@ def derive(
     compute_testbed_s: float,
     compute_full_s: float,
 ) -> Similarity:
-    """The similarity of a model on a cluster.
+    """Return the similarity of a model on a cluster.
 
     Parameters
     ----------
@@ -103,10 +107,11 @@ def derive(
     micro_batch_size : int
         Sequences whose computing times are compared.
     compute_testbed_s : float
-        Computing time of the testbed model, measured on one uncontended rank at the experiment's
-        pace, in seconds; of one micro batch, in data parallelism with the optimizer's step.
+        Computing time of one micro batch of the testbed model in seconds, measured on one
+        uncontended rank with the experiment's CPU share; in data parallelism with the optimizer's
+        step.
     compute_full_s : float
-        The same of the full-size model on one GPU of the cluster, predicted.
+        Predicted time of the full-size model on one GPU of the cluster, by the same definition.
     """
     full, testbed = model.full_size(pipeline), model.testbed_size(pipeline)
     flops = training_flops(model.family, full, micro_batch_size)
@@ -129,8 +134,11 @@ def derive(
 def _volume_bytes(
     model: Trainable, pipeline: bool, micro_batch_size: int, shape: AnyShape, element_bytes: int
 ) -> int:
-    """Gradients of a model, and with experts half of their exchanges; in pipelines what a stage
-    hands on for one sequence: s h elements, of t5's encoder those."""
+    """Return the bytes of a model's gradients, and with experts half of their exchanges.
+
+    In pipelines, return those that a stage sends for one sequence: s h elements, in t5 those of its
+    encoder.
+    """
     if pipeline:
         return shape.sequence_length * shape.hidden_size * element_bytes
     if isinstance(model, OpenModel) and isinstance(shape, DecoderShape):
@@ -148,21 +156,21 @@ def memory_limit_bytes(
     fixed_bytes: float,
     sequence_bytes: float,
 ) -> int:
-    """What an emulated GPU may allocate for a training run.
+    """Return the bytes that an emulated GPU may allocate for a training run.
 
     Parameters
     ----------
     stages : int
         Pipeline stages; the first one, which holds most, decides.
     fixed_bytes, sequence_bytes : float
-        What the whole testbed model was measured to take on one rank, whatever the batch and for
-        each sequence more.
+        Measured memory of the whole testbed model on one rank: the part independent of the batch,
+        and the part per sequence.
 
     Returns
     -------
     int
-        The testbed model's own fixed part, and room for as many sequences as the real GPU has by
-        the memory model when its model states and the framework's part are taken off.
+        The testbed model's own fixed part, and memory for as many sequences as the real GPU holds.
+        By the memory model, model states and the framework leave the real GPU that memory.
     """
     full, testbed = model.full_size(pipeline), model.testbed_size(pipeline)
     one, two, split = (

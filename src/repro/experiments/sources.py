@@ -28,8 +28,8 @@ def get_results(selection: Selection | SweepSelection, output: str = "") -> xr.D
     -------
     Dataset
         By the schema of `repro.results.schema`, or of `repro.results.collectives`. Attribute
-        `not_run` is a JSON object from what could not run here to the reason; without variables if
-        nothing could.
+        `not_run` is a JSON object from configurations that could not run here to the reason.
+        Without variables if nothing could.
 
     Raises
     ------

@@ -80,4 +80,4 @@ def _sweep(selection: SweepSelection) -> xr.Dataset:
 
 
 def _no_reference(_: SweepSelection) -> xr.Dataset:
-    raise NotRunHere("collectives are not kept of the reference run")
+    raise NotRunHere("the reference run has no collectives")

@@ -1,4 +1,4 @@
-"""What measurements on the testbed depend on of this machine, and whether results are its own."""
+"""Properties of this machine that decide testbed measurements, and caveats about results."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from repro.results.store import has_runs, why_not_run
 from repro.testbed.ability import testbed_ability
 from repro.testbed.speed import cores_per_rank
 
-# How a rank becomes an emulated GPU; datasets say so.
+# Methods by which a rank becomes an emulated GPU, as datasets record them.
 _MEANS = {
     "speed": "passes are held back to their CPU time / cores",
     "memory": "a rank counts its own peak, after every layer",
@@ -22,17 +22,17 @@ _MEANS = {
 
 
 def means_here() -> dict[str, object]:
-    """What decides how fast emulated GPUs compute here, whatever their share: machine and means."""
+    """Return what decides the speed of emulated GPUs here, except CPU shares: machine, methods."""
     return {**computing_machine(), **_MEANS}
 
 
 def emulated_gpu(cores: float) -> dict[str, object]:
-    """What decides how fast one with a share of so many cores computes here."""
+    """Return what decides the speed of an emulated GPU with a CPU share of so many cores here."""
     return {**means_here(), "cores": cores}
 
 
 def differences(dataset: xr.Dataset, here: Mapping[str, object]) -> str:
-    """In what this machine differs from the one a dataset was measured on; empty if in nothing."""
+    """Return the differences between this machine and that of a dataset; empty if none."""
     there = json.loads(dataset.attrs.get("emulated_gpu", "{}"))
     return ", ".join(
         f"{name} {there.get(name, 'unknown')}, not {value}"
@@ -42,13 +42,13 @@ def differences(dataset: xr.Dataset, here: Mapping[str, object]) -> str:
 
 
 def note_machine(path: Path) -> Iterable[str]:
-    """Keep what measurements depend on in a file, which changes when any of it does.
+    """Write the properties that decide measurements to a file, which changes when one of them does.
 
     Returns
     -------
     iterable of str
-        What a user should know before anything runs: whether the testbed does here, and that
-        results are another machine's.
+        Lines for the user before anything runs: that the testbed cannot run here, or that results
+        are another machine's.
     """
     ability = testbed_ability()
     here = {**means_here(), "testbed": ability.works}
@@ -62,14 +62,14 @@ def note_machine(path: Path) -> Iterable[str]:
 
 
 def _as_in(cluster_name: str) -> dict[str, object]:
-    """An emulated GPU of a cluster, here."""
+    """Return what decides the speed of an emulated GPU of a cluster here."""
     return emulated_gpu(cores_per_rank(most_gpus(cluster_name)))
 
 
 def caveats(results: Mapping[str, xr.Dataset]) -> list[str]:
-    """What a reader of experiments' results should know first, a line each.
+    """Return caveats about experiments' results, one line each.
 
-    What was not measured and why, and what was measured on another machine than this one.
+    They list configurations that were not measured, with the cause, and results of other machines.
     """
     missing: dict[str, list[str]] = {}
     elsewhere: dict[str, list[str]] = {}

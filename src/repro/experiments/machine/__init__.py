@@ -1,1 +1,1 @@
-"""Measure this machine by itself: operators, decoders and iterations of its CPU and its GPU."""
+"""Measurements of this machine by itself: operators, decoders, iterations of its CPU and GPU."""

@@ -22,8 +22,8 @@ def measure_decoding(profile_name: str) -> xr.Dataset:
     -------
     Dataset
         `output_token_s` (weights, batch, context), and two rates of linear layers of one large
-        matrix (weights): `bytes_per_s`, at which one row reads it, and `flops`, at which many rows
-        are multiplied.
+        matrix (weights). `bytes_per_s` is the rate at which one row reads it, and `flops` the rate
+        of matmuls of many rows.
 
     Raises
     ------

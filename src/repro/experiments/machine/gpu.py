@@ -1,4 +1,4 @@
-"""Measure this machine's GPU by itself: operators, a decoder, attention of a training iteration."""
+"""Measurements of this machine's GPU by itself: operators, decoders and training iterations."""
 
 import gc
 import tempfile
@@ -39,7 +39,7 @@ from repro.train.gpu_operators import (
     sustained,
 )
 
-# What is measured of each kind, in which of the variants that were published.
+# Measured variants of each kind, out of the published ones.
 _VARIANTS: Mapping[Kind, tuple[str, ...]] = {
     "gemm": ("bf16", "fp8"),
     "attention_prefill": tuple(BACKENDS),
@@ -50,7 +50,7 @@ _FP8_BLOCK = 16
 
 
 def measure_gpu(split: str) -> Iterator[tuple[str, xr.Dataset]]:
-    """All of `params/gpu.yaml`: names and datasets, each when it is there.
+    """Measure all of `params/gpu.yaml`, and yield each name and dataset when it is complete.
 
     Parameters
     ----------
@@ -74,14 +74,14 @@ def measure_gpu(split: str) -> Iterator[tuple[str, xr.Dataset]]:
 
 
 def measure_gpu_operators(asked: GpuOperators) -> xr.Dataset:
-    """Seconds of operators.
+    """Measure times of operators.
 
     Returns
     -------
     Dataset
         `time_s` (row, repeat), NaN where torch has no such kernel or memory was not enough. Along
         `row` also `kind`, `variant`, the axes of the kind (`repro.predict.operators.measured`), and
-        `published_us`, what the operator was published to take on `published_of`.
+        `published_us`, the published time of the operator on `published_of`.
     """
     rows = _rows(asked)
     times: list[list[float]] = []
@@ -107,7 +107,7 @@ def _axes(kind: Kind) -> tuple[str, ...]:
 
 
 def _rows(asked: GpuOperators) -> pd.DataFrame:
-    """Operators to measure: sizes that were published, of one precision for each variant."""
+    """Return the operators to measure: published sizes, one precision for each variant."""
     parts = []
     for kind, variants in _VARIANTS.items():
         published = measured_rows(kind, asked.published_of)
@@ -123,13 +123,14 @@ def _rows(asked: GpuOperators) -> pd.DataFrame:
 
 
 def measure_gpu_sustained(asked: GpuSustained) -> xr.Dataset:
-    """Products without a pause.
+    """Measure matmuls that run without a pause.
 
     Returns
     -------
     Dataset
-        `product_s` (variant, product, replay), of one call, with `ended_s` since the first began,
-        `power_w` and `clock_mhz`, NaN behind the last. `m`, `n` and `k` along `product`.
+        `product_s` (variant, product, replay), the time of one call. `ended_s` is the end of the
+        replay after the start of the first one; also `power_w` and `clock_mhz`. All are NaN after
+        the last replay. `m`, `n` and `k` are along `product`.
     """
     cells = [*product(asked.variants, asked.products)]
     found = [
@@ -162,7 +163,7 @@ def measure_gpu_sustained(asked: GpuSustained) -> xr.Dataset:
 
 
 def measure_gpu_attention(asked: GpuAttention, corpus: Path, split: str) -> xr.Dataset:
-    """Training iterations by attention and sequence length.
+    """Measure training iterations by attention and sequence length.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Decoders on this machine's GPU: how long tokens and prompts take, and what their kernels do."""
+"""Decoders on this machine's GPU: times of tokens and prompts, and of their kernels."""
 
 import gc
 from collections.abc import Callable, Mapping
@@ -16,12 +16,13 @@ from repro.experiments.machine.on_gpu import about, attributes, possible
 from repro.train.decoding import Decoder
 from repro.train.gpu_operators import Work, eager_s, kernels, replays_s
 
-# How passes of a decoder are launched.
+# Ways to launch the passes of a decoder.
 _LAUNCHES: Mapping[str, Callable[..., list[float]]] = {
     "graph": lambda work, repeats: replays_s([work], repeats),
     "host": eager_s,
 }
-# By parts of kernels' names, the first that one has; all others are element-wise.
+# Parts of a pass by text in kernels' names, where the first match counts. All other kernels are
+# element-wise.
 _PARTS = {
     "attention": ("fmha", "flash", "sdpa"),
     "casts": ("float8_copy",),
@@ -32,14 +33,14 @@ _Measure = Callable[[Work], list[float]]
 
 
 def measure_gpu_decoding(asked: GpuDecoder) -> xr.Dataset:
-    """Seconds of decoders' steps, and of prompts that they read.
+    """Measure times of decoding steps, and of reading prompts (prefill).
 
     Returns
     -------
     Dataset
         `output_token_s` (model, weights, launch, batch, context, repeat) and `prompt_s` (model,
-        weights, launch, prompt_batch, prompt_tokens, repeat), with `launch` either `graph`, a CUDA
-        graph, or `host`, operator by operator. NaN where the caches did not fit.
+        weights, launch, prompt_batch, prompt_tokens, repeat). `launch` is `graph`, a CUDA graph, or
+        `host`, operator by operator. NaN where the caches did not fit.
     """
     reasons: dict[str, str] = {}
 
@@ -58,14 +59,14 @@ def measure_gpu_decoding(asked: GpuDecoder) -> xr.Dataset:
 
 
 def measure_gpu_decoding_parts(asked: GpuDecoder) -> xr.Dataset:
-    """Seconds that kernels of decoders' passes work, by what they are.
+    """Measure the times of kernels in decoders' passes, by kind of kernel.
 
     Returns
     -------
     Dataset
-        `output_token_s` and `prompt_s` as of `measure_gpu_decoding`, but with `part` (products,
-        attention, casts, element-wise) instead of launches and repeats; of one pass each. Of as
-        many kernels as `output_token_kernels` and `prompt_kernels` say.
+        `output_token_s` and `prompt_s` of one pass each as in `measure_gpu_decoding`, but with
+        `part` (products, attention, casts, element-wise) instead of launches and repeats.
+        `output_token_kernels` and `prompt_kernels` are numbers of kernels.
     """
     reasons: dict[str, str] = {}
 
@@ -84,7 +85,7 @@ def measure_gpu_decoding_parts(asked: GpuDecoder) -> xr.Dataset:
 
 
 def _by_part(work: Work) -> list[float]:
-    """Seconds of each part, and behind them its kernels."""
+    """Return the seconds of each part, followed by the number of its kernels."""
     times, counts = dict.fromkeys(_PARTS, 0.0), dict.fromkeys(_PARTS, 0.0)
     for name, seconds in kernels(work):
         times[_part(name)] += seconds
@@ -98,7 +99,7 @@ def _part(kernel: str) -> str:
 
 
 def _of_decoders(asked: GpuDecoder, measure: Callable[[Decoder, str], xr.Dataset]) -> xr.Dataset:
-    """What is measured of each model in each precision of its weights."""
+    """Measure each model in each precision of its weights."""
     of_models = []
     for model in asked.models:
         of_model = []
@@ -106,7 +107,7 @@ def _of_decoders(asked: GpuDecoder, measure: Callable[[Decoder, str], xr.Dataset
             decoder = Decoder(open_model(model).shape, weights, device="cuda")
             one = measure(decoder, f"{model} {weights}")
             of_model.append(one.expand_dims(model=[model], weights=[weights]))
-            # Before the next one is made: both may not fit a GPU.
+            # Two decoders may not fit a GPU, so this one is freed before the next one is built.
             del decoder
             gc.collect()
             torch.cuda.empty_cache()
@@ -123,8 +124,10 @@ def _passes(
     along: str,
     size: int,
 ) -> xr.Dataset:
-    """What is measured of each pass of a decoder, `size` numbers along a dimension; NaN, and a
-    reason, of those that its GPU has no memory for."""
+    """Measure each pass of a decoder: `size` numbers along a dimension.
+
+    Passes for which the GPU lacks memory are NaN, with a reason.
+    """
     sizes = {
         "batch": list(asked.batches),
         "context": list(asked.contexts),
@@ -149,7 +152,7 @@ def _done(measure: _Measure, make: Callable[..., Work], *of: object) -> list[flo
 
 
 def _token(decoder: Decoder, batch: int, context: int) -> Work:
-    """A token for each of `batch` sequences, always behind as many cached ones."""
+    """Return work that decodes one token of `batch` sequences after `context` cached ones."""
     last = decoder.drawn_tokens(batch)
     decoder.fill(batch, context, 1)
 
@@ -161,7 +164,7 @@ def _token(decoder: Decoder, batch: int, context: int) -> Work:
 
 
 def _prompt(decoder: Decoder, batch: int, tokens: int) -> Work:
-    """Prompts that are read, over and over."""
+    """Return work that reads prompts (prefill), which can be repeated."""
     prompts = decoder.drawn_tokens(batch, tokens)
     decoder.fill(batch, 0, tokens)
 

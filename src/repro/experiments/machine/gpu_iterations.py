@@ -1,4 +1,4 @@
-"""Measure iterations on this machine's GPU, and the operators that they are timed again from."""
+"""Measured iterations of this machine's GPU, and of the operators with which they are replayed."""
 
 import gc
 import tempfile
@@ -26,18 +26,18 @@ from repro.train.records import TrainingRun
 
 _DEVICE = "cuda"
 _DLRM, _DLRM_PRECISION = "dlrm", "fp32"
-# The set of tables that tells the host's time, and is not judged.
+# Set of tables from which the host's time is fitted; its prediction is not judged.
 _OTHER_TABLES = 99
 
 
 def measure_gpu_iterations(asked: GpuIterations, corpus: Path, split: str) -> xr.Dataset:
-    """Iterations of the papers' models and of DLRMs, and the operators that they consist of.
+    """Measure iterations of the papers' models and of DLRMs, and their operators.
 
     Returns
     -------
     Dataset
-        By `repro.experiments.machine.iterations.iteration_dataset`. The attribute `not_run` has
-        what had no memory, or could not be captured, and why.
+        By `repro.experiments.machine.iterations.iteration_dataset`. The attribute `not_run` has the
+        cases without enough memory or without a capture, with the reasons.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def measure_gpu_iterations(asked: GpuIterations, corpus: Path, split: str) -> xr
 def _cases(
     asked: GpuIterations, corpus: Path, split: str
 ) -> Iterator[tuple[str, Callable[[], Case]]]:
-    """Everything that is asked: what it is, and what measures it."""
+    """Yield every requested case: its name, and the function that measures it."""
     for name, samples in product(asked.models, asked.micro_batches):
         role = FEWER if samples == asked.micro_batches[0] else JUDGED
         run = gpu_run(name, asked.precision, samples, asked.warmup, asked.iterations, corpus, split)
@@ -81,7 +81,7 @@ def _cases(
 
 
 def _trained(name: str, run: TrainingRun, role: str) -> Case:
-    """Iterations of one of the papers' models."""
+    """Measure iterations of one of the papers' models."""
     from repro.train.megatron.groups import alone
     from repro.train.phases import read_phases
     from repro.train.run import iterate
@@ -106,7 +106,7 @@ def _trained(name: str, run: TrainingRun, role: str) -> Case:
 
 
 def _recommending(asked: GpuIterations, number: int, samples: int, role: str) -> Case:
-    """Iterations of a DLRM with one set of tables."""
+    """Measure iterations of a DLRM with one set of tables."""
     shape = asked.dlrm.model_copy(update={"batch": samples})
     tables = asked.tables.draw(number)
     with torch.device(_DEVICE):

@@ -23,7 +23,7 @@ class Case:
     """An iteration: its times, and its calls.
 
     `samples` are the micro batch; `tables` is the number of a random set. `parts_s` (iteration,
-    part) are of `PARTS`, none if only the iteration was timed.
+    part) are times of `PARTS`; empty if only the iteration was timed.
     """
 
     model: str

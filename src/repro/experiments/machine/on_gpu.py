@@ -1,4 +1,4 @@
-"""What measuring a GPU by itself has in common: what one cannot do, and what datasets say."""
+"""Common parts of GPU measurements: failures of a GPU, and attributes of datasets."""
 
 import gc
 import json
@@ -15,8 +15,10 @@ _LONGEST_REASON = 120
 
 
 def possible(work: Callable[[], Any], what: str, reasons: dict[str, str]) -> Any:
-    """What some work gives; None, and among the reasons why, where the GPU has no kernel or no
-    memory for it."""
+    """Return the result of some work; None where the GPU has no kernel or no memory for it.
+
+    The cause is added to `reasons`.
+    """
     try:
         return work()
     except RuntimeError as error:
@@ -27,14 +29,14 @@ def possible(work: Callable[[], Any], what: str, reasons: dict[str, str]) -> Any
 
 
 def about(long_name: str, units: str) -> dict[str, str]:
-    """Of a variable."""
+    """Return the attributes of a variable."""
     return {"long_name": long_name, "units": units}
 
 
 def attributes(
     title: str, asked: Entry, not_run: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Of a dataset: what it is, of what it says why it is missing, and where all comes from."""
+    """Return the attributes of a dataset: title, reasons of missing values, and provenance."""
     return {
         "title": title,
         "not_run": json.dumps(not_run or {}),

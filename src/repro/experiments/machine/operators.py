@@ -1,4 +1,4 @@
-"""Measure operators and training iterations on this machine's CPU."""
+"""Measured operators and training iterations of this machine's CPU."""
 
 import os
 import tempfile
@@ -37,7 +37,7 @@ from repro.train.run import device_scope, iterate
 from repro.train.timed import cpu_s
 from repro.train.training import Training, set_up
 
-# Iterations of a model in a round, together.
+# Total time of a model's iterations in one round.
 _ITERATIONS_S = 0.3
 
 
@@ -90,7 +90,7 @@ def measure_operators(profile_name: str) -> xr.Dataset:
 def _measure(study: OperatorStudy, profile_name: str) -> xr.Dataset:
     profile = study.profile(profile_name)
     torch.set_num_threads(1)
-    # Models would be on a GPU if there is one.
+    # Without this, models would run on a GPU if there is one.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     # The profiler prints a line at each start and stop.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
