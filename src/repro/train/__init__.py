@@ -1,1 +1,1 @@
-"""One training run on one rank, with Megatron-Core, on a GPU or a CPU."""
+"""Training run of one rank with Megatron-Core, on a GPU or a CPU."""

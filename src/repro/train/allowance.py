@@ -1,4 +1,4 @@
-"""The memory of an emulated GPU: a run counts what it takes, and ends when that is too much."""
+"""Memory limit of an emulated GPU: a run measures its memory, and ends if it exceeds the limit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,38 +8,38 @@ from torch import nn
 
 from repro.observe.memory import peak_bytes, resident_bytes, trim_heap
 
-# Of its allowance, what a run has when it begins to give back what it has freed.
+# Fraction of the limit at which a run begins to return freed memory to the system.
 _NEARLY_ALL = 0.9
-# To which resident memory tells what is in use: there are whole pages, and blocks freed since.
+# Tolerance of resident memory as a measure of memory in use: it has whole pages and freed blocks.
 _COUNTED_TO = 0.05
 
 
 def keep_to_allowance(
     model: nn.Module, held_bytes: int, allowance_bytes: int
 ) -> Callable[[], None]:
-    """Look after every layer's and the whole model's forward pass whether memory was enough.
+    """Check the memory limit after every layer's and the whole model's forward pass.
 
-    A GPU refuses the allocation that goes beyond its memory; here it succeeds, and what is counted
-    shows it one layer later. Before it refuses, a GPU's allocator gives back what was freed and is
-    kept for later, which grows by a fifth and more in a pipeline; so does a run here, before a
-    layer's forward pass and before the backward pass, when there is little left.
+    A GPU refuses the allocation that exceeds its memory; here it succeeds, and the check fails one
+    layer later. Before it refuses, a GPU's allocator frees its cache, which grows by a fifth and
+    more in a pipeline. A run here does the same when little memory is left, before a layer's
+    forward pass and before the backward pass.
 
     Parameters
     ----------
     held_bytes
-        What the process held when the run began, as `reset_peak` says.
+        Memory of the process when the run began, from `reset_peak`.
     allowance_bytes
-        What the run may take beside it.
+        Memory that the run may take in addition.
 
     Returns
     -------
     Callable
-        Looks at any other time.
+        Function that checks at any other time.
 
     Raises
     ------
     MemoryError
-        From the model, or the returned function: the run's peak went over its allowance.
+        From the model, or the returned function: the run's peak exceeded its limit.
     """
 
     def look(*_: Any) -> None:

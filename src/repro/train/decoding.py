@@ -1,7 +1,7 @@
-"""A decoder with a cache of keys and values, which writes a token to each sequence at a time.
+"""Decoder with a cache of keys and values, which adds one token to each sequence per step.
 
-Megatron-Core's inference engines ask CUDA for memory and streams, so that on CPUs this one stands
-for them: the layers of `DecoderShape` in torch. The performance model's serving is judged on it.
+Megatron-Core's inference engines need CUDA's memory and streams. On CPUs this decoder represents
+them: the layers of `DecoderShape` in torch. The performance model of serving is judged on it.
 """
 
 import math
@@ -15,22 +15,24 @@ from repro.catalog.studies.decoding import Weights
 from repro.catalog.studies.gpu import GpuWeights
 from repro.train.timed import cpu_s
 
-# A matrix larger than a CPU's caches, and rows of products that are bound by computing.
+# A matrix larger than a CPU's caches, and rows of matmuls that are bound by compute.
 _MATRIX, _ROWS = (16384, 4096), 64
-# Calls whose median is taken on a CPU, together.
+# Total time of the calls whose median is taken on a CPU.
 _TOTAL_S = 1.0
 _BASE = 10_000.0
-# Numbers of a matrix that differ, a prime, so that rows do too: to draw all takes longer than what
-# is measured.
+# Different numbers in a matrix; a prime, so that rows differ too. Drawing all numbers would take
+# longer than the measurement.
 _DRAWN = 1_048_583
 _EIGHTH = torch.float8_e4m3fn
 _Turns = tuple[torch.Tensor, torch.Tensor]
 
 
 class Linear:
-    """A product with weights in bf16, in int8 with a scale for each row, or in fp8 (E4M3) with one
-    for all: then what they are multiplied with is cast as it is, as by scales known beforehand.
-    What it is made of is used up."""
+    """Matmul with weights in bf16, int8 with a scale per row, or fp8 (E4M3) with one scale.
+
+    With fp8, activations are cast without a scale, as with scales that are known beforehand. The
+    constructor uses up its matrix.
+    """
 
     def __init__(self, full: torch.Tensor, weights: Weights | GpuWeights):
         self._weight = full
@@ -49,7 +51,7 @@ class Linear:
         """Bytes of the weights, without scales."""
         return self._weight.nbytes
 
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:  # noqa: D102, the class describes it
         if self._scale is None:
             return functional.linear(rows, self._weight)
         flat = rows.flatten(0, -2)
@@ -63,7 +65,7 @@ class Linear:
 def scaled_product(
     rows: torch.Tensor, weight: torch.Tensor, rows_scale: torch.Tensor, weight_scale: torch.Tensor
 ) -> torch.Tensor:
-    """A product in bf16 of what is in fp8 (E4M3), as a linear layer multiplies."""
+    """Return the matmul of fp8 (E4M3) operands in bf16, as a linear layer multiplies."""
     product: torch.Tensor = torch._scaled_mm(
         rows,
         weight.t(),
@@ -76,7 +78,7 @@ def scaled_product(
 
 
 def random_matrix(outputs: int, inputs: int, generator: torch.Generator) -> torch.Tensor:
-    """A matrix in bf16 that keeps the size of what it is multiplied with."""
+    """Return a matrix in bf16 that keeps the magnitude of its input."""
     bound = (3 / inputs) ** 0.5
     size = min(_DRAWN, outputs * inputs)
     drawn = torch.empty(size, dtype=torch.bfloat16, device=generator.device)
@@ -99,12 +101,12 @@ class Decoder:
     Parameters
     ----------
     shape
-        Its MLP is gated and dense.
+        Shape of the model, whose MLP is gated and dense.
     weights
-        Precision of all products; where they are in fp8, the one with the vocabulary is in bf16,
-        as engines have it. Hidden states and caches are in bf16.
+        Precision of all matmuls. With fp8, the one with the vocabulary is in bf16, as in engines.
+        Hidden states and caches are in bf16.
     device
-        Where it is: `cpu` or `cuda`.
+        Device of the model: `cpu` or `cuda`.
     """
 
     def __init__(
@@ -142,9 +144,9 @@ class Decoder:
         """Take `batch` sequences of `context` cached tokens, with room for as many more."""
         size = (batch, self._shape.kv_heads, context + room, self._shape.head_dim)
         needed = self._shape.layers * 2 * math.prod(size)
-        # Mapped once: that takes longer than the steps that are measured.
+        # Memory is mapped once, because that takes longer than the steps that are measured.
         if len(self._memory) < needed:
-            # What it had is gone before: both may not fit a GPU.
+            # The old memory is freed first, because both may not fit a GPU.
             self._memory = self._cache = torch.empty_like(self._memory[:0])
             self._memory = torch.empty(needed, dtype=self._memory.dtype, device=self._memory.device)
         self._cache = self._memory[:needed].view(self._shape.layers, 2, *size)
@@ -152,28 +154,28 @@ class Decoder:
         self._length = context
 
     def drawn_tokens(self, *size: int) -> torch.Tensor:
-        """Random ones: rows that are alike draw less power, and a GPU multiplies them faster."""
+        """Draw random tokens; equal rows draw less power, and a GPU multiplies them faster."""
         generator = torch.Generator().manual_seed(0)
         drawn = torch.randint(self._shape.vocab, size, generator=generator)
         return drawn.to(self._norm.device)
 
     def rewind(self, context: int) -> None:
-        """Forget what was cached behind so many tokens."""
+        """Remove the cache entries after so many tokens."""
         self._length = context
 
     @torch.inference_mode()
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The most probable next token of each sequence, whose last ones these are."""
+        """Return the most probable next token of each sequence, given its last token."""
         return self._next(self._passed(tokens[:, None])[:, -1])
 
     @torch.inference_mode()
     def read(self, prompts: torch.Tensor) -> torch.Tensor:
-        """The most probable next token of each prompt (sequence, token); nothing is cached yet."""
+        """Return the most probable next token of prompts (sequence, token); the cache is empty."""
         assert self._length == 0
         return self._next(self._passed(prompts)[:, -1])
 
     def _passed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Hidden states (sequence, token, hidden) of tokens that come after what is cached."""
+        """Return hidden states (sequence, token, hidden) of tokens that follow the cached ones."""
         hidden, turns = functional.embedding(tokens, self._embedding), self._turns(tokens.shape[1])
         for layer, cache in zip(self._layers, self._cache, strict=True):
             attended = self._attended(layer, cache, hidden, turns)
@@ -205,7 +207,7 @@ class Decoder:
             )
             return attended.transpose(1, 2).flatten(2)
         seen = slice(0, at + 1)
-        # Queries that share keys are rows of one product, which reads these once.
+        # Queries that share keys are rows of one matmul, which reads the keys once.
         grouped = q.reshape(len(hidden), kv_heads, -1, d)
         attended = functional.scaled_dot_product_attention(
             grouped, keys[:, :, seen], values[:, :, seen]
@@ -213,7 +215,7 @@ class Decoder:
         return attended.reshape(len(hidden), 1, -1)
 
     def _turns(self, tokens: int) -> _Turns:
-        """Cosines and sines (token, half a head's width) of positions behind what is cached."""
+        """Return cosines and sines (token, half a head's width) of positions after the cache."""
         half, device = self._shape.head_dim // 2, self._norm.device
         at = torch.arange(tokens, device=device) + self._length
         angle = at[:, None] * _BASE ** (-torch.arange(half, device=device) / half)
@@ -221,7 +223,7 @@ class Decoder:
 
 
 def _turned(heads: torch.Tensor, turns: _Turns) -> torch.Tensor:
-    """Rotary embeddings of (sequence, head, token, width)."""
+    """Return rotary embeddings of (sequence, head, token, width)."""
     (cos, sin), (first, second) = turns, heads.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
@@ -245,7 +247,7 @@ def rates(weights: Weights) -> tuple[float, float]:
     Returns
     -------
     bytes_per_s, flops
-        The rate of reading weights for one row, and of the products of many rows.
+        The rate of reading weights for one row, and of the matmuls of many rows.
     """
     outputs, inputs = _MATRIX
     linear = Linear(random_matrix(outputs, inputs, torch.Generator().manual_seed(0)), weights)

@@ -1,4 +1,4 @@
-"""A small recommendation model (DLRM) on one device.
+"""Small recommendation model (DLRM) on one device.
 
 Each table's rows are looked up and summed. Gradients change the looked-up rows at once, as fused
 optimizers do.

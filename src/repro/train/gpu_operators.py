@@ -1,7 +1,7 @@
-"""How long operators take on this machine's GPU, without what the host takes to launch them.
+"""Times of operators on this machine's GPU, without the launch time of the host.
 
-Calls are captured as a CUDA graph, whose replays are timed by events. Operands take turns in more
-bytes than caches hold, as weights and activations of a model do.
+Calls are captured as a CUDA graph, whose replays are timed by events. Calls rotate through sets of
+operands that exceed the caches, as weights and activations of a model do.
 """
 
 import time
@@ -23,28 +23,28 @@ from repro.train.operators import prepared
 
 Kind = Literal["gemm", "attention_prefill", "attention_decode", "addition"]
 Work = Callable[[], object]
-# Of operands that take turns: caches of today's GPUs are 40 to 126 MB. The most sets of them.
+# Bytes of rotating operands, where caches of today's GPUs are 40 to 126 MB; the most sets of them.
 _TURNS_BYTES, _MOST_SETS = 3e8, 32
-# What a replay takes at least, and the most calls in it.
+# Least time of a replay, and the most calls in it.
 _SHORTEST_S, _MOST_CALLS = 1e-3, 200
-# Of replays without a pause: short enough to see clocks fall, longer than it takes to read them.
+# Time of a replay without a pause: short enough to see clocks fall, longer than reading them takes.
 _SUSTAINED_S = 2e-2
 _Events = tuple[torch.cuda.Event, torch.cuda.Event]
 BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 
 
 def operator_s(kind: Kind, variant: str, sizes: Sequence[int], repeats: int) -> list[float]:
-    """Seconds of one call, by replays.
+    """Measure the seconds of one call in each replay.
 
     Parameters
     ----------
     kind, sizes
         `gemm` (m, n, k), as a linear layer multiplies: (m, k) and the transpose of (n, k);
         `attention_prefill` (batch, tokens, heads, heads of keys, width), causal;
-        `attention_decode` (batch, cached tokens, heads, heads of keys, width), one token's;
+        `attention_decode` (batch, cached tokens, heads, heads of keys, width), for one token;
         `addition` (bytes,) that are read and written.
     variant
-        `bf16` or `fp8` of products, the name of `BACKENDS` of attention, `bf16` of additions.
+        `bf16` or `fp8` for matmuls, a name in `BACKENDS` for attention, `bf16` for additions.
 
     Raises
     ------
@@ -58,8 +58,11 @@ def operator_s(kind: Kind, variant: str, sizes: Sequence[int], repeats: int) -> 
 
 @dataclass(frozen=True)
 class Sustained:
-    """Replays without a pause, lists of one length: when each ended since the first began, seconds
-    of one of its calls, and what the GPU drew and ran at meanwhile."""
+    """Replays without a pause, in lists of one length.
+
+    `at_s` is the end of each after the start of the first, `call_s` the time of one of its calls.
+    `power_w` and `clock_mhz` are the GPU's power and clock meanwhile.
+    """
 
     at_s: list[float]
     call_s: list[float]
@@ -68,7 +71,7 @@ class Sustained:
 
 
 def sustained(variant: str, sizes: Sequence[int], seconds: float, rest_s: float) -> Sustained:
-    """Products for so many seconds, behind a rest; `variant` and `sizes` as of `operator_s`."""
+    """Measure matmuls for so many seconds after a rest; arguments are those of `operator_s`."""
     make, call = _prepared("gemm", variant, sizes)
     with torch.no_grad():
         first = make()
@@ -83,7 +86,7 @@ def sustained(variant: str, sizes: Sequence[int], seconds: float, rest_s: float)
     running: _Events | None = _begun(graph)
     while running:
         begin, end = running
-        # One more waits behind the one that runs.
+        # One more replay is queued after the running one.
         running = _begun(graph) if time.perf_counter() < start + seconds else None
         found.power_w.append(torch.cuda.power_draw() / 1e3)
         found.clock_mhz.append(float(torch.cuda.clock_rate()))
@@ -105,13 +108,14 @@ def _begun(graph: torch.cuda.CUDAGraph) -> _Events:
 def call_s(
     operator: str, precisions: Sequence[str], sizes: Sizes, turns_bytes: float, repeats: int
 ) -> list[float]:
-    """Seconds of one call of an operator of `operator_benchmarks` in some precisions, by replays;
-    operands take turns in so many bytes.
+    """Measure the seconds of one call of an operator of `operator_benchmarks` in each replay.
+
+    Operands have these precisions, and rotate in `turns_bytes` bytes.
 
     Raises
     ------
     RuntimeError
-        The GPU has no memory for it, or it cannot be captured.
+        The GPU lacks memory for the operator, or the operator cannot be captured.
     """
     with _on_gpu_in(precisions[0]):
         make, call = prepared(operator, sizes, turns_bytes)
@@ -133,7 +137,7 @@ def call_s(
 
 @contextmanager
 def _on_gpu_in(precision: str) -> Iterator[None]:
-    """Tensors are on the GPU and in this precision, unless they are asked for otherwise."""
+    """Create tensors on the GPU and in this precision by default, within this scope."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(DTYPES[precision])
     try:
@@ -149,7 +153,7 @@ def _in_turns_s(
     turns_bytes: float,
     repeats: int,
 ) -> list[float]:
-    """Seconds of one of enough calls, on sets of operands that take turns."""
+    """Measure the seconds of one call in each replay of enough calls, on rotating operands."""
     first = make()
     count = min(_MOST_SETS, int(turns_bytes // max(1, _nbytes(first))))
     sets = [first, *(make() for _ in range(count - 1))]
@@ -169,7 +173,7 @@ def _nbytes(values: Iterable[object]) -> int:
 
 
 def replays_s(works: Sequence[Work], repeats: int) -> list[float]:
-    """Seconds of all works, one behind the other in a graph, for each of its replays."""
+    """Measure the seconds of each replay of a graph that runs all works one after the other."""
     return eager_s(_captured(works).replay, repeats)
 
 
@@ -177,7 +181,7 @@ def _captured(works: Sequence[Work]) -> torch.cuda.CUDAGraph:
     aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
-        # Libraries choose and load what they need.
+        # Libraries choose and load their kernels.
         works[0]()
     torch.cuda.current_stream().wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
@@ -188,7 +192,7 @@ def _captured(works: Sequence[Work]) -> torch.cuda.CUDAGraph:
 
 
 def eager_s(work: Work, repeats: int) -> list[float]:
-    """Seconds of some work as the GPU sees it, after one that warms up."""
+    """Measure the seconds of some work on the GPU, repeatedly after a warm-up."""
     work()
     times = []
     for _ in range(repeats):
@@ -203,8 +207,7 @@ def eager_s(work: Work, repeats: int) -> list[float]:
 
 
 def kernels(work: Work) -> list[tuple[str, float]]:
-    """Names and seconds of the kernels of some work that the host launches, as torch's profiler
-    has them, after one that warms up."""
+    """Return the names and seconds of some work's kernels after a warm-up, by torch's profiler."""
     work()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         work()
@@ -224,7 +227,7 @@ Made = tuple[Callable[[], tuple[torch.Tensor, ...]], Callable[..., object]]
 
 
 def _prepared(kind: Kind, variant: str, sizes: Sequence[int]) -> Made:
-    """What makes a set of operands, and the call."""
+    """Return the function that makes a set of operands, and the call."""
     if kind == "addition":
         elements = sizes[0] // 6
         return (
@@ -243,7 +246,7 @@ def _prepared(kind: Kind, variant: str, sizes: Sequence[int]) -> Made:
     if kind == "attention_prefill":
         queries, keys = (batch, heads, tokens, width), (batch, kv_heads, tokens, width)
     else:
-        # Queries that share keys are rows of one product, which reads these once.
+        # Queries that share keys are rows of one matmul, which reads the keys once.
         queries, keys = (
             (batch, kv_heads, heads // kv_heads, width),
             (batch, kv_heads, tokens, width),

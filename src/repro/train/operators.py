@@ -20,24 +20,24 @@ from repro.catalog.studies.operator_benchmarks import (
 from repro.train.timed import cpu_s
 
 Operands = tuple[Any, ...]
-# Most tables that take turns.
+# Most tables through which calls rotate.
 _MOST_TABLES = 48
-# Rows of two-dimensional operands, and what lies together of a copy that is not.
+# Row widths of two-dimensional operands; all others have one dimension.
 _WIDTHS = {
     **{"sum": 1280, "max": 1280, "sub_": 1280, "div_": 1280},
     **{"masked_fill": 1280, "masked_fill_": 1280},
 }
-# A causal mask of so many rows and columns; tensors of an optimizer's step; numbers that are drawn
-# from or looked up.
+# Rows and columns of a causal mask; tensors of an optimizer's step; numbers in the pools that
+# operands and tables are taken from.
 _MASK, _TENSORS, _DRAWN = (40, 32), 16, 1 << 25
-# They take positive numbers.
+# Operators on positive numbers.
 _POSITIVE = ("log", "sqrt", "pow", "div")
 _RUN, _RUNS, _ROW = 40, 16, 80
 _ADAM: dict[str, Any] = {
     **{"lr": 1e-4, "beta1": 0.9, "beta2": 0.95, "weight_decay": 0.01, "eps": 1e-8},
     **{"amsgrad": False, "maximize": False},
 }
-# These take a number too.
+# Operators with a number as second operand.
 _WITH_NUMBER = ("add", "add_", "sub", "rsub", "mul", "mul_", "div", "pow", "fill_")
 
 
@@ -55,7 +55,7 @@ Made = tuple[Callable[[], Operands], Callable[..., object]]
 
 
 def prepared(operator: str, sizes: Sequence[Any], tables_bytes: float = 0.0) -> Made:
-    """What makes a set of operands, and the call; tables take turns in so many bytes."""
+    """Return the function that makes operands, and the call; tables rotate in so many bytes."""
     if operator in STRIDED:
         return _strided(operator, *sizes)
     if operator.rpartition(" ")[0].endswith("product"):
@@ -71,7 +71,7 @@ def prepared(operator: str, sizes: Sequence[Any], tables_bytes: float = 0.0) -> 
 
 
 def _ones(*shape: int) -> torch.Tensor:
-    """Numbers that stay such whatever is done with them over and over."""
+    """Return ones, which stay normal numbers under repeated operations."""
     return torch.full(shape, 1.0)
 
 
@@ -81,7 +81,7 @@ def _drawn(precision: torch.dtype, device: torch.device) -> torch.Tensor:
 
 
 def _normal(*shape: int) -> torch.Tensor:
-    """Numbers as activations are: branches and series depend on them."""
+    """Return numbers like activations, on which branches and series of operators depend."""
     if (count := math.prod(shape)) > _DRAWN:
         return torch.randn(shape)
     drawn = _drawn(torch.get_default_dtype(), torch.get_default_device())
@@ -93,7 +93,7 @@ def _matrix(layout: str, *shape: int) -> torch.Tensor:
     if layout in "tT":
         return _matrix("n" if layout == "t" else "N", *batch, columns, rows).transpose(-1, -2)
     if layout == "N":
-        # Queries, keys and values lie side by side.
+        # Queries, keys and values are adjacent in memory.
         return _ones(rows, *batch, 3 * columns)[..., :columns].transpose(0, 1)
     return _ones(*shape)
 
@@ -136,12 +136,12 @@ def _ones_to_look_up(precision: torch.dtype, device: torch.device) -> torch.Tens
 
 
 def _tables(tables_bytes: float, width: int, rows: int) -> Iterator[torch.Tensor]:
-    """Tables, over and over: as many of this size as there are bytes for, one at least."""
+    """Return an endless rotation of tables: as many as fit into so many bytes, at least one."""
     count = min(max(int(tables_bytes // (4 * width * rows)), 1), _MOST_TABLES)
     elements = count * rows * width
     if elements > _DRAWN:
         return cycle(_ones(count, rows, width))
-    # To fill memory takes longer than to look things up.
+    # Filling memory takes longer than the lookups.
     ones = _ones_to_look_up(torch.get_default_dtype(), torch.get_default_device())
     return cycle(ones[:elements].view(count, rows, width))
 
@@ -190,7 +190,7 @@ def _strided(operator: str, elements: int) -> Made:
 
 
 def _halves(elements: int) -> tuple[torch.Tensor, ...]:
-    """Of the rows of a tensor."""
+    """Return both halves of a tensor's rows."""
     width = min(elements, _ROW)
     return _normal(elements // width, width).tensor_split(2, -1)
 
@@ -218,7 +218,7 @@ def _by_elements(name: str, operands: int, elements: int) -> Made:
         states = [elements] * 4 + [_TENSORS]
         return lambda: tuple(_ones(one).tensor_split(_TENSORS) for one in states), _step
     if name in ("sub_", "div_"):
-        # By a number for each row.
+        # The second operand is one number per row.
         return lambda: (_ones(*shape), _ones(*shape[:-1], 1)), getattr(torch.Tensor, name)
     call = special.get(name) or getattr(torch, name, None) or getattr(torch.Tensor, name)
     if name == "cat":
@@ -230,5 +230,5 @@ def _by_elements(name: str, operands: int, elements: int) -> Made:
 
 
 def _step(weights: Any, gradients: Any, first: Any, second: Any, numbers: Any) -> None:
-    """Adam's step of some parameters: themselves, their gradients, two moments, their steps."""
+    """Run Adam's step on parameters with their gradients, two moments and numbers of steps."""
     torch._fused_adamw_(weights, gradients, first, second, [], numbers, **_ADAM)

@@ -1,13 +1,12 @@
-"""Let an emulated GPU compute at a constant speed, in passes of any length.
+"""Pacing of an emulated GPU: a constant compute speed, in passes of any length.
 
-An emulated GPU has a share of a core. What it computes in a pass takes it the CPU time that it
-needs, at whatever moment the machine gives it; the pass is then held back until that CPU time would
-be over at the share's pace. So a pass takes as long on one rank as on many, as long as the ranks'
-shares leave some of the machine free.
+An emulated GPU has a CPU share. After each pass the rank sleeps until CPU time / share has elapsed
+since the pass began. So a pass takes as long on one rank as on many, if the shares of all ranks
+leave some of the machine free.
 
-The CPU time of the same pass varies by a tenth, with the machine's caches and clocks. A GPU's does
-not: once a run is warm, every pass of a kind takes what it took then. If that is longer than one
-rank takes with the whole model, time itself is slower on these ranks, and so are their links.
+The CPU time of the same pass varies by a tenth, with the machine's caches and clocks; a GPU's does
+not. So after the warm-up every pass of a kind is throttled to its warm-up time. If that exceeds the
+time on one rank with the whole model, time itself is slower on these ranks, and so are their links.
 """
 
 import math
@@ -21,34 +20,36 @@ from megatron.core.timers import TimerBase, Timers
 from repro.observe.nic import FloatArray
 from repro.train.megatron.timers import RunningTimers
 
-# What a GPU computes.
+# Timers of the compute passes of a GPU.
 PASSES = ("forward-compute", "backward-compute", "optimizer")
-# And of messages, in parts of every size: none is like the one before.
+# Timers of the compute for messages, which differ in size: none has a fixed time.
 CODING = ("encode", "decode")
 
 
 class Pace:
-    """Holds passes back until their CPU time is over at the pace of `cores` cores.
+    """Throttle of passes: each takes its CPU time over `cores` cores.
 
-    `taken_s` are the times that passes took. With `hold_s` every pass takes that long instead, and
-    none is noted; `late_s` is how much later passes were over, all together.
+    `taken_s` are the times of passes. With `hold_s` every pass takes that long instead, and its
+    time is not recorded. `late_s` is the total time by which passes ended late.
     """
 
     def __init__(self, cores: float) -> None:
         self._cores = cores
-        # The clocks when the pass began, later by what it has been interrupted since.
+        # Wall and CPU clock when the pass began, plus the time of its interruptions.
         self._wall_s = self._cpu_s = self.late_s = 0.0
         self._paused_s = (0.0, 0.0)
         self.taken_s: list[float] = []
         self.hold_s: float | None = None
 
     def begin(self) -> None:
-        """A pass begins."""
+        """Begin a pass."""
         self._wall_s, self._cpu_s = time.monotonic(), time.process_time()
 
     def pause(self) -> None:
-        """A part of the pass has been computed, and what is next is none of it: wait, as behind a
-        whole pass, but not beyond what that is to take."""
+        """Interrupt the pass after a part of it.
+
+        Wait for the part's time as after a whole pass, but at most until the pass's time is over.
+        """
         cpu_s, wall_s = self._so_far_s()
         part_s = cpu_s / self._cores
         if self.hold_s is not None:
@@ -57,18 +58,18 @@ class Pace:
         self._paused_s = self._so_far_s()
 
     def resume(self) -> None:
-        """The pass goes on."""
+        """Resume the pass."""
         now_s = self._so_far_s()
         self._cpu_s += now_s[0] - self._paused_s[0]
         self._wall_s += now_s[1] - self._paused_s[1]
 
     def end(self) -> tuple[float, float]:
-        """A pass has been computed: wait, and return the seconds it took and its CPU time."""
+        """End a pass: wait, and return its wall time and CPU time in seconds."""
         cpu_s, wall_s = self._so_far_s()
         pass_s = self.hold_s
         if pass_s is None:
             pass_s = cpu_s / self._cores
-            # A machine that is always slower than its cores promise makes the GPU as slow.
+            # If the machine is always slower than its cores promise, so is the emulated GPU.
             self.taken_s.append(max(pass_s, wall_s))
         early_s = pass_s - wall_s
         self.late_s += max(0.0, -early_s)
@@ -76,17 +77,17 @@ class Pace:
         return time.monotonic() - self._wall_s, cpu_s
 
     def _so_far_s(self) -> tuple[float, float]:
-        """CPU time and time of the pass, without what interrupted it."""
+        """Return CPU time and wall time of the pass, without its interruptions."""
         return time.process_time() - self._cpu_s, time.monotonic() - self._wall_s
 
 
 class PacedTimers(RunningTimers):
-    """Megatron-Core's timers, of which those of computing wait until the pace's time is over.
+    """Timers of Megatron-Core; the timers of compute throttle their passes.
 
     Parameters
     ----------
     cores : float
-        The rank's share, in cores.
+        CPU share of the rank, in cores.
     """
 
     def __init__(self, cores: float) -> None:
@@ -95,7 +96,7 @@ class PacedTimers(RunningTimers):
         self._paced: dict[str, _PacedTimer] = {}
 
     def __call__(self, name: str, log_level: int | None = None) -> Any:
-        """The timer of a name."""
+        """Return the timer of a name."""
         timer = super().__call__(name, log_level)
         if name not in self.paces:
             return timer
@@ -137,15 +138,15 @@ def pause(timer: Any) -> None:
 
 
 def resume(timer: Any) -> None:
-    """Let a pass's timer go on."""
+    """Resume a pass's timer."""
     timer.resume() if isinstance(timer, _PacedTimer) else timer.start()
 
 
 def lacked_so_far_s(timers: Timers) -> float:
-    """By how much passes were late, because the machine was kept from this rank; 0 on a GPU.
+    """Return the time by which other processes have delayed this rank's passes; 0 on a GPU.
 
-    Between passes nothing is paced: there ranks wait for cores that they themselves keep busy with
-    their traffic.
+    Nothing is throttled between passes. There ranks wait for cores that are busy with their own
+    traffic.
     """
     if not isinstance(timers, PacedTimers):
         return 0.0
@@ -153,7 +154,7 @@ def lacked_so_far_s(timers: Timers) -> float:
 
 
 def pass_times_s(timers: PacedTimers) -> list[float]:
-    """The median pass of each of `PASSES` since the last call; NaN without any."""
+    """Return the median time of each of `PASSES` since the last call; NaN without a pass."""
     found = []
     for pace in (timers.paces[name] for name in PASSES):
         found.append(float(np.median(pace.taken_s)) if pace.taken_s else math.nan)
@@ -162,16 +163,16 @@ def pass_times_s(timers: PacedTimers) -> list[float]:
 
 
 def slower_than_alone(found_s: FloatArray, alone_s: Sequence[float], step_split: bool) -> float:
-    """How many times longer passes are than on one rank that has the whole model.
+    """Return the time of passes over their time on one rank that has the whole model.
 
     Parameters
     ----------
     found_s : array of (stage, pass)
-        What each of `PASSES` takes a rank of each pipeline stage.
+        Time of each of `PASSES` on a rank of each pipeline stage.
     alone_s : sequence of (pass,)
-        What they take one rank alone; empty: not known, and the answer is 1.
+        Times on one rank alone. Empty: not measured, and the result is 1.
     step_split : bool
-        Whether ranks divide the optimizer's step, which says nothing then.
+        Whether ranks divide the optimizer's step, which then cannot be compared.
     """
     compared = slice(-1 if step_split else None)
     alone = sum(alone_s[compared])
@@ -179,6 +180,6 @@ def slower_than_alone(found_s: FloatArray, alone_s: Sequence[float], step_split:
 
 
 def hold_passes(timers: PacedTimers, times_s: Sequence[float]) -> None:
-    """From now on let each of `PASSES` take that long, on this rank."""
+    """Throttle each of `PASSES` on this rank to a fixed time from now on."""
     for name, time_s in zip(PASSES, times_s, strict=True):
         timers.paces[name].hold_s = time_s

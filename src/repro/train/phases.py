@@ -1,4 +1,4 @@
-"""Where an iteration's time goes: Megatron-Core's timers, read after every iteration."""
+"""Phases of an iteration, from Megatron-Core's timers after every iteration."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -14,9 +14,9 @@ from repro.train.megatron.exchange import all_to_all_timer
 from repro.train.megatron.timers import RunningTimers
 from repro.train.pacing import CODING, PASSES, PacedTimers, pause, resume
 
-# Megatron-Core's schedule starts and stops the timers of computing and of messages, given the
-# `Timers` in its configuration, and its gradient sync that of the data-parallel part; the training
-# loop the others.
+# The schedule of Megatron-Core starts and stops the timers of compute and of messages (`Timers` in
+# its configuration). Its gradient sync does so for the data-parallel part, and the training loop
+# for the others.
 _COMPUTE = {"forward compute": "forward-compute", "backward compute": "backward-compute"}
 _LOOP = {
     "straggler wait": "straggler-wait",
@@ -29,7 +29,7 @@ _LOOP = {
 _GRADIENT_SYNC = "gradient-sync"
 _ALL_GATHER = "parameter-all-gather"
 _DATA_PARALLEL = "all-grads-sync"
-# A timer's phase, those of the interleaved schedule included.
+# Phase of each timer, those of the interleaved schedule included.
 _PHASES_OF = {
     **{name: phase for phase, name in (_COMPUTE | _LOOP).items()},
     **{name: phase for phase, names in MESSAGE_PHASES.items() for name in names},
@@ -49,8 +49,7 @@ _ALL = (
 
 
 def create_timers(cores: float | None = None) -> RunningTimers:
-    """An iteration's timers; with a share of `cores`, passes take the time that they have at that
-    pace."""
+    """Create the timers of an iteration; a CPU share of `cores` throttles the passes."""
     timers = RunningTimers() if cores is None else PacedTimers(cores)
     for name in (*_LOOP.values(), _GRADIENT_SYNC, _ALL_GATHER):
         timers(name, log_level=0)
@@ -59,7 +58,7 @@ def create_timers(cores: float | None = None) -> RunningTimers:
 
 
 def running_phase(timers: RunningTimers, pipeline: bool = False) -> str:
-    """The phase whose timer runs now, the innermost, as `read_phases` divides the iteration."""
+    """Return the phase of the innermost running timer, as `read_phases` divides the iteration."""
     running = timers.running
     if _GRADIENT_SYNC in running:
         return "gradient sync" if _DATA_PARALLEL in running or not pipeline else "embedding sync"
@@ -70,7 +69,7 @@ def running_phase(timers: RunningTimers, pipeline: bool = False) -> str:
 
 
 def reset_timers(timers: RunningTimers) -> None:
-    """Forget what was timed since the last reading."""
+    """Reset all timers."""
     for name in _ALL:
         timers(name).reset()
 
@@ -78,11 +77,11 @@ def reset_timers(timers: RunningTimers) -> None:
 def read_phases(
     timers: RunningTimers, iteration_time_s: float, pipeline: bool = False
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds of each phase and of each message timer of the iteration just finished.
+    """Read the seconds of each phase and message timer of the last iteration, and reset timers.
 
-    Without a pipeline there is nothing to sync but gradients, and all between the two barriers is
-    the gradient sync. In a pipeline it is Megatron-Core's data-parallel part of it, and the rest up
-    to the barrier behind is the embedding sync. Resets the timers.
+    Without a pipeline there is nothing to sync but gradients, and all time between the two barriers
+    is the gradient sync. In a pipeline the gradient sync is Megatron-Core's data-parallel part, and
+    the rest up to the second barrier is the embedding sync.
     """
     times = {name: timers(name).elapsed(reset=True) for name in _ALL}
     sync = times[_DATA_PARALLEL] if pipeline else times[_GRADIENT_SYNC]
@@ -98,11 +97,11 @@ def read_phases(
 def _between_barriers(
     timers: RunningTimers, name: str, group: dist.ProcessGroup | None = None
 ) -> Iterator[None]:
-    """Time what is inside between two barriers of a group, and the waiting for the first one.
+    """Time the scope between two barriers of a group, and the wait for the first one.
 
-    The barrier in front makes the time wire time: whoever is early waits there. The one behind
-    makes it the collective's time: it is over when the last rank has its data, while a ring's
-    ranks finish one after another.
+    Early ranks wait at the first barrier, so the time is that of the wire. With the second barrier
+    it is the collective's time, up to when the last rank has its data. A ring's ranks finish one
+    after another.
     """
     timers("straggler-wait").start()
     dist.barrier(group)
@@ -116,7 +115,7 @@ def _between_barriers(
 def timed_gradient_sync(
     timers: RunningTimers, sync: Callable[..., None] = finalize_model_grads
 ) -> Callable[..., None]:
-    """A gradient sync, Megatron-Core's by default, between two barriers under its own timer."""
+    """Return a gradient sync, by default Megatron-Core's, between barriers with its own timer."""
 
     def synchronise(model: Any, num_tokens: Any = None, **groups: Any) -> None:
         with _between_barriers(timers, _GRADIENT_SYNC):
@@ -126,10 +125,12 @@ def timed_gradient_sync(
 
 
 def time_parameter_all_gather(model: Any, timers: RunningTimers) -> None:
-    """Have Megatron-Core's parameter all-gather, which is part of the optimizer's step, run between
-    two barriers like the gradient sync, and out of the optimizer's timer."""
-    # Before release 0.18 the optimizer asks the model for it, since then the model's buckets. A
-    # pipeline's stages have different numbers of them; replicas of a stage have the same.
+    """Time Megatron-Core's parameter all-gather between two barriers, like the gradient sync.
+
+    It is part of the optimizer's step, but not of its timer.
+    """
+    # Before release 0.18 the optimizer calls it through the model, since then through the buckets.
+    # A pipeline's stages have different numbers of buckets; replicas of a stage have the same.
     for bucket in model.bucket_groups:
         bucket.start_param_sync = partial(_timed_all_gather, bucket.start_param_sync, timers)
 
@@ -137,7 +138,7 @@ def time_parameter_all_gather(model: Any, timers: RunningTimers) -> None:
 def _timed_all_gather(
     gather: Callable[..., None], timers: RunningTimers, *arguments: Any, **options: Any
 ) -> None:
-    # The step is not over.
+    # The step continues after the all-gather.
     pause(timers("optimizer"))
     with _between_barriers(timers, _ALL_GATHER, parallel_state.get_data_parallel_group()):
         gather(*arguments, **options)
@@ -146,8 +147,10 @@ def _timed_all_gather(
 
 @contextmanager
 def _out_of_pass(timers: RunningTimers, name: str) -> Iterator[None]:
-    """Time a collective in the middle of a pass as itself: waiting for slower ranks is part of it.
-    Where its timer runs already, it is in no pass."""
+    """Time a collective in the middle of a pass separately, with the wait for slower ranks.
+
+    If its timer runs already, the collective is in no pass.
+    """
     if name in timers.running:
         yield
         return
@@ -162,23 +165,23 @@ def _out_of_pass(timers: RunningTimers, name: str) -> Iterator[None]:
 
 
 def gathering_parameters(timers: RunningTimers) -> AbstractContextManager[None]:
-    """What is inside is the parameter all-gather's, out of the pass in which it is."""
+    """Count the scope as parameter all-gather instead of the pass that contains it."""
     return _out_of_pass(timers, _ALL_GATHER)
 
 
 def syncing_gradients(timers: RunningTimers) -> AbstractContextManager[None]:
-    """What is inside is the gradient sync's, out of the pass in which it is."""
+    """Count the scope as gradient sync instead of the pass that contains it."""
     return _out_of_pass(timers, _GRADIENT_SYNC)
 
 
 def tensor_all_reduce(timers: RunningTimers) -> AbstractContextManager[None]:
-    """What is inside is a tensor-parallel all-reduce, out of the pass in which it is."""
+    """Count the scope as tensor-parallel all-reduce instead of the pass that contains it."""
     return _out_of_pass(timers, _LOOP["tensor all-reduce"])
 
 
 @contextmanager
 def _out_of_everything(timers: RunningTimers, name: str) -> Iterator[None]:
-    """Time computing that interrupts passes, collectives and messages."""
+    """Time compute that interrupts passes, collectives and messages."""
     running = list(timers.running)
     for one in running:
         pause(timers(one))
@@ -190,10 +193,10 @@ def _out_of_everything(timers: RunningTimers, name: str) -> Iterator[None]:
 
 
 def encoding(timers: RunningTimers) -> AbstractContextManager[None]:
-    """What is inside encodes a message, out of whatever it is a part of."""
+    """Count the scope as encoding of a message, and interrupt all other timers."""
     return _out_of_everything(timers, "encode")
 
 
 def decoding(timers: RunningTimers) -> AbstractContextManager[None]:
-    """What is inside decodes a message, likewise."""
+    """Count the scope as decoding of a message, and interrupt all other timers."""
     return _out_of_everything(timers, "decode")

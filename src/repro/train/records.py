@@ -1,4 +1,4 @@
-"""What a training run is told, and what each of its ranks returns."""
+"""Specification of a training run, and the record of each of its ranks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -13,7 +13,7 @@ from repro.catalog.systems.nodes import Attention, Precision
 from repro.observe.messages import MessageEnd
 from repro.observe.transfers import Transfer
 
-# Is told how many steps are done, and what is going on beside them.
+# Function that shows how many steps are done, and a text.
 Report = Callable[[int, str], None]
 
 
@@ -24,60 +24,59 @@ class TrainingRun:
     Attributes
     ----------
     family, shape
-        The model.
+        Model family and size.
     precision
-        Of parameters and activations; gradients are reduced in fp32 with fp32, else in that
-        precision.
+        Precision of parameters and activations, and of the gradients in reductions.
     micro_batch_size
         Sequences in one forward pass of one replica.
     microbatches
         Forward passes of one replica in one iteration; gradients accumulate over them.
     warmup
-        Iterations dropped, at least: an emulated GPU warms up until its computing is steady.
+        Fewest iterations that are dropped; an emulated GPU warms up until its compute is steady.
     iterations
-        Iterations recorded, at least.
+        Fewest iterations that are recorded.
     most_iterations
-        Iterations recorded at most, until half of the 95 % interval of the mean iteration time is
-        `half_interval` of it, and that of communication's share `half_interval`; None: exactly
+        Most iterations that are recorded, until both means have the target precision; None: exactly
         `iterations`.
     half_interval
-        As above.
+        Target precision: half of the 95 % interval, of the mean iteration time relative to it, and
+        of the mean communication fraction.
     save_every, validate_every
-        Recorded iterations between two checkpoints, and between two validations; 0 for never.
+        Recorded iterations between two checkpoints, and between two validations; 0: never.
     validation_batches
         Forward passes of one validation.
     corpus
-        The folder of the enwiki artefacts (tokenizers and indexed datasets).
+        Folder of the enwiki artefacts (tokenizers and indexed datasets).
     split
-        Weights of training and validation data, as `params/corpus.yaml` gives them.
+        Weights of training and validation data, as in `params/corpus.yaml`.
     seed
-        Of the initial weights and of the order of the data.
+        Seed of the initial weights and of the order of the data.
     pipeline_parallel
         Stages that a replica is split into; 1 for no pipeline.
     tensor_parallel
-        Ranks that each stage's matrices are split over.
+        Ranks across which each stage's matrices are sharded.
     sequence_parallel
-        Whether they split what lies between the matrices by positions too; Megatron-Core needs
-        layer norms of Transformer Engine or Apex for it.
+        Whether these ranks also shard operations between the matrices by positions. Megatron-Core
+        needs layer norms of Transformer Engine or Apex for it.
     expert_parallel
-        Neighbouring replicas that share the experts of each layer; 1 where each has all of them.
+        Neighbouring replicas across which the experts of each layer are sharded; 1: not sharded.
     distributed_optimizer
-        Whether replicas share the optimizer: each gets the sum of its part of the gradients
-        (reduce-scatter), steps it, and gathers the other parts' parameters.
+        Whether replicas shard the optimizer (ZeRO-1). Each gets the sum of its part of the
+        gradients (reduce-scatter), steps it, and gathers the other parts' parameters.
     attention
-        What computes attention, with the same result: `megatron` is Megatron-Core's own, which
-        holds the scores of all pairs of tokens, as the papers' Megatron-LM did; `torch` the same
-        layers with torch's fused kernels; `transformer-engine` NVIDIA's layers, norms and linear
-        layers included, where `transformer_engine` is installed.
+        Implementation of attention, with the same result. `megatron` is Megatron-Core's own, which
+        stores the scores of all pairs of tokens, as the papers' Megatron-LM did. `torch` is the
+        same layers with torch's fused kernels. `transformer-engine` is NVIDIA's layers, norms and
+        linear layers included, where `transformer_engine` is installed.
     log_communication
-        Whether to note every collective and message of recorded iterations.
+        Whether to log every collective and message of recorded iterations.
     partition
-        The groups that weights, gradients and optimizer states are spread over; None: every replica
-        has all of them, but for what `distributed_optimizer` says.
+        Groups across which weights, gradients and optimizer states are sharded. None: every replica
+        has all of them, except with `distributed_optimizer`.
     compression
-        What messages are encoded with, by parallel direction; None: as they are.
+        Codecs of messages by parallel direction; None: no compression.
     learning_rate
-        Of Adam, the same in every step.
+        Learning rate of Adam, the same in every step.
     """
 
     family: Family
@@ -109,17 +108,18 @@ class TrainingRun:
 
 @dataclass(frozen=True)
 class EmulatedGpu:
-    """What a rank is held to, so that it computes as a GPU does; by itself to nothing.
+    """Limits of a rank that emulates a GPU; without arguments there are none.
 
     Attributes
     ----------
     cores
-        Its share of the machine, at whose pace it computes; None: as fast as it can.
+        CPU share that throttles the rank's compute; None: full speed.
     memory_bytes
-        What a run may take beside what the process holds; None: all there is.
+        Memory that a run may take in addition to the process's; None: no limit.
     passes_s
-        What a forward and a backward pass and the optimizer's step of one micro batch take one rank
-        with the whole model, at the rates that links have; empty: not known.
+        Times of a forward pass, a backward pass and the optimizer's step of one micro batch. They
+        are those of one rank with the whole model, for which link rates are right. Empty: not
+        measured.
     """
 
     cores: float | None = None
@@ -129,7 +129,7 @@ class EmulatedGpu:
 
 @dataclass(frozen=True)
 class Span:
-    """Something that took from `start_s` to `end_s` on the monotonic clock of the machine."""
+    """Validation or checkpoint from `start_s` to `end_s` on the machine's monotonic clock."""
 
     name: str
     start_s: float
@@ -138,7 +138,7 @@ class Span:
 
 @dataclass(frozen=True)
 class RankRecord:
-    """What one rank measured; one entry per recorded iteration, times in seconds.
+    """Measurements of one rank, one entry per recorded iteration; times are in seconds.
 
     Attributes
     ----------
@@ -156,12 +156,12 @@ class RankRecord:
     spans
         Validations and checkpoints.
     parameters, gradient_bytes
-        Of this rank's stage.
+        Parameters, and bytes of gradients, of this rank's stage.
     peak_memory_bytes
-        The most memory that the run, and what took turns with it, took beside what the rank held
+        Peak memory of the run, and of those interleaved with it, in addition to the rank's memory
         before.
     timer_time_s
-        Each of `P2P_TIMERS`, as Megatron-Core measured it.
+        Time of each of `P2P_TIMERS`, as Megatron-Core measured it.
     messages
         This rank's end of every message it sent or received, in the order of completion; empty
         without a pipeline.
@@ -174,17 +174,16 @@ class RankRecord:
     warmup
         Iterations that were dropped before the first one.
     before_s
-        What setting up and warming up took.
+        Time of set-up and warm-up.
     contention_fraction
-        Of each iteration of an emulated GPU, what the rank that lacked most waited for the machine.
+        Largest fraction of each iteration that a rank lost to other processes, with emulated GPUs.
     discarded
-        Iterations that were not recorded because of that.
+        Iterations that were not recorded because of contention.
     reached_target_precision
-        Whether the mean was known well enough at the last iteration; otherwise their number was
-        reached.
+        Whether the means reached the target precision; otherwise the run ended at its largest
+        number of iterations.
     slowdown_factor
-        How many times longer than `EmulatedGpu.passes_s` passes took on these ranks, and messages
-        with them.
+        Time of passes on these ranks over `EmulatedGpu.passes_s`; messages are as much slower.
     """
 
     rank: int
@@ -212,7 +211,7 @@ class RankRecord:
 
 
 def retimed(record: RankRecord, clock: Callable[[float], float]) -> RankRecord:
-    """A record with its times on another clock."""
+    """Convert the times of a record to another clock."""
     return replace(
         record,
         start_s=tuple(map(clock, record.start_s)),
@@ -232,10 +231,10 @@ def retimed(record: RankRecord, clock: Callable[[float], float]) -> RankRecord:
 
 
 class Spectrum(NamedTuple):
-    """How much there is in one matrix in one step (`repro.train.spectra`).
+    """Information content of one matrix in one step (`repro.train.spectra`).
 
     `kind` is gradient or activation, and `layer` a name. `rank_share` is the effective rank over
-    the most that it could be, `entropy_bits` the Shannon entropy of a number as an integer of 8
+    the largest possible rank, `entropy_bits` the Shannon entropy of a number as an integer of 8
     bits.
     """
 

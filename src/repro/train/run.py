@@ -1,4 +1,4 @@
-"""Train: iterate a run with every phase timed, save and validate every so often."""
+"""Training loop: iterations with every phase timed, validations and checkpoints."""
 
 import math
 import time
@@ -30,12 +30,12 @@ from repro.train.records import EmulatedGpu, RankRecord, Report, Span, TrainingR
 from repro.train.series import Iteration, Series, Watch
 from repro.train.training import Training, set_up
 
-# A rank that is as fast, and takes as much memory, as it can.
+# Rank without limits of speed and memory.
 _NOT_HELD = EmulatedGpu()
 
 
 def device_scope() -> AbstractContextManager[None]:
-    """The scope in which Megatron-Core runs on this machine's device: nothing on a GPU."""
+    """Return the scope in which Megatron-Core runs on this machine's device; empty on a GPU."""
     return nullcontext() if torch.cuda.is_available() else cpu_as_cuda()
 
 
@@ -47,27 +47,27 @@ def train(
     turns: InterleavedRuns | None = None,
     microbatches: Sequence[int] = (),
 ) -> tuple[RankRecord, ...]:
-    """Train one configuration on this rank and return what it measured, by turn.
+    """Train one configuration on this rank, and return a record for each interleaved run.
 
-    `microbatches` are each turn's, if they are not all the run's.
+    `microbatches` are each interleaved run's, if they differ from the configuration's.
 
-    The process groups exist (`repro.train.megatron.groups`). Checkpoints and dataset indices go
-    below `scratch`, a folder all ranks see. `report` is called after each iteration with the number
-    of those recorded so far, of those that are recorded at least.
+    The process groups exist (`repro.train.megatron.groups`). Checkpoints and dataset indices are
+    written below `scratch`, a folder that all ranks see. `report` is called after each iteration
+    with the recorded iterations so far, up to the fewest that are recorded.
 
-    Batches are loaded between iterations, outside the clock: what is measured is computing and
-    communicating.
+    Batches are loaded between iterations, outside the clock: only compute and communication are
+    measured.
 
     Raises
     ------
     ReproError
-        The model cannot be split into so many stages, or such a pipeline cannot be saved; or other
-        work kept ranks from computing for too long.
+        The model cannot be split into so many stages, or such a pipeline cannot be saved. Or other
+        processes kept ranks from computing for too long.
     MemoryError
-        The run took more than the emulated GPU has.
+        The run exceeded the memory of the emulated GPU.
     """
     with device_scope():
-        # What an earlier run left in it, this one would use without counting it.
+        # This run would reuse memory of an earlier run's buffer without measuring it.
         parallel_state.get_global_memory_buffer().buffer.clear()
         get_moe_layer_wise_logging_tracker().clear()
         turns = turns or InterleavedRuns()
@@ -99,7 +99,7 @@ def train(
 
 
 def _one(state: Training, microbatches: int) -> Iteration:
-    """One iteration with its phases, between whose start on all ranks is a barrier."""
+    """Run one iteration with its phases after a barrier of all ranks."""
     run = state.run
     batches = [next(state.training) for _ in range(microbatches)]
     dist.barrier()
@@ -117,7 +117,7 @@ def _one(state: Training, microbatches: int) -> Iteration:
 
 
 def _between(state: Training, series: Series) -> None:
-    """Validate and save after every so many recorded iterations."""
+    """Validate and save after the requested numbers of recorded iterations."""
     run, recorded = state.run, len(series.iterations)
     if run.validate_every and recorded % run.validate_every == 0:
         begin = time.monotonic()
@@ -132,9 +132,9 @@ def _between(state: Training, series: Series) -> None:
 def forward_backward(
     state: Training, data: Iterator[Batch], *, forward_only: bool = False, microbatches: int
 ) -> float:
-    """One pass through Megatron-Core's schedule; the mean loss of this replica's micro batches.
+    """Run Megatron-Core's schedule once, and return the mean loss of this replica's micro batches.
 
-    It is NaN on stages that do not compute it: all but the last.
+    The loss is NaN on all stages but the last, because they do not compute it.
     """
     run = state.run
     with state.compressor.at_work() if state.compressor else nullcontext():
@@ -153,7 +153,7 @@ def forward_backward(
 
 
 def _between_stages(state: Training) -> dict[str, Any]:
-    """What Megatron-Core's pipeline schedule needs beside what all its schedules do."""
+    """Return the arguments that only Megatron-Core's pipeline schedule needs."""
     if state.communicator is None:
         return {}
     run, stage = state.run, parallel_state.get_pipeline_model_parallel_rank()
@@ -169,8 +169,7 @@ def _between_stages(state: Training) -> dict[str, Any]:
 
 
 def iterate(state: Training, batches: Sequence[Batch]) -> float:
-    """One iteration over micro batches, with the phases under their timers; what
-    `forward_backward` returns."""
+    """Run an iteration over micro batches with timed phases; return `forward_backward`'s loss."""
     state.zero_grad()
     loss = forward_backward(state, iter(batches), microbatches=len(batches))
     state.timers("optimizer").start()
@@ -194,7 +193,7 @@ def _validate(state: Training) -> float:
     counted = loss if parallel_state.is_pipeline_last_stage() else 0.0
     total = torch.tensor([counted], device=next(state.module.parameters()).device)
     dist.all_reduce(total)
-    # Tensor-parallel ranks of a replica have the same.
+    # Tensor-parallel ranks of a replica have the same loss.
     counted_by: int = dist.get_world_size() // state.run.pipeline_parallel
     return float(total) / counted_by
 

@@ -149,9 +149,9 @@ class Watch:
     def warm_up(self, timers: Timers, alone_s: Sequence[float]) -> tuple[int, float]:
         """Iterate until the compute time is steady.
 
-        From then on each pass of an emulated GPU takes the steady time of the ranks of its stage,
-        and at least the time that follows from `alone_s`. An emulated GPU warms up with as many
-        micro batches as fill the pipeline. GPUs run the requested number of iterations.
+        After that, each pass of an emulated GPU takes the steady time of its stage's ranks, and at
+        least the time that follows from `alone_s`. An emulated GPU warms up with as many micro
+        batches as fill the pipeline. GPUs run the requested number of iterations.
 
         Returns
         -------
@@ -166,7 +166,7 @@ class Watch:
                 self.one(most)
             return self.run.warmup, 1.0
         stage, done = parallel_state.get_pipeline_model_parallel_rank(), 0
-        # Of the passes of an iteration: forward, backward, optimizer.
+        # Numbers of passes per iteration: forward, backward, optimizer.
         often = np.array([most, most, 1])
         before_s: FloatArray = np.full(1, np.inf)
         few = min(most, self.run.pipeline_parallel)

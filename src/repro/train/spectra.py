@@ -1,4 +1,4 @@
-"""How much there is in what training sends: ranks and entropies of gradients and activations."""
+"""Information content of training messages: ranks and entropies of gradients and activations."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -17,24 +17,27 @@ from repro.train.training import set_up
 
 
 def effective_rank(matrix: torch.Tensor) -> float:
-    """The exponential of the entropy of singular values over their sum (Roy and Vetterli, EUSIPCO
-    2007): as many as there are if all are equal."""
+    """Return the effective rank (Roy and Vetterli, EUSIPCO 2007).
+
+    It is the exponential of the entropy of singular values over their sum: the full rank if all are
+    equal.
+    """
     values = torch.linalg.svdvals(matrix.float())
     return float(torch.special.entr(values / values.sum()).sum().exp())
 
 
 def entropy_bits(values: torch.Tensor) -> float:
-    """Of integers of 8 bits with a scale for each block: 8 if all are as frequent."""
+    """Return the entropy of numbers as 8-bit integers with a scale per block: at most 8 bits."""
     integers = to_integers(values.reshape(1, -1), bits=8)[0, : values.numel()]
     shares = integers.int().bincount() / values.numel()
     return float(torch.special.entr(shares).sum() / torch.log(torch.tensor(2.0)))
 
 
 def watch_spectra(run: TrainingRun, every: int, scratch: Path) -> list[Spectrum]:
-    """Train a run on this process alone, and look at its matrices every so many steps.
+    """Train a run on this process alone, and measure its matrices every `every` steps.
 
-    Gradients are those of weights of at least as many numbers as a block has, activations what
-    layers hand on, tokens by hidden size.
+    Gradients are those of weights with at least a block of numbers. Activations are the outputs of
+    layers, tokens by hidden size.
     """
     torch.set_num_threads(1)
     with device_scope(), alone():
@@ -63,6 +66,6 @@ def _spectra(run: TrainingRun, every: int, scratch: Path) -> Iterator[Spectrum]:
 
 
 def _keep(handed_on: dict[str, torch.Tensor], name: str, *call: Any) -> None:
-    """A layer's forward hook: what it hands on stands first in its output."""
+    """Keep a layer's hidden states, the first item of its output; a forward hook."""
     hidden = call[-1][0].detach()
     handed_on[name] = hidden.reshape(-1, hidden.shape[-1])

@@ -1,4 +1,4 @@
-"""A training run that is set up: model, optimizer and data of one rank."""
+"""Set-up of a training run: model, optimizer and data of one rank."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -40,20 +40,20 @@ from repro.train.phases import (
 from repro.train.records import TrainingRun
 
 GRADIENT_CLIP = 1.0
-# Megatron-LM's distance between the seeds of two stages.
+# Distance between the seeds of two stages in Megatron-LM.
 _SEEDS_PER_STAGE = 100
-# Megatron-Core's 2^32 is halved until fp16 holds the gradients, one iteration without an optimizer
-# step each; that is longer than a warm-up. This one holds them at once.
+# Megatron-Core halves its 2^32 until fp16 holds the gradients, each time in an iteration without an
+# optimizer step. That takes longer than a warm-up; fp16 holds the gradients with this scale.
 _INITIAL_LOSS_SCALE = 2.0**12
 
 
 @dataclass(frozen=True)
 class Training:
-    """A run that is set up: everything one iteration needs on this rank.
+    """State of a run on this rank: everything that one iteration needs.
 
-    `model` is `module` in Megatron-Core's data parallelism, or itself where a partition spreads it.
-    `communicator` moves and logs the messages of a pipeline; None without one. `log` notes what is
-    communicated, and `compressor` encodes it; None where nobody asked for it.
+    `model` is `module` in Megatron-Core's data parallelism, or `module` itself with a partition.
+    `communicator` moves and logs the messages of a pipeline; None without one. `log` records
+    communication, and `compressor` encodes it; None if not requested.
     """
 
     run: TrainingRun
@@ -69,13 +69,13 @@ class Training:
     validation: Iterator[Batch]
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Set the gradients to zero."""
         if isinstance(self.model, DistributedDataParallel):
             self.model.zero_grad_buffer()
         self.optimizer.zero_grad()
 
     def held_bytes(self) -> dict[str, int]:
-        """This rank's gradients, Adam's moments, and weights without the optimizer's copies."""
+        """Bytes of the rank's gradients, Adam's moments, and weights without optimizer copies."""
         if isinstance(self.optimizer, PartitionedOptimizer):
             return {
                 "weight_bytes": self.optimizer.weight_bytes,
@@ -174,7 +174,7 @@ def set_up(run: TrainingRun, scratch: Path, cores: float | None = None) -> Train
 def _replicated(
     run: TrainingRun, config: TransformerConfig, module: MegatronModule, timers: Timers
 ) -> tuple[DistributedDataParallel, MegatronOptimizer]:
-    """A model of which every replica has all weights and gradients, and its optimizer."""
+    """Return a model of which every replica has all weights and gradients, and its optimizer."""
     config.finalize_model_grads_func = timed_gradient_sync(timers)
     model = DistributedDataParallel(
         config,
@@ -212,11 +212,11 @@ def _replicated(
 def _batches(
     dataset: Any, micro_batch_size: int, replica: int, replicas: int, device: torch.device
 ) -> Iterator[Batch]:
-    """Endless micro batches; those of all replicas together walk through the dataset in order.
+    """Yield micro batches without end; all replicas together read the dataset in order.
 
-    Micro batch i of replica r is sequences (i n + r) b .. (i n + r + 1) b of the dataset, with n
-    replicas and b sequences: what n replicas see in one iteration, one sees in n times the micro
-    batches. Every stage of a replica has the same.
+    With n replicas and b sequences, micro batch i of replica r begins at sequence (i n + r) b of
+    the dataset. So one replica needs n times the micro batches to read the data of n replicas.
+    Every stage of a replica has the same.
     """
     position = replica * micro_batch_size
     while True:
@@ -226,7 +226,7 @@ def _batches(
 
 
 def _fuse(optimizer: MegatronOptimizer) -> None:
-    """Step all parameters in one kernel, as Apex does, where torch stands in for it."""
+    """Step all parameters in one kernel, as Apex does, if torch replaces Apex."""
     for part in optimizers(optimizer):
         if isinstance(part.optimizer, torch.optim.Adam | torch.optim.AdamW):
             for group in part.optimizer.param_groups:
@@ -234,5 +234,5 @@ def _fuse(optimizer: MegatronOptimizer) -> None:
 
 
 def optimizers(optimizer: MegatronOptimizer) -> Sequence[MegatronOptimizer]:
-    """Those that one consists of: experts on several ranks have one of their own."""
+    """Return the optimizers that one consists of: sharded experts have their own."""
     return optimizer.chained_optimizers if isinstance(optimizer, ChainedOptimizer) else [optimizer]

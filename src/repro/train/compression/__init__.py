@@ -1,1 +1,1 @@
-"""Messages of training encoded: codecs, the ring that carries them, and where training passes."""
+"""Compression of training messages: codecs, a ring for encoded data, and hooks into training."""

@@ -1,4 +1,4 @@
-"""Numbers in fewer bits with a scale: integers by block, and 8-bit floating point."""
+"""Codecs with fewer bits and a scale: integers by block, and 8-bit floating point."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,9 +11,9 @@ from repro.train.compression.interface import TINY, Coding
 from repro.train.partition.quantised import from_integers, to_integers
 
 _E4M3 = torch.float8_e4m3fn
-# Three bits of mantissa: half of the last one's place is a sixteenth of the number at most.
+# With three bits of mantissa, half of the last place is at most a sixteenth of the number.
 _RELATIVE = 2.0**-4
-# Half of the smallest number that is no normal one.
+# Half of the smallest subnormal number.
 _SUBNORMAL = 2.0**-10
 
 
@@ -23,7 +23,7 @@ class Integers(Coding):
 
     bits: Literal[8, 4]
 
-    def error_bound(self, values: torch.Tensor) -> torch.Tensor:
+    def error_bound(self, values: torch.Tensor) -> torch.Tensor:  # noqa: D102, as in `Coding`
         blocks = functional.pad(values.abs(), (0, -len(values) % BLOCK)).view(-1, BLOCK)
         scales: torch.Tensor = blocks.amax(1) / (2 ** (self.bits - 1) - 1)
         half: torch.Tensor = scales / 2 * (1 + 1e-5) + TINY
@@ -38,15 +38,15 @@ class Integers(Coding):
 
 @dataclass(frozen=True)
 class Fp8(Coding):
-    """E4M3 (Micikevicius et al., 2022) with one scale, which makes the largest its largest."""
+    """E4M3 (Micikevicius et al., 2022) with one scale, which maps the largest number to E4M3's."""
 
-    def error_bound(self, values: torch.Tensor) -> torch.Tensor:
+    def error_bound(self, values: torch.Tensor) -> torch.Tensor:  # noqa: D102, as in `Coding`
         scale = values.abs().max() / torch.finfo(_E4M3).max
         return (values.abs() * _RELATIVE + scale * _SUBNORMAL) * (1 + 1e-5) + TINY
 
     def _encode(self, flat: torch.Tensor) -> torch.Tensor:
         scale = flat.abs().max() / torch.finfo(_E4M3).max
-        # All zeros have no scale to be divided by.
+        # All zeros have scale 0, by which nothing can be divided.
         small = (flat / scale.clamp(min=torch.finfo(torch.float32).tiny)).to(_E4M3)
         return torch.cat([scale.view(1).view(torch.uint8), small.view(torch.uint8)])
 

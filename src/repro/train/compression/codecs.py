@@ -1,4 +1,4 @@
-"""The codec that a description names."""
+"""Codec of a description."""
 
 from repro.catalog.parallel.codecs import Codec
 from repro.train.compression.casts import Fp8, Integers
@@ -9,12 +9,12 @@ from repro.train.compression.zfp import ZfpAccuracy, ZfpRate
 
 
 def coding_of(codec: Codec) -> Coding:
-    """What encodes and decodes.
+    """Return the object that encodes and decodes.
 
     Raises
     ------
     ReproError
-        Its library is not installed.
+        The codec's library is not installed.
     """
     # A description has the setting of its kind.
     if codec.kind == "zfp-rate" and codec.bits is not None:

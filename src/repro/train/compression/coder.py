@@ -1,4 +1,4 @@
-"""Encode and decode messages of a run, as computing that is timed and paced by itself."""
+"""Encoding and decoding of a run's messages, as compute with its own timers and throttle."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from repro.train.phases import decoding, encoding
 
 @dataclass(frozen=True)
 class Coder:
-    """A codec at work in a run; messages of fewer than `smallest_bytes` are not for it."""
+    """Codec of a run; messages smaller than `smallest_bytes` are not encoded."""
 
     codec: Codec
     coding: Coding
@@ -23,36 +23,39 @@ class Coder:
     smallest_bytes: int = 0
 
     def takes(self, shape: Sequence[int], dtype: torch.dtype) -> bool:
-        """Whether such a message is encoded; the same at both of its ends."""
+        """Test whether such a message is encoded; the same at both of its ends."""
         return dtype.is_floating_point and prod(shape) * dtype.itemsize >= self.smallest_bytes
 
     def encode(self, values: torch.Tensor, lost: torch.Tensor | None = None) -> torch.Tensor:
-        """A message. With `lost`, as many fp32 numbers, these are added to it, and are what
-        encoding loses of it afterwards (error feedback)."""
+        """Encode a message.
+
+        With `lost`, as many fp32 numbers, add these first, and store the loss of this encoding in
+        them afterwards (error feedback).
+        """
         with encoding(self.timers):
             if lost is None:
                 return self.coding.encode(values)
             whole = values.float() + lost
             encoded = self.coding.encode(whole)
             missed = whole - self.coding.decode(encoded, whole.numel()).view_as(whole)
-            # What is not finite would never leave again.
+            # Numbers that are not finite would stay in the feedback forever.
             lost.copy_(missed.nan_to_num(0.0, 0.0, 0.0))
             return encoded
 
     def decode(
         self, encoded: torch.Tensor, shape: Sequence[int], dtype: torch.dtype
     ) -> torch.Tensor:
-        """A message's numbers."""
+        """Decode a message's numbers."""
         with decoding(self.timers):
             return self.coding.decode(encoded, prod(shape)).view(*shape).to(dtype)
 
 
 def coder_of(codec: Codec, timers: Timers, smallest_bytes: int = 0) -> Coder:
-    """The coder of a description.
+    """Return the coder of a description.
 
     Raises
     ------
     ReproError
-        Its library is not installed.
+        The codec's library is not installed.
     """
     return Coder(codec, coding_of(codec), timers, smallest_bytes)

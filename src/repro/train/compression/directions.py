@@ -1,8 +1,8 @@
-"""Where the messages of training pass, to be encoded by their direction.
+"""Hooks that encode the messages of training by their parallel direction.
 
 Megatron-Core sums gradients and activations by `torch.distributed.all_reduce`, which is replaced
-while a run is at work; messages between pipeline stages pass `repro.train.megatron.communicator`.
-Norms, losses, barriers and whatever else is small stay as they are.
+during a run; messages between pipeline stages pass `repro.train.megatron.communicator`. Norms,
+losses, barriers and other small messages stay as they are.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,17 +24,17 @@ from repro.train.compression.ring import EncodedRing
 from repro.train.phases import tensor_all_reduce
 from repro.train.records import TrainingRun
 
-# The direction of what a group sums, by what the group is for.
+# Parallel direction of a group's sums, by the group's role.
 _DIRECTIONS: dict[str, Direction] = {"data": "data", "embedding": "data", "tensor": "tensor"}
 
 
 def check_compression(run: TrainingRun) -> None:
-    """See that all ranks encode alike, and that the run's messages pass here; all ranks call it.
+    """Check that all ranks encode alike, and that hooks see the messages; all ranks call it.
 
     Raises
     ------
     ReproError
-        They do not, and the message says what to change.
+        The check fails; the message has the fix.
     """
     own = "none" if run.compression is None else run.compression.model_dump_json()
     said: list[str] = [""] * dist.get_world_size()
@@ -61,7 +61,7 @@ def check_compression(run: TrainingRun) -> None:
         ("distributed_optimizer", run.distributed_optimizer, False),
         ("sequence_parallel", run.sequence_parallel, False),
         ("expert_parallel", run.expert_parallel, 1),
-        # NCCL sums gradients within a batch of calls, of which a ring can be no part.
+        # NCCL sums gradients within a batch of calls, which cannot contain a ring.
         ("backend", dist.get_backend(), "gloo"),
     ):
         if value != wanted:
@@ -72,12 +72,12 @@ def check_compression(run: TrainingRun) -> None:
 
 
 class Compressor:
-    """Encodes a run's messages, on this rank.
+    """Compressor of a run's messages on this rank.
 
     Attributes
     ----------
     pipeline, weights
-        Coders of messages between stages, and of gathered weights; None: they are sent as they are.
+        Coders of messages between stages, and of gathered weights; None: they are not encoded.
     """
 
     def __init__(self, compression: Compression, timers: Timers) -> None:
@@ -96,7 +96,7 @@ class Compressor:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Have all-reduces encoded within this scope."""
+        """Encode all-reduces within this scope."""
         encoding = partial(self._all_reduce, dist.all_reduce)
         with mock.patch.object(dist, "all_reduce", encoding):
             yield
@@ -115,7 +115,7 @@ class Compressor:
             return plain(tensor, op, group, async_op)
         sums = self._sums.get(direction)
         large = tensor.is_floating_point() and tensor.nbytes >= self._smallest_bytes
-        # Tensor-parallel ranks sum in the middle of a pass of computing.
+        # Tensor-parallel ranks sum in the middle of a compute pass.
         with tensor_all_reduce(self._timers) if direction == "tensor" else nullcontext():
             if sums and large and op == dist.ReduceOp.SUM:
                 sums.all_reduce(tensor, group)
@@ -125,7 +125,7 @@ class Compressor:
 
 
 class _Done:
-    """What stands for the request of a call that is over."""
+    """Request of a call that is complete."""
 
     def wait(self) -> None:
-        """Nothing is left to wait for."""
+        """Return at once."""

@@ -1,4 +1,4 @@
-"""All bits kept: bytes of the same place of all numbers together, then zstd."""
+"""Lossless codec: bytes of the same place of all numbers together, then zstd."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,19 +10,19 @@ import torch
 from repro.train.compression.interface import Coding, library
 
 _FP32 = 4
-# Faster levels compress as well: what can be compressed is the exponents' byte.
+# Faster levels compress as well, because only the exponents' byte can be compressed.
 _LEVEL = 1
 
 
 @dataclass(frozen=True)
 class ShuffledZstd(Coding):
-    """Shuffled as Blosc does (Alted, CiSE 2010)."""
+    """Byte shuffle as in Blosc (Alted, CiSE 2010), then zstd."""
 
     zstandard: Any = field(
         default_factory=partial(library, "zstandard", "zstd"), repr=False, compare=False
     )
 
-    def error_bound(self, values: torch.Tensor) -> torch.Tensor:
+    def error_bound(self, values: torch.Tensor) -> torch.Tensor:  # noqa: D102, as in `Coding`
         return torch.zeros_like(values)
 
     def _encode(self, flat: torch.Tensor) -> torch.Tensor:

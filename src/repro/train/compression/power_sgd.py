@@ -1,9 +1,9 @@
 """Gradients as a product of two thin matrices (Vogels et al., NeurIPS 2019).
 
-As torch's `batched_powerSGD_hook`, which is for torch's own data parallelism: a buffer is taken as
-a square matrix M, zeros behind it. Of the last iteration's R each rank computes M R, the sum of
-which is made orthonormal, L; the sum of Mᵀ L is the next R, and L Rᵀ what stands for the sum of M.
-Only thin matrices travel.
+It follows torch's `batched_powerSGD_hook`, which supports torch's own data parallelism only. A
+buffer, padded with zeros, is a square matrix M. From the last iteration's R each rank computes M R,
+whose sum is made orthonormal: L. The sum of Mᵀ L is the next R, and L Rᵀ approximates the sum of M.
+Ranks send thin matrices only.
 """
 
 from dataclasses import dataclass, field
@@ -19,9 +19,9 @@ from repro.train.phases import decoding, encoding
 
 @dataclass
 class PowerSgd:
-    """Sums of rank `rank`; with `feeds_back` what they lack is added in the next iteration.
+    """Sums of rank `rank`; with `feeds_back` their error is added in the next iteration.
 
-    Each buffer that is summed has an R and a loss of its own, kept by where it lies and its length.
+    Each summed buffer has its own R and error, keyed by its address and length.
     """
 
     rank: int
@@ -32,7 +32,7 @@ class PowerSgd:
 
     @torch.no_grad()
     def all_reduce(self, gradients: torch.Tensor, group: dist.ProcessGroup) -> None:
-        """Replace a contiguous tensor by what stands for its sum over a group."""
+        """Replace a contiguous tensor by the approximation of its sum over a group."""
         flat, width = gradients.view(-1), square_side(gradients.numel())
         key = gradients.data_ptr(), gradients.numel()
         with encoding(self.timers):
@@ -40,7 +40,7 @@ class PowerSgd:
             if key in self._lost:
                 whole += self._lost[key]
             if key not in self._right:
-                # The same on all ranks.
+                # All ranks draw the same.
                 generator = torch.Generator(flat.device).manual_seed(width)
                 self._right[key] = torch.randn(
                     width, self.rank, generator=generator, device=flat.device
@@ -53,7 +53,7 @@ class PowerSgd:
         _sum(right, group)
         with decoding(self.timers):
             total = left @ right.T
-            # What is not finite would never leave again.
+            # Numbers that are not finite would stay in the feedback forever.
             self._right[key] = right.nan_to_num(0.0, 0.0, 0.0)
             if self.feeds_back:
                 self._lost[key] = (whole - total / group.size()).nan_to_num(0.0, 0.0, 0.0)
@@ -61,5 +61,5 @@ class PowerSgd:
 
 
 def _sum(thin: torch.Tensor, group: dist.ProcessGroup) -> None:
-    # Within a batch of calls, one of torch.distributed would be put off to the end of it.
+    # Within a batch of calls, torch.distributed would delay its own call to the end of the batch.
     group.allreduce([thin]).wait()

@@ -1,12 +1,12 @@
 """All-reduce on a ring whose messages are encoded.
 
-As in other rings each rank hands a part of the sum on, adds its own, and hands that on. Here what
-it hands on is encoded, and what it gets is decoded before its own part is added: of n ranks, n - 1
-partial sums have been encoded when a part is whole. That is encoded once more, and travels as it
-is. So a number is off by no more than the sum of n bounds, of ever larger sums; and all ranks have
-the same, because all decode the same bytes.
+As in other rings each rank receives a partial sum, adds its own part, and sends the result. Here
+it decodes the received sum and encodes the sent one. With n ranks, n - 1 partial sums have been
+encoded when a part is complete. That is encoded once more, and all ranks pass its bytes on. So the
+error of a number is at most the sum of n bounds, of ever larger sums. All ranks have the same
+result, because all decode the same bytes.
 
-A hop's encoding, message and decoding follow each other.
+A hop's encoding, message and decoding are sequential.
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,11 @@ from repro.train.compression.coder import Coder
 
 @dataclass
 class EncodedRing:
-    """Sums with one codec; with `feeds_back` what encoding lost of a tensor is added when it is
-    summed next. Tensors are known by where they lie and how many numbers they have: the gradients
-    of one parameter may lie at the beginning of those of all."""
+    """Sums with one codec; with `feeds_back` the loss of a tensor is added to its next sum.
+
+    Tensors are identified by address and length, because the gradients of one parameter may start
+    at the address of the whole buffer.
+    """
 
     coder: Coder
     feeds_back: bool = False
@@ -42,7 +44,7 @@ class EncodedRing:
 def _all_reduce(
     tensor: torch.Tensor, group: dist.ProcessGroup, coder: Coder, lost: torch.Tensor | None
 ) -> None:
-    """A rank encodes each part once in a call, whole for the one with its number."""
+    """Sum a tensor; a rank encodes each part once, and the part with its number when complete."""
     rank, ranks = group.rank(), group.size()
     parts = tensor.view(-1).tensor_split(ranks)
     missed: Sequence[torch.Tensor | None] = (
@@ -65,7 +67,7 @@ def _all_reduce(
 def _hop(
     encoded: torch.Tensor, elements: int, group: dist.ProcessGroup, codec: Codec
 ) -> torch.Tensor:
-    """Send to the next rank, and return what the one before has encoded of so many elements."""
+    """Send to the next rank, and return the previous rank's encoding of so many elements."""
     size = encoded_bytes(codec, elements)
     if not has_fixed_size(codec):
         own = torch.tensor([len(encoded)], device=encoded.device)

@@ -1,4 +1,4 @@
-"""Only the largest numbers, with their places (Aji and Heafield, EMNLP 2017)."""
+"""Codec of the largest numbers only, with their places (Aji and Heafield, EMNLP 2017)."""
 
 from dataclasses import dataclass
 
@@ -10,11 +10,11 @@ from repro.train.compression.interface import Coding
 
 @dataclass(frozen=True)
 class TopK(Coding):
-    """A `share` of the numbers, at least one; the others become zero."""
+    """Codec of a fraction `share` of the numbers, at least one; the others become zero."""
 
     share: float
 
-    def error_bound(self, values: torch.Tensor) -> torch.Tensor:
+    def error_bound(self, values: torch.Tensor) -> torch.Tensor:  # noqa: D102, as in `Coding`
         magnitudes = values.abs()
         least = magnitudes.topk(top_k_count(self.share, len(values))).values[-1]
         return torch.minimum(magnitudes, least)

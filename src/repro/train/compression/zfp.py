@@ -1,7 +1,7 @@
 """ZFP (Lindstrom, TVCG 2014) of numbers in a row: blocks of four with a common exponent.
 
-A block's bit planes are coded from the highest on. Of p planes, the inverse transform, whose rows
-add up to 15/4, leaves no number off by more than 20/2^p of the block's largest.
+A block's bit planes are coded from the highest on. The rows of the inverse transform add up to
+15/4. So with p planes no number is off by more than 20/2^p of the block's largest.
 """
 
 from dataclasses import dataclass, field
@@ -14,16 +14,18 @@ from torch.nn import functional
 from repro.catalog.parallel.encoded_volumes import ZFP_BLOCK, ZFP_OVERHEAD_BITS
 from repro.train.compression.interface import Coding, library
 
-# Numbers are aligned to their block's exponent as integers of 31 bits, and transforms round.
+# ZFP aligns numbers to their block's exponent as integers of 31 bits, and its transforms round.
 _ALIGNED = 2.0**-24
-# Of smaller numbers alone the scale of a block would be infinite: they are zeros here.
+# A block of smaller numbers only would have an infinite scale, so they are zeros here.
 _SMALLEST = 2.0**-96
 
 
 @dataclass(frozen=True)
 class _Zfp(Coding):
-    """Headerless streams, behind which a byte says whether all numbers are finite: ZFP cannot carry
-    others."""
+    """Headerless streams with one more byte, which says whether all numbers are finite.
+
+    ZFP cannot encode others.
+    """
 
     zfpy: Any = field(
         default_factory=partial(library, "zfpy", "zfp"), repr=False, compare=False, kw_only=True
@@ -51,32 +53,32 @@ class _Zfp(Coding):
 
 @dataclass(frozen=True)
 class ZfpRate(_Zfp):
-    """So many `bits` a number, whatever that does to it."""
+    """ZFP with a fixed rate of `bits` per number."""
 
     bits: float
 
     def _mode(self) -> dict[str, float]:
         return {"rate": self.bits}
 
-    def error_bound(self, values: torch.Tensor) -> torch.Tensor:
+    def error_bound(self, values: torch.Tensor) -> torch.Tensor:  # noqa: D102, as in `Coding`
         planes = max(0, int((ZFP_BLOCK * self.bits - ZFP_OVERHEAD_BITS) // ZFP_BLOCK))
         return _largest(values) * (20 * 2.0**-planes + _ALIGNED) + _SMALLEST
 
 
 @dataclass(frozen=True)
 class ZfpAccuracy(_Zfp):
-    """As few bits as leave no number off by more than `tolerance`."""
+    """ZFP with as few bits as keep every error within `tolerance`."""
 
     tolerance: float
 
     def _mode(self) -> dict[str, float]:
         return {"tolerance": self.tolerance}
 
-    def error_bound(self, values: torch.Tensor) -> torch.Tensor:
+    def error_bound(self, values: torch.Tensor) -> torch.Tensor:  # noqa: D102, as in `Coding`
         return self.tolerance + _largest(values) * _ALIGNED + _SMALLEST
 
 
 def _largest(values: torch.Tensor) -> torch.Tensor:
-    """The largest magnitude of each number's block."""
+    """Return the largest magnitude of each number's block."""
     blocks = functional.pad(values.abs(), (0, -len(values) % ZFP_BLOCK)).view(-1, ZFP_BLOCK)
     return blocks.amax(1).repeat_interleave(ZFP_BLOCK)[: len(values)]

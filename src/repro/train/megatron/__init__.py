@@ -1,1 +1,1 @@
-"""Megatron-Core's models, groups and messages, on a GPU or a CPU."""
+"""Models, groups and messages of Megatron-Core, on a GPU or a CPU."""

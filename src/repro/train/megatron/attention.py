@@ -1,4 +1,4 @@
-"""The attention of a run: which of Megatron-Core's layers it takes, and one that torch computes."""
+"""Attention of a run: the choice of Megatron-Core's layers, and attention computed by torch."""
 
 import math
 from collections.abc import Callable
@@ -31,7 +31,7 @@ from repro.errors import ReproError
 
 
 class LayerSpecs(NamedTuple):
-    """Megatron-Core's specifications: of a layer, or of a stack of so many layers of T5."""
+    """Megatron-Core's specifications of one layer, or of a stack of T5's layers."""
 
     gpt: Callable[[TransformerConfig], Any]
     bert: Callable[[], Any]
@@ -56,12 +56,12 @@ _TRANSFORMER_ENGINE = LayerSpecs(
 
 
 def layer_specs(attention: Attention) -> LayerSpecs:
-    """The layers to build a model of; those for `torch` still hold Megatron-Core's attention.
+    """Return a model's layers; those for `torch` still hold Megatron-Core's attention.
 
     Raises
     ------
     ReproError
-        Transformer Engine's are wanted, and it cannot be imported.
+        The attention needs Transformer Engine, which cannot be imported.
     """
     if attention != "transformer-engine":
         return _LOCAL
@@ -76,20 +76,20 @@ def layer_specs(attention: Attention) -> LayerSpecs:
 class TorchAttention(MegatronModule):  # type: ignore[misc]
     """Megatron-Core's core attention, computed by torch's `scaled_dot_product_attention`.
 
-    On a GPU that is a flash or memory-efficient kernel, which does not hold the scores of all pairs
-    of tokens as Megatron-Core's `DotProductAttention` does. It is built and called as that is.
+    On a GPU that is a flash or memory-efficient kernel. It does not store the scores of all pairs
+    of tokens, as Megatron-Core's `DotProductAttention` does. Both have the same interface.
 
     Parameters
     ----------
     config : TransformerConfig
-        Of the layer.
+        Configuration of the layer.
     attn_mask_type : AttnMaskType
-        With `causal`, the mask is that of the kernels, and the tensor given to `forward` is not
-        looked at: padding is at the end, where no token that counts sees it.
+        With `causal`, the kernels mask, and `forward` ignores its mask tensor. Padding is at the
+        end, where no token that counts sees it.
     attention_dropout, softmax_scale : float, optional
-        Instead of the configuration's dropout, and of one over the root of a head's width.
+        Values instead of the configuration's dropout, and of one over the root of a head's width.
     layer_number, attention_type, cp_comm_type, pg_collection
-        Of no effect.
+        Arguments without an effect.
     """
 
     def __init__(
@@ -119,10 +119,10 @@ class TorchAttention(MegatronModule):  # type: ignore[misc]
         attention_bias: torch.Tensor | None = None,
         packed_seq_params: Any = None,
     ) -> torch.Tensor:
-        """What each query attends to, (sequence, batch, hidden).
+        """Return the attention of each query (sequence, batch, hidden).
 
         Queries, keys and values are (sequence, batch, heads, width of a head), the latter two with
-        as many heads or fewer; the mask, if it is needed, is (batch, 1, queries or 1, keys), true
+        as many heads or fewer. The mask, if it is needed, is (batch, 1, queries or 1, keys), true
         where a key is hidden.
         """
         assert attention_bias is None and packed_seq_params is None
@@ -141,19 +141,19 @@ class TorchAttention(MegatronModule):  # type: ignore[misc]
 
 
 def _seen(hidden: torch.Tensor) -> torch.Tensor:
-    """Torch's mask for Megatron-Core's.
+    """Convert Megatron-Core's mask to torch's.
 
-    A padded query sees no key, of which softmax makes NaN, and NaN would spread through the
-    gradients. It gets all keys, as it in effect does in Megatron-Core; its output counts nowhere.
+    A padded query sees no key, so its softmax is NaN, which would spread through the gradients.
+    It gets all keys, as it in effect does in Megatron-Core; its output counts nowhere.
     """
     return ~hidden | hidden.all(dim=-1, keepdim=True)
 
 
 def use_torch_attention(model: MegatronModule) -> None:
-    """Put `TorchAttention` in the place of every attention of a model of local layers.
+    """Replace every attention of a model of local layers by `TorchAttention`.
 
-    After it is built, because Megatron-Core's BERT refuses specifications with other attentions
-    than its own: from them it infers what its masks look like.
+    The model exists already, because Megatron-Core's BERT rejects specifications with other
+    attentions than its own: from them it infers the shape of its masks.
     """
     for layer in list(model.modules()):
         if isinstance(layer, AttentionLayer):

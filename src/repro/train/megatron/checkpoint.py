@@ -1,4 +1,4 @@
-"""Save a training run through megatron.core.dist_checkpointing."""
+"""Checkpoints of a training run, by megatron.core.dist_checkpointing."""
 
 import queue
 import shutil
@@ -16,9 +16,9 @@ from megatron.core.transformer.module import MegatronModule
 def save_checkpoint(
     folder: Path, model: MegatronModule, optimizer: MegatronOptimizer, iteration: int
 ) -> None:
-    """Write model and optimizer state of all ranks; it replaces what the folder held.
+    """Write model and optimizer state of all ranks, in place of the folder's content.
 
-    Collective: every rank of the run calls it, and returns when the checkpoint is complete.
+    This is a collective: every rank calls it, and returns when the checkpoint is complete.
     """
     if dist.get_rank() == 0:
         shutil.rmtree(folder, ignore_errors=True)
@@ -32,8 +32,8 @@ def save_checkpoint(
     }
     # One writer per rank: its file is small, and each writer is one more process.
     strategy = TorchDistSaveShardedStrategy("torch_dist", 1, thread_count=1)
-    # Spares a synchronous save the server process that only asynchronous ones need: Megatron-Core
-    # starts a queue server per rank, which takes seconds and outlives a killed rank.
+    # Only asynchronous saves need a server process. Megatron-Core starts a queue server per rank
+    # for every save, which takes seconds and outlives a killed rank.
     results: queue.Queue[object] = queue.Queue()
     with mock.patch.object(
         filesystem_async, "_get_write_results_queue", lambda: results, create=True

@@ -1,4 +1,4 @@
-"""Send and receive between pipeline stages as Megatron-Core does, and note when."""
+"""Communicator between pipeline stages as in Megatron-Core, with times of its messages."""
 
 import time
 from math import prod
@@ -11,9 +11,9 @@ from repro.catalog.parallel.encoded_volumes import encoded_bytes
 from repro.observe.messages import Direction, MessageEnd
 from repro.train.compression.coder import Coder
 
-# What a call of the 1F1B schedule posts, in the order in which it is posted, and its timer. The
-# message that goes forward comes first at both ends, as in Megatron-Core: NCCL carries the messages
-# of one pair of ranks in order, and two ends that disagree about it would wait for each other.
+# Requests that a call of the 1F1B schedule posts, in this order, and its timer. The forward message
+# comes first at both ends, as in Megatron-Core. NCCL carries the messages of a pair of ranks in
+# order, so two ends with different orders would deadlock.
 _TIMERS = {
     ("recv_prev",): "forward-recv",
     ("send_next",): "forward-send",
@@ -41,9 +41,9 @@ class _Posted(NamedTuple):
 class RecordingCommunicator(P2PCommunicator):  # type: ignore[misc]
     """Megatron-Core's communicator of a stage, with a log of its messages.
 
-    It posts all requests of a call, then waits for the receives and then for the sends, so that
-    the end of a receive is that of its message. With a `coder`, messages are encoded before the
-    first is posted, and decoded when all have arrived.
+    It posts all requests of a call, then waits for the receives and then for the sends. So the end
+    of a receive is that of its message. With a `coder`, messages are encoded before the first is
+    posted, and decoded when all have arrived.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class RecordingCommunicator(P2PCommunicator):  # type: ignore[misc]
         self._log: list[tuple[str, int, Direction, int, int, bool, float, float]] = []
 
     def take(self, iteration: int) -> list[MessageEnd]:
-        """The messages since the last call, as those of `iteration`; the log is empty then."""
+        """Return the messages since the last call as those of `iteration`, and clear the log."""
         ends = [MessageEnd(iteration, *entry) for entry in self._log]
         self._calls = 0
         self._log = []
@@ -114,7 +114,7 @@ class RecordingCommunicator(P2PCommunicator):  # type: ignore[misc]
         return coder.decode(received, shape, self.config.pipeline_dtype).requires_grad_()
 
     def _post(self, name: str, tensor: torch.Tensor) -> _Posted:
-        """Post one request, in the process group that Megatron-Core takes for it."""
+        """Post one request in Megatron-Core's process group for it."""
         none = {f"tensor_{other}": None for other in _ORDER}
         posted_s = time.monotonic()
         (request,) = _p2p_ops(
@@ -128,7 +128,7 @@ class RecordingCommunicator(P2PCommunicator):  # type: ignore[misc]
     def _wait(self, message: _Posted, timer: str) -> None:
         message.request.wait()
         if message.tensor.is_cuda:
-            # NCCL's requests let the stream wait, not the host.
+            # The stream waits for NCCL's requests, the host does not.
             torch.cuda.current_stream().synchronize()
         completed_s = time.monotonic()
         self._log.append(

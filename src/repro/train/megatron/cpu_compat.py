@@ -1,6 +1,6 @@
-"""Let Megatron-Core, which names CUDA devices literally, run on CPU tensors inside one scope.
+"""Patches within which Megatron-Core, which names CUDA devices literally, runs on CPU tensors.
 
-Used by rank processes on machines without a GPU only; with a GPU nothing is patched.
+Only rank processes on machines without a GPU use them; with a GPU nothing is patched.
 """
 
 import os
@@ -23,8 +23,8 @@ from repro.collectives.ring import ring_all_gather, ring_reduce_scatter
 _CPU = torch.device("cpu")
 
 
-# What makes tensors on a given device. Each is replaced by itself: a mode that sees every
-# call of torch would take a seventh of an iteration.
+# Functions that make tensors on a given device. Each is replaced separately, because a mode that
+# sees every call of torch would take a seventh of an iteration.
 _MAKING = (
     *("tensor", "as_tensor", "empty", "zeros", "ones", "full", "arange", "rand", "randn"),
     *("empty_like", "zeros_like", "ones_like", "full_like"),
@@ -33,7 +33,7 @@ _type_name = torch.Tensor.type
 
 
 def _on_cpu(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """The same, for which `device="cuda"` is the CPU."""
+    """Return the function with `device="cuda"` as the CPU."""
 
     @wraps(make)
     def made(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -45,16 +45,16 @@ def _on_cpu(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
 
 
 def _cuda_type(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Megatron's optimizer sorts parameters by CUDA tensor type names."""
+    """Return a CUDA tensor type name, by which Megatron's optimizer sorts parameters."""
     found = _type_name(tensor, *args, **kwargs)
     return found.replace("torch.", "torch.cuda.", 1) if isinstance(found, str) else found
 
 
 def _unless_alone(all_reduce: Callable[..., Any]) -> Callable[..., Any]:
-    """The same, which leaves the tensor as it is where the group has one rank.
+    """Return an all-reduce that does nothing in a group of one rank.
 
-    Megatron-Core sums losses and norms over tensor-parallel groups of any size; a round through
-    gloo's thread for each would be a tenth of what a small model computes.
+    Megatron-Core sums losses and norms over tensor-parallel groups of any size. Each call through
+    gloo's thread would take a tenth of a small model's compute time.
     """
 
     @wraps(all_reduce)
@@ -74,8 +74,10 @@ def _unless_alone(all_reduce: Callable[..., Any]) -> Callable[..., Any]:
 def _splits_as_numbers(
     dispatcher: Any, point: str, tokens_per_expert: torch.Tensor | None = None
 ) -> torch.Tensor | None:
-    """What stands for the copy of numbers of tokens from the GPU, by a stream of its own: they are
-    on the CPU, and only those that collectives are given have to become numbers."""
+    """Replace the copy of token counts from the GPU in a separate stream.
+
+    The counts are on the CPU already; only those for collectives have to become numbers.
+    """
     for name in ("input_splits", "output_splits"):
         if isinstance(splits := getattr(dispatcher, name), torch.Tensor):
             setattr(dispatcher, name, splits.numpy())
@@ -84,17 +86,17 @@ def _splits_as_numbers(
 
 @cache
 def _devices(interfaces: str | None) -> list[ProcessGroupGloo.Device]:
-    """What gloo sends and listens with, as torch chooses it."""
+    """Return gloo's network devices, chosen as torch does."""
     if not interfaces:
         return [ProcessGroupGloo.create_default_device()]
     return [ProcessGroupGloo.create_device(interface=name) for name in interfaces.split(",")]
 
 
 class _OnOneDevice(ProcessGroupGloo):
-    """A group of gloo's, with one thread for the sockets of all groups of this process.
+    """Gloo group that shares one socket thread with all groups of this process.
 
-    Each would have a thread of its own, and those wake up a hundred times a second whether there is
-    something to do or not: with Megatron-Core's eighteen groups 3 % of a core for every rank.
+    Otherwise each group has its own thread, which wakes up 100 times per second even if idle. With
+    the eighteen groups of Megatron-Core, every rank would lose 3 % of a core.
     """
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
@@ -107,10 +109,10 @@ class _OnOneDevice(ProcessGroupGloo):
 
 @contextmanager
 def cpu_as_cuda() -> Iterator[None]:
-    """Make the parts of `torch.cuda` that Megatron-Core calls mean the CPU, within this scope.
+    """Replace the parts of `torch.cuda` that Megatron-Core calls by the CPU, within this scope.
 
-    Reduce-scatters and all-gathers are those of `repro.collectives.ring`; groups that are made in
-    it share a thread for their sockets.
+    Reduce-scatters and all-gathers are those of `repro.collectives.ring`. Groups that are made
+    within the scope share a thread for their sockets.
     """
     replacements: list[tuple[Any, str, Any]] = [
         *((torch, name, _on_cpu(getattr(torch, name))) for name in _MAKING),

@@ -1,4 +1,4 @@
-"""The all-to-alls of expert parallelism under timers of their own, out of those of computing."""
+"""Timers for the all-to-alls of expert parallelism, separate from those of compute."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,16 +14,15 @@ _Way = Literal["forward", "backward"]
 
 
 def all_to_all_timer(way: _Way) -> str:
-    """The name of the timer of a pass's exchanges."""
+    """Return the name of the timer of a pass's exchanges."""
     return f"{way}-all-to-all"
 
 
 def time_exchanges(model: torch.nn.Module, timers: Timers) -> None:
-    """Have Megatron-Core's all-to-all dispatchers, which exchange tokens in the middle of a pass,
-    stop that pass's timer meanwhile.
+    """Stop a pass's timer while Megatron-Core's all-to-all dispatchers exchange tokens within it.
 
-    An exchange lasts from when the rank is ready to when it has its tokens: waiting for slower
-    ranks is part of it, and so is telling each other how many tokens there will be.
+    An exchange lasts from when the rank is ready to when it has its tokens. It contains the wait
+    for slower ranks, and the exchange of token counts.
     """
     for layer in model.modules():
         if isinstance(layer, MoELayer):
@@ -45,7 +44,7 @@ def _leave(timers: Timers, way: _Way) -> None:
 
 
 def _counts(count: Callable[..., Any], timers: Timers, *arguments: Any) -> Any:
-    """Numbers of tokens, which have no gradients."""
+    """Exchange token counts, which have no gradients."""
     _enter(timers, "forward")
     found = count(*arguments)
     _leave(timers, "forward")
@@ -53,7 +52,7 @@ def _counts(count: Callable[..., Any], timers: Timers, *arguments: Any) -> Any:
 
 
 class _Boundary(torch.autograd.Function):
-    """Tensors as they are; calls one function in the forward and one in the backward pass."""
+    """Identity that calls one function in the forward and one in the backward pass."""
 
     @staticmethod
     def forward(
@@ -75,7 +74,7 @@ class _Boundary(torch.autograd.Function):
 def _both_ways(
     exchange: Callable[..., Any], timers: Timers, *tensors: torch.Tensor, **options: Any
 ) -> Any:
-    """Exchange tensors, and in the backward pass their gradients, which come the other way."""
+    """Exchange tensors, and in the backward pass their gradients in the other direction."""
     enter, leave = partial(_enter, timers), partial(_leave, timers)
     boundary: Callable[..., tuple[torch.Tensor, ...]] = _Boundary.apply
     ready = boundary(partial(enter, "forward"), partial(leave, "backward"), *tensors)

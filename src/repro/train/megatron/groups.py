@@ -1,4 +1,4 @@
-"""Join and leave the process groups of a run."""
+"""Process groups of a run: how ranks join and leave them."""
 
 import gc
 import resource
@@ -16,7 +16,7 @@ from repro.catalog.models.papers import Family
 from repro.catalog.models.stages import position_embedding_stages, word_embedding_stages
 from repro.errors import ReproError
 
-# A rank that died is noticed by its launcher; this only bounds what a collective may take.
+# Longest time of a collective; the launcher notices a rank that died.
 _TIMEOUT = timedelta(minutes=10)
 LOOPBACK = "127.0.0.1"
 
@@ -31,18 +31,18 @@ def join_groups(
     tensor_parallel: int = 1,
     expert_parallel: int = 1,
 ) -> None:
-    """Join `ranks` ranks that meet at rank 0's address: NCCL on GPUs, else gloo.
+    """Join `ranks` ranks that connect to rank 0's address: NCCL on GPUs, else gloo.
 
-    They are `pipeline_parallel` stages of `tensor_parallel` ranks each, of as many data-parallel
-    replicas as that leaves ranks for. In Megatron-Core's order, tensor-parallel ranks are
-    neighbours, then replicas of a stage: with d replicas of t ranks, a rank's stage is
-    rank // (d t). The family says which stages share embeddings. Experts are spread over
+    They are `pipeline_parallel` stages of `tensor_parallel` ranks each; the other factor of `ranks`
+    is the number of data-parallel replicas. In Megatron-Core's order, tensor-parallel ranks are
+    neighbours, then replicas of a stage. With d replicas of t ranks, a rank's stage is
+    rank // (d t). The family decides which stages share embeddings. Experts are sharded across
     `expert_parallel` neighbours of a stage's replicas.
 
     Raises
     ------
     ReproError
-        The ranks do not divide into pipelines, or the family not into so many stages.
+        The ranks do not divide into pipelines, or the family does not divide into so many stages.
     """
     if ranks % (tensor_parallel * pipeline_parallel):
         raise ReproError(
@@ -64,7 +64,7 @@ def join_groups(
         tensor_model_parallel_size=tensor_parallel,
         pipeline_model_parallel_size=pipeline_parallel,
         expert_model_parallel_size=expert_parallel,
-        # They would look each other up by host names, and nothing here uses them.
+        # Gloo groups would resolve host names, and nothing here uses these groups.
         create_gloo_process_groups=False,
         get_embedding_ranks=lambda pipeline: [pipeline[stage] for stage in word],
         get_position_embedding_ranks=lambda pipeline: [pipeline[stage] for stage in position],
@@ -81,15 +81,18 @@ def _loopback_store(rank: int, ranks: int, port: int) -> Any:
 
 
 def _allow_sockets() -> None:
-    """Let this process have as many files as its user may: gloo keeps sockets of groups that were
-    left, and 1024 are few for a process that forms groups again and again."""
+    """Raise the limit of open files to the user's maximum.
+
+    Gloo keeps sockets of groups that were left, and 1024 are too few for a process that repeatedly
+    forms groups.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """The groups of this process by itself."""
+    """Join the groups of this process alone, within this scope."""
     with socket.socket() as taken:
         taken.bind((LOOPBACK, 0))
         port = taken.getsockname()[1]
@@ -101,8 +104,8 @@ def alone() -> Iterator[None]:
 
 
 def leave_groups() -> None:
-    """Leave them, so that the process can join others."""
-    # A run that is over is a cycle, which keeps its groups and their threads until it is collected.
+    """Leave the groups, so that the process can join others."""
+    # A finished run is a reference cycle, which keeps its groups and threads until it is collected.
     gc.collect()
     parallel_state.destroy_model_parallel()
     dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Build Megatron-Core's GPT, BERT and T5, or one pipeline stage of them, from a shape."""
+"""Models of Megatron-Core from a shape: GPT, BERT, T5, or one pipeline stage of them."""
 
 from typing import Any
 
@@ -26,14 +26,14 @@ from repro.train.records import TrainingRun
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _TOKEN_TYPES = 2
 if not HAVE_TE:
-    # Megatron-Core's router looks at this name, which its import leaves out then.
+    # Megatron-Core's router reads this name, which is missing then.
     moe_utils.te_general_gemm = None
-# Of the loss that keeps experts evenly busy (Muennighoff et al., OLMoE, 2024, section 3).
+# Coefficient of the load-balancing loss of experts (Muennighoff et al., OLMoE, 2024, section 3).
 _BALANCE_LOSS = 0.01
 
 
 def transformer_config(run: TrainingRun, timers: Timers) -> TransformerConfig:
-    """Megatron-Core's configuration of a model; dropout is off, so that runs can be compared."""
+    """Return a model's configuration for Megatron-Core; dropout is off, to compare runs."""
     shape, precision = run.shape, run.precision
     return TransformerConfig(
         num_layers=shape.layers,
@@ -43,9 +43,9 @@ def transformer_config(run: TrainingRun, timers: Timers) -> TransformerConfig:
         sequence_parallel=run.sequence_parallel,
         pipeline_model_parallel_size=run.pipeline_parallel,
         pipeline_dtype=DTYPES[precision],
-        # As Megatron-LM sets it: what was sent is freed, as autograd needs its history only.
+        # As in Megatron-LM, sent tensors are freed, because autograd needs their history only.
         deallocate_pipeline_outputs=True,
-        # Requests one by one, so that receives and sends can be told apart.
+        # Separate requests distinguish receives and sends.
         batch_p2p_comm=False,
         params_dtype=DTYPES[precision],
         bf16=precision == "bf16",
@@ -59,7 +59,7 @@ def transformer_config(run: TrainingRun, timers: Timers) -> TransformerConfig:
 
 
 def _architecture(shape: AnyShape, expert_parallel: int) -> dict[str, Any]:
-    """What tells a decoder of today from the papers' models."""
+    """Return the settings in which a current decoder differs from the papers' models."""
     if not isinstance(shape, DecoderShape):
         return {
             "ffn_hidden_size": shape.ffn_hidden_size,
@@ -73,7 +73,7 @@ def _architecture(shape: AnyShape, expert_parallel: int) -> dict[str, Any]:
         "gated_linear_unit": shape.gated_mlp,
         "activation_func": functional.silu,
         "add_bias_linear": False,
-        # Megatron-Core wants the width of its dense layers, also where there are none.
+        # Megatron-Core needs the width of dense layers, also if there are none.
         "ffn_hidden_size": shape.ffn or shape.expert_ffn,
     }
     if not shape.experts:
@@ -93,15 +93,14 @@ def _architecture(shape: AnyShape, expert_parallel: int) -> dict[str, Any]:
 def build_model(
     family: Family, shape: AnyShape, config: TransformerConfig, attention: Attention = "megatron"
 ) -> MegatronModule:
-    """What this rank holds: a whole model, or its stage of a pipeline.
+    """Build the part of a model on this rank: all of it, or a pipeline stage.
 
-    Embedding and output share weights, also where they are on different stages; those of a decoder
-    of today do not.
+    Embedding and output share weights, also on different stages; in a current decoder they do not.
 
     Raises
     ------
     ReproError
-        The stages cannot share the layers evenly, or the attention is not installed.
+        The layers do not divide evenly into stages, or the attention is not installed.
     """
     layers_per_stage(family, shape.layers, config.pipeline_model_parallel_size)
     specs = layer_specs(attention)

@@ -1,4 +1,4 @@
-"""The forward step of each family: a batch in, the loss function of its output out."""
+"""Forward step of each family: from a batch to the output and its loss function."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -13,12 +13,12 @@ from repro.catalog.systems.nodes import Attention
 Batch = dict[str, torch.Tensor]
 LossFunction = Callable[[Any], tuple[torch.Tensor, dict[str, torch.Tensor]]]
 ForwardStep = Callable[[Iterator[Batch], torch.nn.Module], tuple[Any, LossFunction]]
-# Of T5's encoder, decoder and cross attention.
+# Masks of T5's encoder, decoder and cross attention.
 _Masks = tuple[Any, Any, Any]
 
 
 def forward_step(family: Family, attention: Attention = "megatron") -> ForwardStep:
-    """Megatron-Core's `forward_step_func` for a family whose layers attend so."""
+    """Return Megatron-Core's `forward_step_func` for a family with this attention."""
     masks = _padding_masks if attention == "transformer-engine" else _pair_masks
     steps: dict[Family, ForwardStep] = {
         "gpt": _gpt_step,
@@ -91,14 +91,14 @@ def _pair_masks(encoder: torch.Tensor, decoder: torch.Tensor) -> _Masks:
 
 
 def _padding_masks(encoder: torch.Tensor, decoder: torch.Tensor) -> _Masks:
-    """What Transformer Engine, from release 1.10, wants: true where a token is padding.
+    """Return the masks of Transformer Engine since release 1.10: true where a token is padding.
 
-    Its decoder attends causally and needs no mask; cross attention has queries' and keys'.
+    Its decoder attends causally and needs no mask; cross attention has masks of queries and keys.
     """
     keys, queries = (~tokens[:, None, None] for tokens in (encoder, decoder))
     return keys, None, (queries, keys)
 
 
 def _hidden(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    """Attention mask (batch, 1, query, key): true where padding hides a key from a query."""
+    """Return an attention mask (batch, 1, query, key), true where padding hides a key."""
     return ~(queries[:, None, :, None] & keys[:, None, None, :])

@@ -1,4 +1,4 @@
-"""One pipeline stage of T5; Megatron-Core's own T5 has had no pipeline since release 0.14."""
+"""Pipeline stage of T5; Megatron-Core's own T5 has no pipeline since release 0.14."""
 
 from collections.abc import Callable
 from copy import copy
@@ -19,12 +19,12 @@ from repro.train.megatron.attention import LayerSpecs
 
 
 class T5Stage(LanguageModule):  # type: ignore[misc]
-    """The layers of one stage: the first half of the stages encode, the second half decode.
+    """Layers of one stage: the first half of the stages encode, the second half decode.
 
-    A stage receives one tensor and hands on one. Encoder stages hand on the encoder's hidden
-    states (encoder sequence, batch, hidden); decoder stages hand on those of the finished encoder
-    and their own, one after the other along the sequence, because each decoder layer attends to
-    the encoder's output. Gradients take the same way back.
+    A stage receives one tensor and sends one. Encoder stages send the encoder's hidden states
+    (encoder sequence, batch, hidden). Decoder stages send those of the finished encoder and their
+    own, concatenated along the sequence, because each decoder layer attends to the encoder's
+    output. Gradients take the same route back.
 
     The first stage, the first decoder stage and the last one hold copies of the word embeddings,
     the first two also of the position embeddings. All copies start as the first stage's, and
@@ -33,16 +33,16 @@ class T5Stage(LanguageModule):  # type: ignore[misc]
     Parameters
     ----------
     config : TransformerConfig
-        With more than one pipeline stage.
+        Configuration with more than one pipeline stage.
     shape : Shape
-        The whole model.
+        Shape of the whole model.
     specs : LayerSpecs
-        What its layers are made of.
+        Specifications of the layers.
 
     Raises
     ------
     ReproError
-        The stages cannot share the layers evenly.
+        The layers do not divide evenly into stages.
     """
 
     def __init__(self, config: TransformerConfig, shape: Shape, specs: LayerSpecs) -> None:
@@ -50,7 +50,7 @@ class T5Stage(LanguageModule):  # type: ignore[misc]
         stages, stage = self.pp_group.size(), self.pp_group.rank()
         first_decoder = encoder_stages(stages)
         layers = layers_per_stage("t5", shape.layers, stages)
-        # What Megatron-Core's schedule and embedding sync ask a model for.
+        # Attributes that Megatron-Core's schedule and embedding sync read.
         self.model_type = ModelType.encoder_or_decoder
         self.share_embeddings_and_output_weights = True
         self.pre_process = stage in (0, first_decoder)
@@ -63,7 +63,7 @@ class T5Stage(LanguageModule):  # type: ignore[misc]
             self.embedding = LanguageModelEmbedding(
                 config, shape.vocabulary_size, shape.sequence_length
             )
-        # A stack is numbered by itself, and gets its input from this module on every stage.
+        # The layer numbers of a stack start at one, and this module is its input on every stage.
         alone = copy(config)
         alone.pipeline_model_parallel_size = 1
         if self._encodes:
@@ -92,15 +92,15 @@ class T5Stage(LanguageModule):  # type: ignore[misc]
 
     @property
     def position_embeddings(self) -> torch.nn.Embedding:
-        """The position embeddings, on a stage that turns tokens into vectors."""
+        """Position embeddings, on a stage that embeds tokens."""
         embeddings: torch.nn.Embedding = self.embedding.position_embeddings
         return embeddings
 
     def _copy_embeddings(self, stage: int) -> None:
-        """Make this stage's embeddings those of the first; gradient norms count only the first."""
+        """Copy the first stage's embeddings to this stage; gradient norms count only the first."""
         if self.pre_process and stage > 0:
             self.embedding.zero_parameters()
-        # The word embeddings' copies are added up here, and marked on a stage with logits alone.
+        # This adds the copies of the word embeddings, and marks them on a stage with logits only.
         self.setup_embeddings_and_output_layer()
         if self.pre_process:
             weight = self.position_embeddings.weight
@@ -108,7 +108,7 @@ class T5Stage(LanguageModule):  # type: ignore[misc]
             dist.all_reduce(weight.data, group=self.pg_collection.pos_embd)
 
     def set_input_tensor(self, received: list[torch.Tensor | None]) -> None:
-        """Take what the previous stage handed on; the schedule calls it before each forward."""
+        """Take the previous stage's tensor; the schedule calls this before each forward pass."""
         (self._received,) = received
 
     def forward(
@@ -120,7 +120,7 @@ class T5Stage(LanguageModule):  # type: ignore[misc]
         cross_mask: torch.Tensor,
         lm_labels: torch.Tensor,
     ) -> torch.Tensor:
-        """What this stage hands on, or on the last one the loss of each token (batch, sequence).
+        """Return the tensor for the next stage, or on the last one token losses (batch, sequence).
 
         The arguments are those of Megatron-Core's `T5Model`.
         """
@@ -152,7 +152,7 @@ class T5Stage(LanguageModule):  # type: ignore[misc]
 
 
 def t5_shapes(shape: Shape, micro_batch_size: int, stages: int, stage: int) -> Callable[..., Any]:
-    """The schedule's `adjust_tensor_shapes_fn`: what this stage receives and what it hands on."""
+    """Return the schedule's `adjust_tensor_shapes_fn`: shapes that a stage receives and sends."""
 
     def handed_on(by: int) -> list[tuple[int, int, int]]:
         tokens = tokens_to_next_stage("t5", shape, stages, by)

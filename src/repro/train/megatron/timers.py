@@ -1,4 +1,4 @@
-"""Megatron-Core's timers that say which of them run."""
+"""Timers of Megatron-Core that list the running ones."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from megatron.core.timers import Timer, Timers
 class RunningTimers(Timers):  # type: ignore[misc]
     """Timers of all levels: each start and stop synchronises the device.
 
-    `running` are the names of those that run, in the order in which they were started.
+    `running` are the names of the running timers, in the order in which they were started.
     """
 
     def __init__(self) -> None:
@@ -16,7 +16,7 @@ class RunningTimers(Timers):  # type: ignore[misc]
         self.running: dict[str, None] = {}
 
     def __call__(self, name: str, log_level: int | None = None) -> Any:
-        """The timer of a name."""
+        """Return the timer of a name."""
         if name not in self._timers:
             super().__call__(name, log_level)
             self._timers[name] = _RunningTimer(name, self.running)

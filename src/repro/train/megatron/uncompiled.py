@@ -1,7 +1,7 @@
-"""Load Megatron-Core without torch's compiler, where there is no GPU to compile for.
+"""Import of Megatron-Core without torch's compiler, where there is no GPU to compile for.
 
-Decorating its fused kernels loads the compiler, a third of the time that ranks take to start, and
-without a GPU none of them is called. To be imported before anything of Megatron-Core.
+The decorators of its fused kernels load the compiler, which takes a third of the ranks' start time.
+Without a GPU none of these kernels is called. Import this before any other part of Megatron-Core.
 """
 
 from unittest.mock import patch

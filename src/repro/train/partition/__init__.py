@@ -1,1 +1,1 @@
-"""Training whose weights, gradients and optimizer states are spread over groups inside groups."""
+"""Training with weights, gradients and optimizer states sharded across nested groups."""

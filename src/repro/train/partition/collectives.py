@@ -1,6 +1,6 @@
-"""Gather weights and sum gradients over a partition's groups, timed out of the passes of computing.
+"""Collectives over a partition's groups for weights and gradients, timed apart from compute passes.
 
-FSDP2 is given these two for its own groups; the levels above it use them too.
+FSDP2 uses them for its own groups; the levels above it use them too.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from repro.train.phases import gathering_parameters, syncing_gradients
 
 @dataclass(frozen=True)
 class Collectives:
-    """A partition's collectives on this rank; `weights` encodes what is gathered for a pass."""
+    """Collectives of a partition on this rank; `weights` encodes weights gathered for a pass."""
 
     partition: Partition
     groups: Groups
@@ -29,7 +29,7 @@ class Collectives:
     weights: Coder | None = None
 
     def gather(self, whole: torch.Tensor, part: torch.Tensor, group: dist.ProcessGroup) -> None:
-        """Give every rank all `part`s of weights, one after another in `whole`."""
+        """Gather every rank's `part` of weights into `whole`, one after another."""
         with gathering_parameters(self.timers):
             if self.weights is not None:
                 self._gather_encoded(whole, part, group, self.weights)
@@ -52,7 +52,7 @@ class Collectives:
             found.copy_(coder.decode(one, found.shape, found.dtype))
 
     def gather_updated(self, part: torch.Tensor, ranks: int, stride: int) -> torch.Tensor:
-        """All parts of a group's stepped weights, never as integers: errors would stay."""
+        """Return all parts of a group's stepped weights, never as integers: errors would stay."""
         if ranks == 1:
             return part
         whole = part.new_empty(ranks * part.numel())
@@ -61,7 +61,7 @@ class Collectives:
         return whole
 
     def reduce(self, whole: torch.Tensor, ranks: int, stride: int) -> torch.Tensor:
-        """This rank's part of the sum of a group's gradients."""
+        """Return this rank's part of the sum of a group's gradients."""
         if ranks == 1:
             return whole
         part = whole.new_empty(whole.numel() // ranks)
@@ -73,10 +73,10 @@ class Collectives:
         return part
 
     def _reduce_integers(self, whole: torch.Tensor, ranks: int, stride: int) -> torch.Tensor:
-        """Parts to the ranks of this node that are in line with theirs, sums of them over nodes.
+        """Sum parts among corresponding ranks of this node, then over nodes.
 
         Ranks of a group are numbered as their nodes are: part o k + i is that of rank i of k on
-        node o. Two hops of 4 bits each, with 32 bits in between (qgZ).
+        node o. The two hops have 4 bits each, with 32 bits in between (qgZ).
         """
         parts = whole.view(ranks, -1)
         for along, apart, rows in hops(self.partition, ranks, stride):
@@ -103,9 +103,9 @@ class _Allocating:
 
 
 class FsdpAllGather(_Allocating, AllGather):
-    """FSDP2's all-gather of a unit's weights, from all of their shares or from second copies."""
+    """All-gather for FSDP2 of a unit's weights, from all of their shards or from second copies."""
 
-    def __call__(
+    def __call__(  # noqa: D102, the class describes it
         self,
         output_tensor: torch.Tensor,
         input_tensor: torch.Tensor,
@@ -116,9 +116,9 @@ class FsdpAllGather(_Allocating, AllGather):
 
 
 class FsdpReduceScatter(_Allocating, ReduceScatter):
-    """FSDP2's reduce-scatter of a unit's gradients, which it sums."""
+    """Reduce-scatter for FSDP2 of a unit's gradients, which it sums."""
 
-    def __call__(
+    def __call__(  # noqa: D102, the class describes it
         self,
         output_tensor: torch.Tensor,
         input_tensor: torch.Tensor,

@@ -1,9 +1,9 @@
-"""Spread a model over a partition's groups with FSDP2, as far as that goes.
+"""Sharding of a model across a partition's groups with FSDP2, as far as FSDP2 supports it.
 
-FSDP2's `fully_shard` frees a layer's weights behind each pass and gathers them in front of the
-next, sums gradients over the same groups, and with a number for `reshard_after_forward` keeps a
-second copy in smaller groups (hpZ). It cannot spread gradients or optimizer states wider than
-weights, nor quantise: `repro.train.partition.optimizer` and `.collectives` do.
+FSDP2's `fully_shard` frees a layer's weights after each pass and gathers them before the next. It
+sums gradients over the same groups, and with a number for `reshard_after_forward` keeps a second
+copy in smaller groups (hpZ). It can neither quantise nor shard gradients or optimizer states wider
+than weights: `repro.train.partition.optimizer` and `.collectives` do.
 """
 
 import torch
@@ -23,12 +23,12 @@ from repro.train.records import TrainingRun
 
 
 def check_partition(run: TrainingRun, ranks: int) -> None:
-    """See that a run's states can be spread as it says.
+    """Check that a run's states can be sharded as its partition says.
 
     Raises
     ------
     ReproError
-        They cannot, and the message says what to change.
+        They cannot be sharded so; the message has the fix.
     """
     if run.partition is None:
         return
@@ -58,7 +58,7 @@ def partitioned(
     gradient_clip: float,
     coder: Coder | None = None,
 ) -> PartitionedOptimizer:
-    """Spread a model that every rank has, in place; its optimizer, which has the other states.
+    """Shard a model that every rank has in place, and return the optimizer with the other states.
 
     `coder` encodes weights that are gathered for a pass.
     """
@@ -68,7 +68,7 @@ def partitioned(
     layers = [one for one in module.modules() if isinstance(one, TransformerLayer)]
     units, seen = [], set[int]()
     for part in (*layers, module):
-        # The root's weights stay from its forward to its backward pass, which follow each other.
+        # The root's weights stay between its forward and backward pass, which are consecutive.
         again = (partition.secondary or True) if part is not module else None
         sharded = fully_shard(part, mesh=mesh, reshard_after_forward=again)
         sharded.set_force_sum_reduction_for_comms(True)

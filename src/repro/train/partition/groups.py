@@ -1,4 +1,4 @@
-"""Process groups of a partition: neighbours, and ranks that are some apart."""
+"""Process groups of a partition: neighbours, and ranks with a stride."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 from repro.catalog.parallel.partitions import Partition, hops
 
-# Their ranks, and how far these are apart.
+# Groups by their number of ranks and the stride between these.
 Groups = Mapping[tuple[int, int], dist.ProcessGroup]
 
 
@@ -17,7 +17,7 @@ def join_partition(partition: Partition) -> Groups:
     if partition.int4_gradients:
         for ranks, stride in ((w, 1), (g // w, w), (o // g, g)):
             needed |= {(along, apart) for along, apart, _ in hops(partition, ranks, stride)}
-    # FSDP2 wants a group also where a rank has all weights.
+    # FSDP2 needs a group also if a rank has all weights.
     return {key: _join(n, *key) for key in sorted(needed) if key[0] > 1 or key == (w, 1)}
 
 

@@ -1,8 +1,8 @@
-"""Adam on a rank's part of a partition's optimizer states, and what FSDP2 leaves to do around it.
+"""Adam on a rank's part of a partition's optimizer states, and the parts that FSDP2 lacks.
 
-FSDP2 gathers weights over the innermost groups and sums gradients there. What it cannot express is
-that gradients are spread wider than weights, and optimizer states wider than gradients: here they
-are summed on, over groups of ever more ranks, and stepped weights come back the same way.
+FSDP2 gathers weights over the innermost groups and sums gradients there. It cannot shard gradients
+wider than weights, and optimizer states wider than gradients. Here gradients are summed further,
+over groups of ever more ranks, and stepped weights return by the same route.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _WEIGHT_DECAY = 0.01
 
 @dataclass
 class ShardedUnit:
-    """A unit's parameters, as FSDP2 spreads them, and this rank's pieces of the flat rest.
+    """Parameters of a unit, sharded by FSDP2, and this rank's shards of its other states.
 
     `summed` are gradients of the micro batches so far, `master` the weights that are stepped.
     """
@@ -38,7 +38,7 @@ class ShardedUnit:
     awaited: int = 0
     offsets: tuple[int, ...] = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self) -> None:  # noqa: D105, dataclasses call it
         starts = [0]
         for one in self.parameters:
             starts.append(starts[-1] + padded_part(one))
@@ -46,19 +46,19 @@ class ShardedUnit:
 
 
 def padded_part(parameter: torch.nn.Parameter) -> int:
-    """Elements of a rank's part of a parameter, the same on all ranks."""
+    """Return the elements of a rank's part of a parameter, the same on all ranks."""
     assert isinstance(parameter, DTensor)
     rows = -(-parameter.shape[0] // parameter.device_mesh.size())
     return rows * (parameter.numel() // parameter.shape[0])
 
 
 class PartitionedOptimizer:
-    """Sums gradients up to where they belong, clips and steps them, and hands weights back.
+    """Optimizer that sums sharded gradients, clips them, steps, and returns weights to FSDP2.
 
     Parameters
     ----------
     units
-        What FSDP2 gathers at once: modules, and which of their parameters.
+        Units that FSDP2 gathers at once: modules, and their parameters in the unit.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class PartitionedOptimizer:
         self._collectives, self._clip = collectives, gradient_clip
         self._partition = collectives.partition
         self.units = [self._unit(*unit) for unit in units]
-        # Torch keeps a parameter's hooks where no cycle is collected: one that held this would keep
-        # the run, with its groups and their threads, until the process ends.
+        # Torch keeps a parameter's hooks where no cycle is collected. A hook that holds this object
+        # would keep the run, with its groups and threads, until the process ends.
         own = ref(self)
         for number, unit in enumerate(self.units):
             for position, one in enumerate(unit.parameters):
                 arrived = partial(_tell, own, number, position)
                 one.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]
-        # As Megatron-Core's, which decays all parameters where no schedule says otherwise.
+        # Megatron-Core too decays all parameters without another schedule.
         masters = [unit.master for unit in self.units]
         self._adam = torch.optim.AdamW(
             masters, learning_rate, weight_decay=_WEIGHT_DECAY, fused=True
@@ -93,7 +93,7 @@ class PartitionedOptimizer:
         return unit
 
     def _own(self, flat: torch.Tensor, sizes: ShardSizes) -> torch.Tensor:
-        """What this rank steps of a unit's weights on it."""
+        """Return the part of a unit's weights that this rank steps."""
         one, rank = self._partition, dist.get_rank()
         for parts, number, size in (
             (one.gradients // one.weights, rank // one.weights, sizes.gradients),
@@ -104,7 +104,7 @@ class PartitionedOptimizer:
         return flat.clone()
 
     def arrived(self, number: int, position: int, parameter: torch.nn.Parameter) -> None:
-        """FSDP2 has summed a parameter's gradient: once those of a unit are there, sum them on.
+        """Take a gradient that FSDP2 has summed; after the last of a unit, sum all further.
 
         `number` is the unit's, `position` the parameter's among the unit's.
         """
@@ -125,12 +125,12 @@ class PartitionedOptimizer:
             unit.incoming = None
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Set the gradients to zero."""
         for unit in self.units:
             unit.summed.zero_()
 
     def synchronise(self) -> None:
-        """Give every rank the mean over all ranks of the gradients that it steps."""
+        """Average the gradients that each rank steps over all ranks."""
         one = self._partition
         parts, rest = one.optimizer // one.gradients, one.ranks // one.optimizer
         for unit in self.units:
@@ -144,7 +144,7 @@ class PartitionedOptimizer:
             unit.master.grad = gradient / one.ranks
 
     def step(self) -> None:
-        """Clip the gradients by the norm of all of them, step, and hand the weights back."""
+        """Clip the gradients by the norm of all of them, step, and return the weights to FSDP2."""
         gradients = [unit.master.grad for unit in self.units if unit.master.grad is not None]
         total = torch.stack([gradient.square().sum() for gradient in gradients]).sum()
         holders = self._partition.optimizer
@@ -166,7 +166,7 @@ class PartitionedOptimizer:
         flat = unit.master.detach().to(dtype)
         flat = gather(flat, one.optimizer // one.gradients, one.gradients)[: sizes.gradients]
         flat = gather(flat.contiguous(), one.gradients // one.weights, one.weights)
-        # Where validation has left them gathered, what is gathered is of before.
+        # After a validation the gathered weights are old ones.
         unit.module.reshard()
         for parameter, begin in zip(unit.parameters, unit.offsets, strict=False):
             own = _local(parameter)
@@ -174,25 +174,25 @@ class PartitionedOptimizer:
 
     @property
     def weight_bytes(self) -> int:
-        """What the rank keeps of the weights between iterations, without the optimizer's."""
+        """Bytes of the rank's weights between iterations, without the optimizer's."""
         return sum(
             padded_part(one) * one.element_size() for unit in self.units for one in unit.parameters
         )
 
     @property
     def gradient_bytes(self) -> int:
-        """What it sums gradients in."""
+        """Bytes of the buffers in which gradients are summed."""
         return sum(unit.summed.nbytes for unit in self.units)
 
     @property
     def state_bytes(self) -> int:
-        """Weights that it steps, and Adam's moments."""
+        """Bytes of the weights that the rank steps, and of Adam's moments."""
         masters = sum(unit.master.nbytes for unit in self.units)
         return masters + self.moment_bytes
 
     @property
     def moment_bytes(self) -> int:
-        """Adam's moments."""
+        """Bytes of Adam's moments."""
         return sum(
             moments[name].nbytes
             for moments in self._adam.state.values()
@@ -213,7 +213,7 @@ def _tell(
 
 @torch.no_grad()
 def _flat(unit: ShardedUnit) -> torch.Tensor:
-    """The rank's parts of a unit's weights, one after another."""
+    """Return the rank's parts of a unit's weights, one after another."""
     flat = torch.zeros(unit.offsets[-1], device=unit.summed.device)
     for parameter, begin in zip(unit.parameters, unit.offsets, strict=False):
         own = _local(parameter)

@@ -1,8 +1,7 @@
-"""Numbers as small integers with a scale for each block (Dettmers et al., ICLR 2022; qwZ and qgZ of
-ZeRO++, Wang et al., 2023).
+"""Numbers as small integers with a scale per block (qwZ and qgZ of ZeRO++, Wang et al., 2023).
 
-With b bits and the block's largest magnitude a, the scale is a / (2^(b-1) - 1), and no number is
-off by more than half of it.
+Blocks are those of Dettmers et al., ICLR 2022. With b bits and the block's largest magnitude a, the
+scale is a / (2^(b-1) - 1). No number is off by more than half of it.
 """
 
 import torch
@@ -15,18 +14,18 @@ _TAKEN = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def to_integers(values: torch.Tensor, bits: int) -> torch.Tensor:
-    """Rows of numbers as rows of bytes: integers of 8 or 4 bits, then the blocks' scales.
+    """Return rows of numbers as rows of bytes: integers of 8 or 4 bits, then the blocks' scales.
 
     Raises
     ------
     ReproError
-        They are no floating-point numbers of at most 32 bits.
+        The numbers are no floating-point type of at most 32 bits.
     """
     check_numbers(values, "quantised", ": train with int8_weights and int4_gradients off")
     rows, most = len(values), _most(bits)
     padded = functional.pad(values.float(), (0, -values.shape[1] % BLOCK)).view(rows, -1, BLOCK)
     scales = padded.abs().amax(2, keepdim=True) / most
-    # A block of zeros has no scale to be divided by.
+    # A block of zeros has scale 0, by which nothing can be divided.
     whole = (padded / scales.clamp(min=torch.finfo(torch.float32).tiny)).round().view(rows, -1)
     if bits == 4:
         shifted = (whole + most).to(torch.uint8)
@@ -37,12 +36,12 @@ def to_integers(values: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def check_numbers(values: torch.Tensor, done: str, fix: str = "") -> None:
-    """See that numbers are of a type that can be encoded; the error says what cannot be `done`.
+    """Check that the type of numbers can be encoded; `done` is the operation in the error.
 
     Raises
     ------
     ReproError
-        They are no floating-point numbers of at most 32 bits.
+        The numbers are no floating-point type of at most 32 bits.
     """
     if values.dtype not in _TAKEN:
         taken = ", ".join(str(one).removeprefix("torch.") for one in _TAKEN)
@@ -53,7 +52,7 @@ def check_numbers(values: torch.Tensor, done: str, fix: str = "") -> None:
 
 
 def from_integers(packed: torch.Tensor, elements: int, bits: int) -> torch.Tensor:
-    """Rows of `elements` fp32 numbers of what `to_integers` returned."""
+    """Return rows of `elements` fp32 numbers from the result of `to_integers`."""
     rows, blocks = len(packed), -(-elements // BLOCK)
     assert packed.shape[1] == quantised_bytes(elements, bits)
     at = packed.shape[1] - blocks * SCALE_BYTES
