@@ -12,7 +12,7 @@ import pytest
 
 from repro.paths import ROOT
 
-# These packages are rewritten next, together with their names: an edit there costs a measurement.
+# This package is rewritten next, together with its names: an edit there costs a measurement.
 _LATER = ("predict",)
 _PYTHON = sorted(
     path
