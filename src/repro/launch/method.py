@@ -60,7 +60,7 @@ def normalised(source: str) -> str:
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             first = node.body[0] if node.body else None
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                node.body[0] = ast.Pass()
+                node.body[:1] = [] if len(node.body) > 1 else [ast.Pass()]
     return ast.dump(tree)
 
 

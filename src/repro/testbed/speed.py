@@ -77,8 +77,8 @@ def verify_speed(cores: float, turns: Sequence[tuple[Passes, Sequence[Passes]]])
         raise ReproError(
             f"rank {worst} cannot keep its pace of {cores:g} cores: its passes are "
             f"{late[worst]:.0%} late, more than {TOLERANCE:.0%}; other work may be using this "
-            "machine, or a container may be allowed fewer cores than it sees: stop that work, or "
-            "name fewer cores with `taskset`"
+            "machine, or a container may be allowed fewer cores than it sees; fix: stop that "
+            "work, or name fewer cores with `taskset`"
         )
     # One ratio per round, so that a machine whose speed drifts is compared with itself.
     ratio = float(
@@ -88,6 +88,6 @@ def verify_speed(cores: float, turns: Sequence[tuple[Passes, Sequence[Passes]]])
         raise ReproError(
             f"rank 0 takes {ratio:.2f} times as long for the same passes while all ranks are "
             f"measured as while it alone is, more than {_DRIFT:.0%} off; other work may be using "
-            "this machine: stop it"
+            "this machine; fix: stop it"
         )
     return SpeedCheck(cores, late[worst], ratio)

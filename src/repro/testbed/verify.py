@@ -159,7 +159,7 @@ def _verified_gbps(
         f"{level} link between GPU {sender} and GPU {receiver} carries "
         f"{carried[worst] * 1e3:.1f} Mbit/s, more than {TOLERANCE:.0%} off the "
         f"{limit * 1e3:.1f} Mbit/s it is set to; the machine is too busy or too "
-        "slow for this rate: stop other work, or make the testbed model smaller"
+        "slow for this rate; fix: stop other work, or make the testbed model smaller"
     )
 
 

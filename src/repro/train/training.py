@@ -100,12 +100,12 @@ def set_up(run: TrainingRun, scratch: Path, cores: float | None = None) -> Train
     if run.distributed_optimizer and run.save_every:
         raise ReproError(
             f"save_every is {run.save_every}; checkpoints of the distributed optimizer are not "
-            "supported: set save_every to 0"
+            "supported; fix: set save_every to 0"
         )
     if run.family == "t5" and run.pipeline_parallel > 1 and run.save_every:
         raise ReproError(
             f"save_every is {run.save_every} and pipeline_parallel {run.pipeline_parallel}; "
-            f"checkpoints of t5 pipelines are not supported: set save_every to 0"
+            f"checkpoints of t5 pipelines are not supported; fix: set save_every to 0"
         )
     check_partition(run, torch.distributed.get_world_size())
     check_compression(run)

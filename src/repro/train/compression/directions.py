@@ -43,7 +43,7 @@ def check_compression(run: TrainingRun) -> None:
         if other != said[0]:
             raise ReproError(
                 f"ranks disagree on compression: rank {rank} has {other}, rank 0 has {said[0]}; "
-                "give all of them the same"
+                "fix: give all of them the same"
             )
     if run.compression is None:
         return
@@ -66,8 +66,8 @@ def check_compression(run: TrainingRun) -> None:
     ):
         if value != wanted:
             raise ReproError(
-                f"{name} is {value}; with compression it has to be {wanted}: other collectives "
-                "than all-reduces and messages between stages are not compressed"
+                f"{name} is {value}; only all-reduces and messages between stages are compressed; "
+                f"fix: {wanted}"
             )
 
 

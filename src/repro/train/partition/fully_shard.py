@@ -45,8 +45,8 @@ def check_partition(run: TrainingRun, ranks: int) -> None:
     ):
         if value != wanted:
             raise ReproError(
-                f"{name} is {value}; with a partition of weights, gradients and optimizer states "
-                f"it has to be {wanted}"
+                f"{name} is {value}, not allowed with a partition of weights, gradients and "
+                f"optimizer states; fix: {wanted}"
             )
 
 
