@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 import pytest
-from repro.predict.explore.studies.compressed_training import encoding
 from typer.testing import CliRunner
 
 from repro.catalog.models.open_models import read_open_models
@@ -26,6 +25,7 @@ from repro.errors import ReproError
 from repro.predict.explore.jobs.plans import choose_job, transports
 from repro.predict.fused.run import PRECISIONS
 from repro.predict.serving.served import FORMATS
+from repro.studies.compression.predicted import encoding
 
 pytestmark = pytest.mark.slow
 

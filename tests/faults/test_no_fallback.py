@@ -75,6 +75,7 @@ _BASES: dict[str, dict[str, tuple[str, ...]]] = {
         "experts": _EXPERTS,
         "cluster": _ON_CLUSTER,
         "arguments": (*_UNSTATED, "--vocabulary", "32000"),
+        "load": (*_DENSE, "--rate", "5", "--gpus", "4"),
     },
     "busbw": {
         "cluster": ("pinnacles",),
@@ -136,6 +137,9 @@ _VALUES: dict[str, tuple[str, ...]] = {
     "--output": ("2000",),
     "--token-ms": ("5",),
     "--first-ms": ("30",),
+    "--rate": ("20",),
+    "--percentile": ("99",),
+    "--gpu-hour-cost": ("3",),
     "--batch": ("3",),
     "--collective": ("broadcast",),
     "--size": ("64MiB",),

@@ -70,7 +70,8 @@ def _download(folder: Path) -> None:
 
 def _figure(folder: Path) -> None:
     import holoviews as hv
-    from repro.figures.disk import save_figure
+
+    from repro.figures.export import save_figure
 
     save_figure(lambda: hv.Curve([1, 2, 3]), folder / "figure")
 

@@ -232,8 +232,8 @@ def test_ranks_that_disagree_are_refused(pool: RankPool, enwiki: Path, tmp_path:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"distributed_optimizer": True}, "distributed_optimizer is True; with compression"),
-        ({"sequence_parallel": True}, "sequence_parallel is True; with compression"),
+        ({"distributed_optimizer": True}, "distributed_optimizer is True; only all-reduces"),
+        ({"sequence_parallel": True}, "sequence_parallel is True; only all-reduces"),
         ({"partition": Partition(2, 2, 2, 2)}, "has codecs for data, pipeline, tensor; with a"),
         (
             {"compression": Compression(label="w", data=_INT8, weights=_INT8)},

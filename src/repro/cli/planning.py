@@ -19,6 +19,7 @@ from repro.cli.options import (
     VocabularyOption,
 )
 from repro.cli.output import print_json, records
+from repro.errors import ReproError
 
 if TYPE_CHECKING:
     from repro.catalog.job_inputs import Hardware
@@ -218,8 +219,11 @@ def serve_estimate(
         float | None, typer.Option(help="Requests per second, which arrive at random.")
     ] = None,
     percentile: Annotated[
-        int, typer.Option(help="Percentage of requests at --rate within the times: 50, 90 or 99.")
-    ] = 90,
+        int | None,
+        typer.Option(
+            help="Percentage of requests at --rate within the times: 50, 90 (default), 99."
+        ),
+    ] = None,
     gpu_hour_cost: Annotated[
         float | None, typer.Option(help="Price of a GPU for an hour, in any currency.")
     ] = None,
@@ -259,7 +263,11 @@ def serve_estimate(
     count = 8 if gpus is None else gpus
     service = Service(asked.model, asked.where, count, input_tokens, output_tokens, stack)
     names = precisions.split(",")
+    if "" in names:
+        raise ReproError(f"precisions {precisions!r}: an empty name; fix: name one, such as bf16")
     if rate is None:
+        if percentile is not None:
+            raise ReproError(f"percentile {percentile}: requests have no rate; fix: give --rate")
         plans = with_costs(serving_plans(service, names, batch), gpu_hour_cost)
         best = best_plan(plans, token_ms, first_ms)
         text = estimate_text(service, plans, best)
@@ -267,14 +275,14 @@ def serve_estimate(
         answer = {"plan": best.drop("best").to_dict(), "plans": records(optimal)}
         job: dict[str, Any] = {"gpus": service.gpus}
     else:
-        load = Load(rate, token_ms, first_ms, percentile)
+        load = Load(rate, token_ms, first_ms, 90 if percentile is None else percentile)
         plans = load_plans(service, load, names, batch, fewest=gpus is None)
         plans = with_costs(plans, gpu_hour_cost)
         best = plans.iloc[0]
         text = load_text(service, load, plans)
         ends = plans.filter(regex="_(low|high)_s$").columns
         answer = {"load": records(plans)[0], "loads": records(plans.drop(columns=ends))}
-        job = {"gpus": int(best.gpus), "requests_per_s": rate, "percentile": percentile}
+        job = {"gpus": int(best.gpus), "requests_per_s": rate, "percentile": load.percentile}
     named = {"intensity": "intensity_flops_per_byte", "rate": "flops_per_s"}
     answer["operators"] = records(operators(service, best).rename(columns=named))
     job |= {"input_tokens": input_tokens, "output_tokens": output_tokens}

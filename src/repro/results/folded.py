@@ -24,6 +24,8 @@ def folded_html(dataset: xr.Dataset) -> str:
         )
         shown: str = view._repr_html_()
     parts = structured.pop("provenance", [])
+    # Larger than the rest of the view; it stays in the attributes.
+    structured.pop("requests", None)
     tables = "".join(_table(_readable(part)) for part in parts)
     others = _table({name: _folded(value) for name, value in structured.items() if value})
     return f"{shown}<details open><summary>Provenance</summary>{tables}</details>{others}"
