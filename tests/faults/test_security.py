@@ -176,17 +176,16 @@ def test_local_ranks_listen_on_the_loopback(pool: RankPool) -> None:
 
 @pytest.mark.testbed
 def test_ranks_on_emulated_nodes_listen_in_their_namespaces() -> None:
-    from repro.launch.ranks.sites import open_site
-
     from repro.catalog.systems.topology import Level, Topology
-    from repro.launch.messages import Site
+    from repro.launch.ranks.pool import open_pool
+    from repro.launch.request import PoolSpec
 
     levels = (
         Level(name="node", members=2, link_gbps=1),
         Level(name="fabric", members=2, link_gbps=1),
     )
     before = _listening(os.getpid())
-    with open_site(Site(Topology(levels=levels), 4, cores=None)):
+    with open_pool(PoolSpec(Topology(levels=levels), 4, cores=None)):
         more = _listening(os.getpid()) - before
         assert all(address in _LOOPBACK for address, _ in more)
 
