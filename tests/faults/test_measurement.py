@@ -27,14 +27,15 @@ _SEED = int(os.environ.get("REPRO_FAULT_SEED", "1"))
 _RESULTS = 6
 _LONGEST_S = 20.0
 _MEASURE = (
-    "from repro.catalog.studies.selection import select\n"
-    "from repro.errors import ReproError\n"
-    "from repro.experiments.sources import get_results\n"
     "import sys\n"
     "try:\n"
-    "    get_results(select('weak_scaling', models='bert-large', profile='ci'), sys.argv[1])\n"
-    "except ReproError as error:\n"
-    "    sys.exit(str(error))\n"
+    "    from repro.catalog.studies.selection import select\n"
+    "    from repro.errors import ReproError\n"
+    "    from repro.experiments.sources import get_results\n"
+    "    try:\n"
+    "        get_results(select('weak_scaling', models='bert-large', profile='ci'), sys.argv[1])\n"
+    "    except ReproError as error:\n"
+    "        sys.exit(str(error))\n"
     "except KeyboardInterrupt:\n"
     "    sys.exit(130)\n"
 )
