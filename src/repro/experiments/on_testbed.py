@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from repro.catalog.models.papers import model
 from repro.catalog.models.trainable import trainable
@@ -54,18 +55,19 @@ def emulated_measurement(
     entry, ranks = cluster(chosen.cluster), most_gpus(chosen.cluster)
     topology, cores = entry.topology.truncated_to(ranks), cores_per_rank(ranks)
     similarities: dict[tuple[str, int], Similarity] = {}
-    requests: list[Request[TrainingRun]] = []
+    computing: dict[str, Computing] = {}
     missing, slowdown = {}, 1.0
     try:
         computing = {
             name: read_computing(chosen.cluster, name, chosen.pipeline) for name in selection.models
         }
         similarities, slowdown = _similarities(selection, entry, computing, compute_factor)
-        gpu = {**emulated_gpu(cores), "slowed": slowdown}
-        requests = _requests(selection, entry, computing, similarities, slowdown, corpus, split)
-        requests = [replace(request, conditions={"emulated_gpu": gpu}) for request in requests]
     except NotRunHere as reason:
         missing = {"testbed": str(reason)}
+    gpu = {**emulated_gpu(cores), "slowed": slowdown}
+    requests = (
+        [] if missing else _requests(selection, entry, computing, similarities, gpu, corpus, split)
+    )
     return Measurement(
         name=selection.name,
         target=PoolSpec(topology, topology.gpus, cores / slowdown),
@@ -75,7 +77,7 @@ def emulated_measurement(
             "published_in": chosen.source,
             "experiment": selection.name,
             "profile": selection.profile_name,
-            "emulated_gpu": json.dumps({**emulated_gpu(cores), "slowed": slowdown}),
+            "emulated_gpu": json.dumps(gpu),
             "similarity": json.dumps(
                 {_name(one, selection): _explain(one) for one in similarities.values()}
             ),
@@ -111,7 +113,7 @@ def _requests(
     entry: Cluster,
     computing: Mapping[str, Computing],
     similarities: Mapping[tuple[str, int], Similarity],
-    slowdown: float,
+    gpu: Mapping[str, Any],
     corpus: Path,
     split: str,
 ) -> list[Request[TrainingRun]]:
@@ -134,9 +136,10 @@ def _requests(
                         rates_gbps=similarity.rates_gbps(entry, fabric.bytes_per_s * 8e-9),
                         fabric_latency_s=fabric.latency_s * similarity.time_scale,
                         memory_bytes=_memory_bytes(selection, entry, computing[name], name, gpus),
-                        passes_s=tuple(slowdown * pass_s for pass_s in alone_s),
+                        passes_s=tuple(gpu["slowed"] * pass_s for pass_s in alone_s),
                         time_scale=similarity.time_scale,
                         rate_scale=similarity.rate_scale,
+                        conditions={"emulated_gpu": gpu},
                     )
                     requests.append(request)
     return requests

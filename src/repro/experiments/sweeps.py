@@ -80,6 +80,7 @@ def _sweep(selection: SweepSelection, gpus: int, ranks_per_node: int) -> Collect
 
 def _testbed_requests(selection: SweepSelection) -> list[Request[CollectiveSweep]]:
     entry, scale = selection.cluster, selection.sweeps.rate_scale
+    conditions = {"machine": computing_machine()}
     requests = []
     for gpus in selection.gpus:
         sweep = _sweep(selection, gpus, entry.topology.gpus_per_node)
@@ -92,7 +93,7 @@ def _testbed_requests(selection: SweepSelection) -> list[Request[CollectiveSweep
                     ranks=gpus,
                     rates_gbps=emulated_rates_gbps(entry, fabric.bytes_per_s * 8e-9, scale),
                     fabric_latency_s=fabric.latency_s,
-                    conditions={"machine": computing_machine()},
+                    conditions=conditions,
                 )
             )
     return requests

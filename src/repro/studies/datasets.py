@@ -63,7 +63,7 @@ def measure_dataset(name: str, profile: str) -> xr.Dataset:
 
 def read_evidence() -> dict[str, xr.Dataset]:
     """Read the datasets on which claims are judged: experiments and studies."""
-    return read_experiments() | {name: read_result(name) for name in study_datasets()}
+    return read_experiments() | {name: read_result(name) for name in study_modules("measurement")}
 
 
 def _experiment(name: str, profile: str) -> xr.Dataset:

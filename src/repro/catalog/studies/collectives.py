@@ -107,21 +107,6 @@ class SweepSelection:
         """Cluster on which the collectives run."""
         return cluster(self.cluster_name)
 
-    @property
-    def label(self) -> str:
-        """File name that distinguishes this selection from others."""
-        return "-".join(
-            [
-                "collectives",
-                self.cluster_name,
-                self.source,
-                self.profile_name,
-                "+".join(self.protocols),
-                "+".join(self.collectives),
-                "+".join(str(count) for count in self.gpus),
-            ]
-        )
-
 
 def select_sweep(
     cluster_name: str,

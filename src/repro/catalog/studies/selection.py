@@ -43,23 +43,6 @@ class Selection:
             for batch in self.batches(model, gpus).values()
         }
 
-    @property
-    def label(self) -> str:
-        """File name that distinguishes this selection from others."""
-        parts = [
-            self.name,
-            self.source,
-            self.profile_name,
-            "+".join(self.protocols),
-            "+".join(self.models),
-            "+".join(str(count) for count in self.gpus),
-        ]
-        if self.experiment.pipeline_parallel:
-            parts.append(f"{self.experiment.pipeline_parallel}stages")
-        if self.experiment.pipeline and self.experiment.micro_batch_size:
-            parts.append(f"micro{self.experiment.micro_batch_size}")
-        return "-".join(parts)
-
 
 def select(
     name: str,

@@ -51,6 +51,7 @@ def loss_measurement(profile: str) -> Measurement:
     """Return the measurement of the losses, with every number fixed."""
     study = read_compression_study()
     losses, trained, run = study.losses, study.trained, loss_run(study, profile)
+    conditions = {"machine": computing_machine()}
     return Measurement(
         name="losses",
         target=PoolSpec(topology=None, ranks=trained.gpus, cores=None),
@@ -63,7 +64,7 @@ def loss_measurement(profile: str) -> Measurement:
                     seed=run.seed + seed,
                 ),
                 trained.gpus,
-                conditions={"machine": computing_machine()},
+                conditions=conditions,
                 dataset=loss_dataset,
             )
             for name in losses.schemes

@@ -90,12 +90,8 @@ def partition_measurement(profile: str = "default") -> Measurement:
         slowed = max(1.0, fastest / FASTEST_LINK_GBPS)
         similarity, cores = similarity.slowed(slowed), cores / slowed
         run = _run(study, iterations)
-        gpu = {"emulated_gpu": emulated_gpu(cores)}
         requests = [
-            replace(
-                _request(name, scheme.on(topology, emulated.gpus), run, similarity, study),
-                conditions=gpu,
-            )
+            _request(name, scheme.on(topology, emulated.gpus), run, similarity, study, cores)
             for name, scheme in study.schemes.items()
         ]
     except NotRunHere as reason:
@@ -154,6 +150,7 @@ def _request(
     run: TrainingRun,
     similarity: Similarity,
     study: PartitionStudy,
+    cores: float,
 ) -> Request[TrainingRun]:
     gpus, levels = study.testbed.gpus, study.testbed.topology.levels
     return Request(
@@ -163,6 +160,7 @@ def _request(
         rates_gbps={level.name: level.link_gbps * similarity.rate_scale for level in levels},
         time_scale=similarity.time_scale,
         rate_scale=similarity.rate_scale,
+        conditions={"emulated_gpu": emulated_gpu(cores)},
     )
 
 
