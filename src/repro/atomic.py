@@ -3,6 +3,8 @@
 import errno
 import os
 import secrets
+import shutil
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +25,8 @@ _CANNOT_WRITE = {
 def temporary_sibling(path: Path) -> Path:
     """Return an unused path in the folder of `path`, so that a rename between the two is atomic.
 
+    Temporary files that killed processes of this host left in the folder are removed.
+
     Parameters
     ----------
     path
@@ -34,7 +38,24 @@ def temporary_sibling(path: Path) -> Path:
         A hidden file name that no other process chooses.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    owner = f"{socket.gethostname()}-{os.getpid()}"
+    for left in path.parent.glob(f".*.{socket.gethostname()}-*.*.tmp"):
+        _remove_if_left(left)
+    return path.with_name(f".{path.name}.{owner}.{secrets.token_hex(4)}.tmp")
+
+
+def _remove_if_left(temporary: Path) -> None:
+    """Remove a temporary file or folder of this host whose process has ended."""
+    pid = temporary.name.split(".")[-3].rpartition("-")[2]
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+        else:
+            temporary.unlink(missing_ok=True)
+    except (PermissionError, ValueError):
+        return  # another user's process, or another program's file
 
 
 @contextmanager

@@ -162,7 +162,7 @@ def _main(fault: str, writer: str, above: str) -> int:
         status = error.exit_status
     changed = [name for name in names if (folder / name).read_text(errors="replace") != _BEFORE]
     more = sorted({path.name for path in folder.iterdir()} - set(names))
-    print(json.dumps({"changed": changed, "more": more}))
+    print(json.dumps({"changed": changed, "more": more}), flush=True)
     return status
 
 
