@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from left_behind import read
 from waiting import PATIENCE_S, wait_until
 
 from repro.catalog.systems.topology import Level, Topology
@@ -266,6 +267,24 @@ class SlurmTestbed:
         daemon = self._daemons.pop(f"node{index}")
         daemon.kill()
         daemon.wait()
+
+    @contextmanager
+    def stopped(self, program: str) -> Iterator[None]:
+        """Stop all daemons of a program, which then do not answer, till the block ends."""
+        mine = {os.readlink(f"/proc/{one.holder.pid}/ns/mnt") for one in self._daemons.values()}
+        pids = [
+            int(process.name)
+            for process in Path("/proc").glob("[0-9]*")
+            if read(process / "comm").strip() == program and os.readlink(process / "ns/mnt") in mine
+        ]
+        assert pids, program
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
 
     def start_login(self) -> None:
         """Start the login node and the controller."""

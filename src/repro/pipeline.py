@@ -7,8 +7,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -19,6 +20,7 @@ from repro.catalog.studies.experiments import EXPERIMENTS, experiment
 from repro.errors import ReproError
 from repro.paths import HOME, RESULTS, ROOT, require_clone
 from repro.results.reference import OWN_REFERENCE
+from repro.testbed.kernel import die_with_parent
 
 # Seconds by profile and stage.
 _TIMES, _KEPT_TIMES = (folder / "stage_times.json" for folder in (RESULTS, OWN_REFERENCE))
@@ -173,7 +175,8 @@ def _run_dvc(progress: _Progress, *targets: str) -> int:
 def _started(command: list[str]) -> Iterator["subprocess.Popen[str]"]:
     """Run a command in its own session, and terminate it when this process is signalled.
 
-    A signal raises KeyboardInterrupt here and is passed on, so that neither outlives the other.
+    A signal raises KeyboardInterrupt here and is passed on, so that neither outlives the other. If
+    one is killed, the kernel or this process terminates the other.
     """
     received: list[int] = []
     started = False
@@ -190,7 +193,12 @@ def _started(command: list[str]) -> Iterator["subprocess.Popen[str]"]:
             signal.signal(number, interrupt)
     try:
         process = subprocess.Popen(
-            command, cwd=ROOT, start_new_session=True, stdout=subprocess.PIPE, text=True
+            command,
+            cwd=ROOT,
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=partial(die_with_parent, signal.SIGTERM),
         )
     except FileNotFoundError:
         raise ReproError("dvc is not on the PATH; fix: source .venv/bin/activate") from None
@@ -204,9 +212,10 @@ def _started(command: list[str]) -> Iterator["subprocess.Popen[str]"]:
         number = signal.Signals(interrupted.args[0])
         raise
     finally:
-        if process.poll() is None:
+        # Stages of a DVC that was killed are still in its group.
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-            process.wait()
+        process.wait()
 
 
 def _print(line: str) -> None:

@@ -36,7 +36,7 @@ from repro.results.store import write_dataset
 @pytest.fixture(autouse=True)
 def computing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Computing times of every model: 0.02 s and 0.02 s a sequence, once disturbed."""
-    models = ["gpt2-medium", "gpt2-large", "bert-large", "t5-large"]
+    models = ["gpt2-medium", "gpt2-large", "bert-large", "t5-large", "gpt-350m"]
     times = [[0.04, 0.04, 0.2], [0.1, 0.1, 0.4], [0.34, 0.34, 0.34]]
     peaks = [11e6, 14e6, 26e6]
     dataset = made_up_computing(models, times, peaks)
@@ -213,7 +213,26 @@ def test_rates_are_derived_from_the_median_computing_time(
     for request, rate in zip(session.trained, full.values(), strict=True):
         assert request.rates_gbps["fabric"] == pytest.approx(rate * explained["rate_scale"])
         # Ranks find out how slow they are beside the one that the rates are right for.
-        assert request.passes_s == pytest.approx((0.03, 0.05, 0.02))
+        assert request.passes_s == (pytest.approx((0.03, 0.05, 0.02)),)
+
+
+def test_stages_of_a_pipeline_take_turns_as_at_full_size(tmp_path: Path) -> None:
+    selection = select("model_parallelism", models="gpt2-medium", protocol="rdma", gpus=8)
+    (request,) = emulated_measurement(selection, tmp_path, "95,5").requests
+    stages_s = np.sum(request.passes_s, axis=1)
+    assert stages_s.sum() == pytest.approx(0.08)
+    # 3 of 24 layers of 1024 each; the last stage also has the logits of 50304 tokens, and their
+    # softmax and loss, which are slow for their FLOPs.
+    layers, logits = 3 * 12 * 1024**2, 50304 * 1024
+    assert 1 < (stages_s[-1] / stages_s[1]) / ((layers + logits) / layers) < 1.4
+    assert stages_s[1:-1] == pytest.approx(stages_s[1])
+
+
+def test_a_step_that_ranks_divide_takes_as_long_as_it_takes(tmp_path: Path) -> None:
+    selection = select("gpt350m", models="gpt-350m", gpus=8)
+    assert selection.experiment.distributed_optimizer
+    for request in emulated_measurement(selection, tmp_path, "95,5").requests:
+        assert [len(stage) for stage in request.passes_s] == [2]
 
 
 def test_optimizers_count_where_gradients_are_what_is_sent(tmp_path: Path) -> None:
@@ -294,7 +313,7 @@ def test_a_machine_whose_links_would_be_too_fast_computes_slower(
         ratio = after.rates_gbps["fabric"] / before.rates_gbps["fabric"]
         assert ratio == pytest.approx(10 / slowed)
         assert before.time_scale / after.time_scale == pytest.approx(10 / slowed)
-        assert sum(after.passes_s) == pytest.approx(sum(before.passes_s) * slowed / 10)
+        assert np.sum(after.passes_s) == pytest.approx(np.sum(before.passes_s) * slowed / 10)
 
 
 def test_computing_lies_on_lines_between_and_beyond_the_measured_sizes() -> None:

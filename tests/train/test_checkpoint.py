@@ -1,5 +1,7 @@
 """What a checkpoint holds is what comes back."""
 
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -7,10 +9,12 @@ import pytest
 import torch
 from made_up import small_run
 from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync
 from rank_pool import RankPool
 from staged import named_weights, set_up_staged, staged_run
 
 from repro.catalog.models.papers import Family
+from repro.errors import ReproError
 from repro.train.megatron.checkpoint import save_checkpoint
 from repro.train.records import TrainingRun
 from repro.train.run import forward_backward
@@ -53,6 +57,21 @@ def test_weights_and_optimizer_state_survive(one_rank: None, enwiki: Path, tmp_p
         assert torch.equal(weight, weights[name]), name
     assert all(torch.equal(a, b) for a, b in zip(moments, _moments(state), strict=True))
     assert any(float(moment.abs().max()) > 0 for moment in moments)
+
+
+def test_a_killed_writer_is_an_error(
+    one_rank: None, enwiki: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Megatron-Core alone would wait for it forever."""
+
+    def killed(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(FileSystemWriterAsync, "write_preloaded_data", staticmethod(killed))
+    state = set_up(small_run("gpt", enwiki), tmp_path)
+    with pytest.raises(ReproError, match="writes the checkpoint was killed by SIGKILL"):
+        save_checkpoint(tmp_path / "checkpoint", state.module, state.optimizer, 7)
+    assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
 
 
 _Restored = dict[str, tuple[np.ndarray, np.ndarray]]

@@ -12,6 +12,7 @@ from repro.train.pacing import (
     pass_times_s,
     pause,
     resume,
+    slowed,
 )
 from repro.train.phases import create_timers, encoding
 
@@ -42,6 +43,16 @@ def test_waiting_buys_no_faster_pass() -> None:
     used = _compute(0.002)
     timers("backward-compute").stop()
     assert timers("backward-compute").elapsed() >= 0.99 * used / 0.1
+
+
+def test_requested_times_keep_their_ratios() -> None:
+    needed = np.array([[0.2, 0.3, 0.5], [0.3, 0.6, 0.1]])
+    times, factor = slowed(needed, [[0.1, 0.2], [0.2, 0.4]])
+    assert factor == pytest.approx(2.0)
+    assert times == pytest.approx(np.array([[0.2, 0.4, 0.5], [0.4, 0.8, 0.1]]))
+    _, none = slowed(needed, [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
+    assert none == 1.0, "links were not checked at faster rates"
+    assert slowed(needed, [])[0] is needed
 
 
 def test_messages_are_not_paced() -> None:

@@ -1,5 +1,6 @@
 """Command line: a short function per pipeline stage, and commands for users' questions."""
 
+import os
 import signal
 import sys
 import threading
@@ -16,6 +17,7 @@ from repro.cli.options import JsonOption
 from repro.cli.output import print_json
 from repro.errors import ReproError
 from repro.extras import DISTRIBUTION, missing_part
+from repro.testbed.kernel import die_with_parent
 
 # Python has left the callback after this delay.
 _RESEND_DELAY_S = 0.01
@@ -97,6 +99,9 @@ def main() -> None:
     # Megatron-Core warns about every optional accelerated package that is not installed.
     warnings.filterwarnings("ignore", category=UserWarning, module="megatron")
     sys.unraisablehook = send_again
+    # A stage must not measure on beside the next run of a DVC that was killed.
+    if "DVC_STAGE" in os.environ:
+        die_with_parent(signal.SIGTERM)
     try:
         app(standalone_mode=True)
     except ReproError as error:

@@ -1,7 +1,7 @@
 """Measurement of an experiment on the testbed: rates, latencies and memory by similarity."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from repro.experiments.similarity import (
 )
 from repro.experiments.this_machine import emulated_gpu
 from repro.launch.request import PoolSpec, Request
-from repro.predict.explore.experiments.configurations import compute_time
+from repro.predict.explore.experiments.configurations import compute_time, stage_times_s
 from repro.predict.network.machine import Links, machine
 from repro.predict.parameters import calibration
 from repro.results.schema import coordinates
@@ -125,7 +125,7 @@ def _requests(
             for value, batch in selection.batches(name, gpus).items():
                 run = selected_run(selection, name, gpus, batch, corpus, split)
                 similarity = similarities[name, batch.micro_batch_size]
-                alone_s = computing[name].passes_s(batch.micro_batch_size)
+                passes_s = _passes_s(entry, name, run, computing[name])
                 # Neighbours, so that protocols run interleaved.
                 for transport in selection.protocols:
                     fabric = fabric_links(entry, transport)
@@ -136,13 +136,32 @@ def _requests(
                         rates_gbps=similarity.rates_gbps(entry, fabric.bytes_per_s * 8e-9),
                         fabric_latency_s=fabric.latency_s * similarity.time_scale,
                         memory_bytes=_memory_bytes(selection, entry, computing[name], name, gpus),
-                        passes_s=tuple(gpu["slowed"] * pass_s for pass_s in alone_s),
+                        passes_s=tuple(
+                            tuple(gpu["slowed"] * pass_s for pass_s in stage) for stage in passes_s
+                        ),
                         time_scale=similarity.time_scale,
                         rate_scale=similarity.rate_scale,
                         conditions={"emulated_gpu": gpu},
                     )
                     requests.append(request)
     return requests
+
+
+def _passes_s(
+    entry: Cluster, name: str, run: TrainingRun, computing: Computing
+) -> Sequence[Sequence[float]]:
+    """Return the times of an emulated GPU's passes by stage, without an optimizer that is split.
+
+    A CPU computes logits and embeddings at other speeds than layers. So the stages of a pipeline
+    divide the time of the whole model as they are predicted to do at full scale.
+    """
+    alone_s = computing.passes_s(run.micro_batch_size)
+    if run.pipeline_parallel == 1:
+        split = run.expert_parallel > 1 or run.distributed_optimizer
+        return (alone_s[: -1 if split else None],)
+    full_s = stage_times_s(model(name), entry, run.micro_batch_size, run.pipeline_parallel)
+    stages_s: list[list[float]] = (full_s * sum(alone_s[:-1]) / full_s.sum()).tolist()
+    return stages_s
 
 
 def fabric_links(entry: Cluster, transport: str) -> Links:

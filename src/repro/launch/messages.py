@@ -32,7 +32,7 @@ class Join:
     microbatches: tuple[int, ...]
     scratch: Path
     memory_bytes: int | None
-    passes_s: tuple[float, ...]
+    passes_s: tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True)

@@ -59,8 +59,9 @@ class Request(Generic[Work]):
         Memory that each rank may allocate in addition to its memory when the run begins. Empty: no
         limit.
     passes_s
-        Times of a micro batch's passes for which rates and latency are right: where ranks take
-        longer, links are slower. Empty: links are as given.
+        Times of a micro batch's passes for which rates and latency are right, by stage: forward,
+        backward, and the optimizer's step, which takes as long as it takes if it is left out. Where
+        ranks need more time, all passes and links are slower. Empty: links are as given.
     time_scale, rate_scale
         Testbed seconds and rate that represent one full-scale second and rate.
     conditions
@@ -81,7 +82,7 @@ class Request(Generic[Work]):
     rates_gbps: Mapping[str, float] = field(default_factory=dict)
     fabric_latency_s: float = 0.0
     memory_bytes: tuple[int, ...] = ()
-    passes_s: tuple[float, ...] = ()
+    passes_s: tuple[tuple[float, ...], ...] = ()
     time_scale: float = 1.0
     rate_scale: float = 1.0
     conditions: Mapping[str, object] = field(default_factory=dict)

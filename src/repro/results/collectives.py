@@ -9,7 +9,7 @@ collective, in_place, size_bytes
 repeat, rank
     The raw samples.
 
-Values that were not measured are NaN. `docs/quantities.md` defines every variable.
+Values that were not measured are NaN. `docs/reference/quantities.md` defines every variable.
 """
 
 from typing import Any

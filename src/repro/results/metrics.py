@@ -2,7 +2,7 @@
 
 Every function keeps the dimensions (source, model, protocol, gpus) and that of a sweep. Samples are
 averaged over ranks and iterations first, so that fractions are ratios of times, not means of
-ratios. `docs/quantities.md` defines each quantity.
+ratios. `docs/reference/quantities.md` defines each quantity.
 """
 
 from collections.abc import Callable

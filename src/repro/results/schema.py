@@ -24,8 +24,8 @@ transfer, group
     Runs with a communication log only (`repro.results.communication`): every call of every rank,
     and the process groups.
 
-Where configurations differ in size (ranks, samples), the rest is NaN. `docs/quantities.md` defines
-every variable.
+Where configurations differ in size (ranks, samples), the rest is NaN.
+`docs/reference/quantities.md` defines every variable.
 """
 
 import json

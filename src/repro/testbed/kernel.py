@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import sys
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
@@ -28,5 +29,9 @@ def enter_network(namespace_fd: int) -> None:
 
 
 def die_with_parent(signal_number: int) -> None:
-    """Have the kernel signal this process when its parent ends, however it ends (prctl(2))."""
-    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "prctl")
+    """Have the kernel signal this process when its parent ends, however it ends (prctl(2)).
+
+    Only Linux does so.
+    """
+    if sys.platform == "linux":
+        _check(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "prctl")

@@ -4,9 +4,10 @@ An emulated GPU has a CPU share. After each pass the rank sleeps until CPU time 
 since the pass began. So a pass takes as long on one rank as on many, if the shares of all ranks
 leave some of the machine free.
 
-The CPU time of the same pass varies by a tenth, with the machine's caches and clocks; a GPU's does
-not. So after the warm-up every pass of a kind is throttled to its warm-up time. If that exceeds the
-time on one rank with the whole model, time itself is slower on these ranks, and so are their links.
+The CPU time of the same pass varies by a tenth, with the machine's caches and clocks, and stages of
+a pipeline have other ratios on a CPU than on a GPU. So after the warm-up every pass of a kind is
+throttled to a fixed time. If ranks need more than requested for any of them, time itself is slower
+on these ranks, and so are their links.
 """
 
 import math
@@ -162,21 +163,31 @@ def pass_times_s(timers: PacedTimers) -> list[float]:
     return found
 
 
-def slower_than_alone(found_s: FloatArray, alone_s: Sequence[float], step_split: bool) -> float:
-    """Return the time of passes over their time on one rank that has the whole model.
+def slowed(needed_s: FloatArray, asked_s: Sequence[Sequence[float]]) -> tuple[FloatArray, float]:
+    """Return the times that passes are throttled to, and by which factor they exceed `asked_s`.
 
     Parameters
     ----------
-    found_s : array of (stage, pass)
-        Time of each of `PASSES` on a rank of each pipeline stage.
-    alone_s : sequence of (pass,)
-        Times on one rank alone. Empty: not measured, and the result is 1.
-    step_split : bool
-        Whether ranks divide the optimizer's step, which then cannot be compared.
+    needed_s : array of (stage, pass)
+        Time that each of `PASSES` needs on a rank of each pipeline stage.
+    asked_s : sequence of (stage, pass)
+        Requested times of the first passes; the others take what they need. Empty: all do.
+
+    Returns
+    -------
+    times, factor
+        Times (stage, pass). The factor is the smallest that leaves each pass the time it needs, and
+        at least 1, because links were checked at the rates for `asked_s`: they may be slower, but
+        not faster.
     """
-    compared = slice(-1 if step_split else None)
-    alone = sum(alone_s[compared])
-    return float(found_s[:, compared].sum() / alone) if alone else 1.0
+    if not asked_s:
+        return needed_s, 1.0
+    asked = np.array(asked_s)
+    asked_passes = slice(asked.shape[1])
+    factor = max(1.0, float((needed_s[:, asked_passes] / asked).max()))
+    times = needed_s.copy()
+    times[:, asked_passes] = factor * asked
+    return times, factor
 
 
 def hold_passes(timers: PacedTimers, times_s: Sequence[float]) -> None:

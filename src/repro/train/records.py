@@ -117,14 +117,13 @@ class EmulatedGpu:
     memory_bytes
         Memory that a run may take in addition to the process's; None: no limit.
     passes_s
-        Times of a forward pass, a backward pass and the optimizer's step of one micro batch. They
-        are those of one rank with the whole model, for which link rates are right. Empty: not
-        measured.
+        Times of a micro batch's passes by pipeline stage, for which link rates are right: forward,
+        backward, and the optimizer's step unless it takes as long as it takes. Empty: all do.
     """
 
     cores: float | None = None
     memory_bytes: int | None = None
-    passes_s: tuple[float, ...] = ()
+    passes_s: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True)

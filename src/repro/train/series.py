@@ -17,7 +17,7 @@ from repro.observe.messages import MessageEnd
 from repro.observe.nic import FloatArray
 from repro.observe.precision import half_width, reached_target_precision
 from repro.observe.transfers import Transfer
-from repro.train.pacing import PacedTimers, hold_passes, pass_times_s, slower_than_alone
+from repro.train.pacing import PacedTimers, hold_passes, pass_times_s, slowed
 from repro.train.records import RankRecord, Report, Span, TrainingRun
 from repro.train.training import Training
 
@@ -146,18 +146,18 @@ class Watch:
         done = sum(min(len(one.iterations), self.run.iterations) for one in self.series)
         self.report(done, text)
 
-    def warm_up(self, timers: Timers, alone_s: Sequence[float]) -> tuple[int, float]:
+    def warm_up(self, timers: Timers, passes_s: Sequence[Sequence[float]]) -> tuple[int, float]:
         """Iterate until the compute time is steady.
 
-        After that, each pass of an emulated GPU takes the steady time of its stage's ranks, and at
-        least the time that follows from `alone_s`. An emulated GPU warms up with as many micro
-        batches as fill the pipeline. GPUs run the requested number of iterations.
+        After that, each pass of an emulated GPU takes its time in `passes_s`, all of them longer by
+        one factor if ranks need more; other passes take the steady time of their stage's ranks. An
+        emulated GPU warms up with as many micro batches as fill the pipeline. GPUs run the
+        requested number of iterations.
 
         Returns
         -------
         iterations, slowdown_factor
-            Number of iterations, and the time of passes over `alone_s`, their time on one rank with
-            the whole model; 1 without `alone_s`.
+            Number of iterations, and the time of passes over `passes_s`.
         """
         self.say("warming up")
         most = max(one.microbatches for one in self.series)
@@ -178,12 +178,9 @@ class Watch:
             enough = done >= self.run.warmup and done * few >= _LEAST_PASSES
             if enough and (change <= _STEADY or done >= _MOST_WARMUP):
                 warm_s = (now_s + before_s) / 2
-                ways = max(self.run.pipeline_parallel, self.run.expert_parallel)
-                split = ways > 1 or self.run.distributed_optimizer
-                slowdown_factor = slower_than_alone(warm_s, alone_s, step_split=split)
-                # Links were checked at the rates for `alone_s`: they may be slower, but not faster.
-                hold_passes(timers, (warm_s[stage] / min(slowdown_factor, 1.0)).tolist())
-                return done, max(slowdown_factor, 1.0)
+                held_s, slowdown_factor = slowed(warm_s, passes_s)
+                hold_passes(timers, held_s[stage].tolist())
+                return done, slowdown_factor
             before_s = now_s
 
     def record(self, into: Series) -> None:

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +13,14 @@ import numpy as np
 import pytest
 import xarray as xr
 import yaml
-from slurm_testbed import MAX_TIME_MINUTES, PARTITION, SlurmTestbed, needs_slurm, slurm_testbed
+from slurm_testbed import (
+    MAX_TIME_MINUTES,
+    PARTITION,
+    SLURMD_TIMEOUT_S,
+    SlurmTestbed,
+    needs_slurm,
+    slurm_testbed,
+)
 from waiting import PATIENCE_S, wait_until
 
 from repro.paths import ROOT
@@ -151,6 +159,26 @@ def test_a_failing_node_costs_the_running_configuration_only(
     for path, written in before.items():
         assert path.stat().st_mtime_ns == written
     assert len(list(logs.glob("*/step0.pkl"))) == 2
+
+
+def test_daemons_that_do_not_answer_for_a_while_cost_nothing(
+    tmp_path: Path, enwiki: Path, slurm: SlurmTestbed, too_long: "subprocess.Popen[str]"
+) -> None:
+    project = _Project(tmp_path, enwiki, slurm, nodes=2, gpus_per_node=1)
+    models = "gpt2-medium,bert-large"
+    selection = f"select('strong_scaling', 'cluster', 'tcp', '{models}', 2, 'default')"
+    client = project.get_results(selection)
+    project.wait_for(lambda: len(project.finished()) >= 1)
+    before = project.finished()
+    with slurm.stopped("slurmctld"), slurm.stopped("slurmd"):
+        time.sleep(SLURMD_TIMEOUT_S / 2)
+    code, errors = _ended(client)
+    assert code == 0, errors[-3000:]
+    assert before.items() <= project.finished().items() and len(project.finished()) == 2
+    shown = slurm.job((tmp_path / "results/logs/strong_scaling/2nodes/job").read_text())
+    assert shown["JobState"] == "COMPLETED" and shown["Restarts"] == "0"
+    job_folder = tmp_path / "results/logs/strong_scaling/2nodes"
+    assert job_folder.stat().st_mode & 0o777 == 0o700
 
 
 def _other_node(slurm: SlurmTestbed, job: str) -> str:

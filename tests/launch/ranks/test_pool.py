@@ -268,7 +268,7 @@ def test_links_are_as_slow_as_ranks_turn_out_to_be(paced: RankPool, enwiki: Path
     assert isinstance(first, Outcome)
     assert first.records[0].slowdown_factor == 1.0
     asked_s = [mean(first.records[0].phase_time_s[name]) / 3 for name in COMPUTING]
-    asked = replace(order, passes_s=tuple(asked_s))
+    asked = replace(order, passes_s=(tuple(asked_s),))
     for _ in range(_ATTEMPTS):
         found = paced.run(asked)
         assert isinstance(found, Outcome)

@@ -115,7 +115,8 @@ def _submit(group: _Group, nodes: Nodes, store: Store) -> None:
     """Submit a job for the open requests."""
     slurm = nodes.slurm
     assert slurm is not None and nodes.gpus_per_node is not None
-    group.folder.mkdir(parents=True, exist_ok=True)
+    # Steps and answers are pickled, so a user who could write here could run code as this one.
+    group.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     left = group.open_requests(store)
     # Finished requests of a series tell where memory ran out.
     series = {request.series for request in left}

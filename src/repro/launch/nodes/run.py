@@ -72,7 +72,7 @@ def gpus_per_node(nodes: Nodes) -> int:
     if nodes.launch == "local" and nodes.shapes == "full" and not here:
         raise NotRunHere(
             "this machine has no GPU; run on one that has, or set `launch: slurm` in "
-            "params/nodes.yaml where there is a partition of GPU nodes (docs/cluster.md)"
+            "params/nodes.yaml where there is a partition of GPU nodes (docs/how_to/cluster.md)"
         )
     return nodes.gpus_per_node or max(here, 1)
 

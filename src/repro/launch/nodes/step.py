@@ -148,7 +148,7 @@ def started(start: Start, ranks: int, folder: Path) -> Iterator[Ranks]:
         Folder of these ranks, which all nodes see; logs stay there.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.mkdir(mode=0o700, parents=True)
     with (
         (folder / "launcher.log").open("wb") as log,
         subprocess.Popen(

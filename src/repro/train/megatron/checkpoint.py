@@ -1,7 +1,11 @@
 """Checkpoints of a training run, by megatron.core.dist_checkpointing."""
 
+import os
 import queue
 import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from unittest import mock
 
@@ -12,6 +16,8 @@ from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShard
 from megatron.core.optimizer import MegatronOptimizer
 from megatron.core.transformer.module import MegatronModule
 
+from repro.errors import ReproError
+
 
 def save_checkpoint(
     folder: Path, model: MegatronModule, optimizer: MegatronOptimizer, iteration: int
@@ -19,6 +25,11 @@ def save_checkpoint(
     """Write model and optimizer state of all ranks, in place of the folder's content.
 
     This is a collective: every rank calls it, and returns when the checkpoint is complete.
+
+    Raises
+    ------
+    ReproError
+        The process that writes was killed, for example for memory.
     """
     if dist.get_rank() == 0:
         shutil.rmtree(folder, ignore_errors=True)
@@ -35,8 +46,30 @@ def save_checkpoint(
     # Only asynchronous saves need a server process. Megatron-Core starts a queue server per rank
     # for every save, which takes seconds and outlives a killed rank.
     results: queue.Queue[object] = queue.Queue()
-    with mock.patch.object(
+    unserved = mock.patch.object(
         filesystem_async, "_get_write_results_queue", lambda: results, create=True
-    ):
+    )
+    with unserved, _noticing_killed_writers():
         dist_checkpointing.save(state, str(folder), strategy)
     dist.barrier()
+
+
+@contextmanager
+def _noticing_killed_writers() -> Iterator[None]:
+    """Raise an error when a child is killed: Megatron-Core waits forever for what it would send."""
+
+    def child_ended(*_: object) -> None:
+        with suppress(ChildProcessError):
+            child = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if child is not None and child.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
+                name = signal.Signals(child.si_status).name
+                raise ReproError(
+                    f"the process that writes the checkpoint was killed by {name}; fix: free "
+                    "memory, then run the same command again to resume"
+                )
+
+    before = signal.signal(signal.SIGCHLD, child_ended)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, before)

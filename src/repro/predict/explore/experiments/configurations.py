@@ -31,10 +31,11 @@ from repro.predict.fused.run import Run, decoder_runs
 from repro.predict.memory import WIDTHS
 from repro.predict.network.collectives import message_s, topology_s
 from repro.predict.network.machine import Hops, Machine, machine, nic_bytes, placed, ring_hops
+from repro.predict.operators.kernels import Kernels
 from repro.predict.parameters import Parameters, calibration
 from repro.predict.step.iteration import predict_phases
 from repro.predict.step.memory import FRAMEWORK_BYTES
-from repro.predict.step.pipeline_iteration import predict_pipeline
+from repro.predict.step.pipeline_iteration import predict_pipeline, stage_passes_s
 from repro.predict.step.quantities import MEMORY, quantities
 from repro.predict.workload import Array, Plan, workload
 
@@ -102,6 +103,15 @@ def compute_time(
         mfu=flops / (value * cluster.device.peak_flops),
         optimizer_s=float(optimizer_s),
     )
+
+
+def stage_times_s(model: Model, cluster: Cluster, micro_batch_size: int, stages: int) -> Array:
+    """Predict forward and backward of a micro batch on each stage of a pipeline (stage, pass)."""
+    plan = Plan(stages * micro_batch_size, micro_batch_size, pipeline_parallel=stages)
+    parameters = calibration(cluster.calibration).parameters
+    device = machine(cluster, parameters)
+    w = workload(model.family, model.full_size(pipeline=True), plan)
+    return np.stack(stage_passes_s(w, device, Kernels(device.gpu, parameters)), axis=1)
 
 
 def predict_plans(
