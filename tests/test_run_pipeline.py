@@ -98,6 +98,21 @@ def test_progress_remaining_time_and_outputs_are_printed(
     assert called == 2 * ["--wait-for-lock repro first_look", "--wait-for-lock repro"]
 
 
+@pytest.mark.parametrize("content", [b"", b"schema: '2.0'\nsta\xff", b"stages: {", b"[]"])
+def test_a_damaged_record_of_stages_is_removed(
+    project: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    """DVC does not write it atomically, and would refuse it."""
+    _install(project)
+    lock = project / "dvc.lock"
+    lock.write_bytes(content)
+    assert pipeline.run_pipeline(None) == 0
+    assert not lock.exists() and "dvc.lock was damaged" in _printed(capsys)
+    lock.write_text("schema: '2.0'\nstages: {}\n")
+    assert pipeline.run_pipeline(None) == 0
+    assert lock.exists() and "damaged" not in _printed(capsys)
+
+
 def test_a_first_run_estimates_its_time_from_the_reference_run(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,6 +61,7 @@ def run_pipeline(profile: str | None) -> int:
     chosen = yaml.safe_load(_PROFILE.read_text(encoding="utf-8"))["profile"]
     times = _read_times(_TIMES)
     kept = _read_times(_KEPT_TIMES).get(chosen, {})
+    _remove_damaged_lock(ROOT / "dvc.lock")
     progress = _Progress(_stages(), times.get(chosen, {}), kept)
     try:
         return _run_dvc(progress, _FIRST) or _run_dvc(progress)
@@ -68,6 +69,22 @@ def run_pipeline(profile: str | None) -> int:
         return _INTERRUPTED
     finally:
         replace_text(_TIMES, json.dumps({**times, chosen: progress.times_s}, indent=1) + "\n")
+
+
+def _remove_damaged_lock(lock: Path) -> None:
+    """Remove DVC's record of finished stages if DVC was killed while it wrote it."""
+    if not lock.exists():
+        return
+    try:
+        content = yaml.safe_load(lock.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError):
+        content = None
+    if not isinstance(content, dict) or "schema" not in content:
+        lock.unlink()
+        _print(
+            f"{lock.name} was damaged when DVC was killed: removed; stages run again, finished "
+            "measurements are in results/store"
+        )
 
 
 def keep_times() -> Path:

@@ -11,18 +11,22 @@ CONFIDENCE = 0.95
 NORMAL_QUANTILE = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 
 
+def student_quantile(count: int) -> float:
+    """Return the half width of the interval of a mean of `count` values, in standard errors."""
+    # It takes a seventh of a second to import; commands that only read results do not need it.
+    from scipy.special import stdtrit
+
+    return float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
+
+
 def half_width(values: Sequence[float]) -> float:
     """Return half of the confidence interval of the mean of independent values, by Student's t.
 
     The level is `CONFIDENCE`. The half width is infinite for fewer than two values.
     """
-    # It takes a seventh of a second to import; commands that only read results do not need it.
-    from scipy.special import stdtrit
-
     if len(values) < 2:
         return math.inf
-    quantile = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
-    return quantile * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return student_quantile(len(values)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
 def reached_target_precision(values: Sequence[float], half_interval: float) -> bool:

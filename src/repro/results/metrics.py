@@ -7,12 +7,13 @@ ratios. `docs/reference/quantities.md` defines each quantity.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 import xarray as xr
 
 from repro.catalog.phases import COMMUNICATION
-from repro.observe.precision import CONFIDENCE
+from repro.observe.precision import CONFIDENCE, NORMAL_QUANTILE, student_quantile
 
 _RESAMPLES = 1000
 
@@ -166,13 +167,18 @@ def resample(results: xr.Dataset) -> xr.Dataset:
     protocols were recorded interleaved. The generator is seeded: the same data give the same
     intervals. Dimension `iteration` shrinks to one, the mean of the draw, and `resample` is new.
     So every quantity above can be computed for all resamples at once.
+
+    Draws from n values vary less than their mean does: by sqrt(1 - 1/n), and by the quantile of a
+    normal distribution over Student's. Deviations from the mean are larger by both, so that the
+    interval of a mean is that of `half_width`.
     """
     recorded = results["iteration_time_s"].notnull().any("rank").sum("iteration")
     most = results.sizes["iteration"]
     weights = xr.zeros_like(recorded, dtype=float)
     for count in np.unique(recorded.values[recorded.values > 0]).tolist():
         draws = np.random.default_rng(0).multinomial(count, [1 / count] * count, size=_RESAMPLES)
-        padded = np.pad(draws / count, ((0, 0), (0, most - count)))
+        deviations = (draws - 1) / count * _small_sample_factor(count)
+        padded = np.pad(1 / count + deviations, ((0, 0), (0, most - count)))
         drawn = xr.DataArray(padded, dims=("resample", "iteration"))
         weights = weights + drawn * (recorded == count)
     needed = results.drop_dims(["sample", "span", "message", "call"], errors="ignore").drop_vars(
@@ -185,6 +191,13 @@ def resample(results: xr.Dataset) -> xr.Dataset:
             else values
         )
     )
+
+
+def _small_sample_factor(count: int) -> float:
+    """Return how much larger the interval of a mean is than that of draws; 1 for one value."""
+    if count == 1:
+        return 1.0
+    return student_quantile(count) / NORMAL_QUANTILE / sqrt(1 - 1 / count)
 
 
 def _drawn(values: xr.DataArray, weights: xr.DataArray) -> xr.DataArray:

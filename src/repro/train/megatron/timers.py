@@ -1,8 +1,14 @@
-"""Timers of Megatron-Core that list the running ones."""
+"""Timers of Megatron-Core that list the running ones, on a clock that does not jump."""
 
+import time
+from types import SimpleNamespace
 from typing import Any
 
+from megatron.core import timers
 from megatron.core.timers import Timer, Timers
+
+# Megatron-Core reads the wall clock, which may be set during a measurement.
+timers.time = SimpleNamespace(time=time.monotonic)
 
 
 class RunningTimers(Timers):  # type: ignore[misc]

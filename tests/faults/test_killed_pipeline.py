@@ -30,17 +30,17 @@ pytestmark = [pytest.mark.testbed, pytest.mark.slow]
 
 _MOMENTS = int(os.environ.get("REPRO_FAULT_MOMENTS", "1"))
 _SEED = int(os.environ.get("REPRO_FAULT_SEED", "1"))
-_LONGEST_S = 25.0
 _COMMAND = "/proc/{}/cmdline"
-# By way of ending it: the command line of the process that gets the signal has this.
+# By way of ending it: a part of the command line of the process that is ended, the signal (None: its
+# terminal closes), and the latest moment after its start.
 _WAYS = {
-    "Ctrl-C": ("repro pipeline", signal.SIGINT),
-    "SIGTERM": ("repro pipeline", signal.SIGTERM),
-    "closed terminal": ("repro pipeline", None),
-    "SIGKILL": ("repro pipeline", signal.SIGKILL),
-    "DVC killed": ("dvc --wait-for-lock repro", signal.SIGKILL),
-    "measurement killed": ("repro measure", signal.SIGKILL),
-    "kernel killed": ("ipykernel_launcher", signal.SIGKILL),
+    "Ctrl-C": ("repro pipeline", signal.SIGINT, 25.0),
+    "SIGTERM": ("repro pipeline", signal.SIGTERM, 25.0),
+    "closed terminal": ("repro pipeline", None, 25.0),
+    "SIGKILL": ("repro pipeline", signal.SIGKILL, 25.0),
+    "DVC killed": ("dvc --wait-for-lock repro", signal.SIGKILL, 25.0),
+    "measurement killed": ("repro measure", signal.SIGKILL, 6.0),
+    "kernel killed": ("ipykernel_launcher", signal.SIGKILL, 2.0),
 }
 # One of each kind of stage; `measure` and `notebook` have more of the same.
 _STUDY = "communication"
@@ -55,9 +55,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's clone whose pipeline has one stage of each kind, without git."""
     folder = tmp_path_factory.mktemp("a clone")
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
-    for name in filter(None, listed.stdout.decode().split("\0")):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, folder / name)
+    for name in listed.stdout.decode().split("\0"):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
     stages = yaml.safe_load((folder / "dvc.yaml").read_text())
     for name in set(stages["stages"]) - set(_STAGES):
         del stages["stages"][name]
@@ -135,9 +136,9 @@ def _finished(project: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in (project / "results/store").glob("*.nc")}
 
 
-def _end(way: str, terminal: _Terminal, after_s: float) -> None:
-    """End the pipeline in one of the ways `after_s` seconds after the process is there."""
-    command, number = _WAYS[way]
+def _end(way: str, terminal: _Terminal, moment: float) -> None:
+    """End the pipeline in one of the ways, after a fraction of the time until its latest moment."""
+    command, number, latest_s = _WAYS[way]
 
     def victims() -> list[int]:
         pid = terminal.process.pid
@@ -146,7 +147,7 @@ def _end(way: str, terminal: _Terminal, after_s: float) -> None:
         ]
 
     wait_until(lambda: terminal.process.poll() is not None or victims())
-    end = time.monotonic() + after_s
+    end = time.monotonic() + moment * latest_s
     while terminal.process.poll() is None and time.monotonic() < end:
         time.sleep(0.02)
     if number is None:
@@ -161,7 +162,7 @@ def test_a_pipeline_that_is_ended_anywhere_goes_on(project: Path) -> None:
     finished: dict[Path, bytes] = {}
     for way in chosen.sample(list(_WAYS) * _MOMENTS, len(_WAYS) * _MOMENTS):
         with _pipeline(project) as terminal:
-            _end(way, terminal, chosen.uniform(0.0, _LONGEST_S))
+            _end(way, terminal, chosen.random())
             status = terminal.process.wait(PATIENCE_S)
             wait_until(lambda: not _of(project), lambda: _of(project))
         print(f"{way}: status {status}, {len(_finished(project))} results", file=sys.stderr)
