@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import background
 import numpy as np
 import pytest
 import xarray as xr
@@ -15,8 +16,6 @@ from hypothesis import settings
 from hypothesis.configuration import set_hypothesis_home_dir
 from made_up import made_up_experiment
 from rank_pool import RankPool
-
-from repro import background
 
 pytest_plugins = ["browsing"]
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
 from waiting import PATIENCE_S
 
 from repro.processes import map_in_order, process_pool
@@ -24,28 +23,6 @@ with processes.process_pool(1) as pool:
     pool.submit(abs, 1)
     os.kill(os.getpid(), signal.SIGKILL)
 """
-
-
-_IN_BACKGROUND = """
-import os
-from pathlib import Path
-from repro.launch.request import PoolSpec
-from repro.launch.ranks.pool import open_pool
-from repro.background import run_in_background
-run_in_background()
-with open_pool(PoolSpec(topology=None, ranks=1, cores=None)) as session:
-    for pid in (os.getpid(), session._supervisor.pid):
-        share = Path(f"/proc/{pid}/autogroup")
-        idle = os.sched_getscheduler(pid) == os.SCHED_IDLE
-        print(os.getsid(pid) == pid, idle, share.read_text().split()[-1] if share.exists() else 19)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="other kernels have nice values only")
-def test_ranks_of_a_background_process_are_background_sessions() -> None:
-    result = subprocess.run([sys.executable, "-c", _IN_BACKGROUND], capture_output=True, text=True)
-    assert result.stdout.splitlines() == ["True True 19"] * 2, result.stderr
 
 
 def test_no_more_items_are_in_flight_than_the_bound() -> None:

@@ -31,8 +31,8 @@ pytestmark = [pytest.mark.testbed, pytest.mark.slow]
 _MOMENTS = int(os.environ.get("REPRO_FAULT_MOMENTS", "1"))
 _SEED = int(os.environ.get("REPRO_FAULT_SEED", "1"))
 _COMMAND = "/proc/{}/cmdline"
-# By way of ending it: a part of the command line of the process that is ended, the signal (None: its
-# terminal closes), and the latest moment after its start.
+# By way of ending it: a part of the command line of the process that is ended, the signal (None:
+# its terminal closes), and the latest moment after its start.
 _WAYS = {
     "Ctrl-C": ("repro pipeline", signal.SIGINT, 25.0),
     "SIGTERM": ("repro pipeline", signal.SIGTERM, 25.0),
@@ -88,26 +88,26 @@ class _Terminal:
 
 
 @contextmanager
-def _pipeline(project: Path) -> Iterator[_Terminal]:
+def _pipeline(project: Path, errors: str = "errors") -> Iterator[_Terminal]:
     controller, end = pty.openpty()
 
     def own_terminal() -> None:
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
-    with (project / "errors").open("wb") as errors:
+    with (project / errors).open("wb") as file:
         process = subprocess.Popen(
             [Path(sys.executable).with_name("repro"), "pipeline", "ci"],
             cwd=project,
             env={**os.environ, "PYTHONPATH": str(project / "src")},
             stdin=end,
             stdout=end,
-            stderr=errors,
+            stderr=file,
             preexec_fn=own_terminal,
         )
     os.close(end)
     Thread(target=_drain, args=(controller,), daemon=True).start()
-    terminal = _Terminal(process, controller, project / "errors")
+    terminal = _Terminal(process, controller, project / errors)
     try:
         yield terminal
     finally:
@@ -179,3 +179,11 @@ def test_a_pipeline_that_is_ended_anywhere_goes_on(project: Path) -> None:
     assert finished.items() <= _finished(project).items()
     assert not list(project.rglob("*.tmp"))
     assert not _of(project)
+
+
+def test_two_pipelines_in_one_clone_wait_for_each_other(project: Path) -> None:
+    shutil.rmtree(project / "results")
+    with _pipeline(project) as one, _pipeline(project, "other errors") as other:
+        for terminal in (one, other):
+            assert terminal.process.wait(2 * PATIENCE_S) == 0, terminal.said
+    assert _finished(project) and (project / f"results/notebooks/{_STUDY}.ipynb").exists()

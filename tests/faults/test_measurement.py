@@ -88,8 +88,6 @@ def _stored(project: Path) -> dict[str, bytes]:
     ("kind", "number"),
     [
         ("measurement", signal.SIGINT),
-        ("measurement", signal.SIGTERM),
-        ("measurement", signal.SIGHUP),
         ("measurement", signal.SIGKILL),
         ("supervisor", signal.SIGKILL),
         ("rank", signal.SIGKILL),

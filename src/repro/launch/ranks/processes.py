@@ -17,14 +17,15 @@ from repro.processes import fork_server
 from repro.results.outcome import OutOfMemory
 from repro.testbed.links import Network
 
-# Modules that are loaded once before ranks are forked. Otherwise the first dataset and the first
-# optimizer would load the last two in each rank.
+# Modules that are loaded once before ranks are forked. Otherwise the first dataset, the first
+# optimizer and the first interval would load the last three in each rank, and count as its memory.
 PRELOADED = [
     "repro.train.megatron.uncompiled",
     "repro.train.run",
     "repro.train.megatron.groups",
     "megatron.core.datasets.helpers",
     "torch._dynamo",
+    "scipy.special",
 ]
 _LOG_LINES = 5
 _MESSAGES_S = 1.0

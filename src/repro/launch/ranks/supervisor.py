@@ -19,7 +19,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from repro.background import is_background, run_in_background
 from repro.collectives.records import SweepRecord
 from repro.errors import NotRunHere, ReproError
 from repro.launch.messages import Failure, Join, MeasurePasses, Ready, Waiting
@@ -270,8 +269,6 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # SIGTERM cleans up like the end of the pipe does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    if is_background():
-        run_in_background()
     with Connection(int(sys.argv[1])) as user:
         try:
             supervise(user)

@@ -33,10 +33,5 @@ def run_in_background() -> None:
             time.sleep(0.1)
 
 
-def is_background() -> bool:
-    """Return whether this process has idle priority, set by itself or inherited."""
-    return sys.platform == "linux" and os.sched_getscheduler(0) == os.SCHED_IDLE
-
-
 if __name__ == "__main__":
     run_in_background()
