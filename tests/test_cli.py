@@ -155,3 +155,12 @@ def test_a_notebook_refuses_an_unknown_protocol_in_one_line(tmp_path: Path) -> N
     assert result.returncode != 0
     last = result.stderr.strip().splitlines()[-1]
     assert last == ("ReproError: unknown protocol 'quic'; choose from: rdma, ipoib, tcp, all")
+
+
+def test_ctrl_c_while_modules_are_loaded_is_no_traceback(tmp_path: Path) -> None:
+    interrupt = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+    (tmp_path / "typer.py").write_text(interrupt)
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"}
+    command = [sys.executable, "-m", "repro", "--version"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")

@@ -65,7 +65,9 @@ def run_pipeline(profile: str | None) -> int:
     progress = _Progress(_stages(), times.get(chosen, {}), kept)
     try:
         return _run_dvc(progress, _FIRST) or _run_dvc(progress)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupted:
+        if interrupted.args in ((), (signal.SIGINT,)):
+            raise
         return _INTERRUPTED
     finally:
         replace_text(_TIMES, json.dumps({**times, chosen: progress.times_s}, indent=1) + "\n")
@@ -192,8 +194,8 @@ def _run_dvc(progress: _Progress, *targets: str) -> int:
 def _started(command: list[str]) -> Iterator["subprocess.Popen[str]"]:
     """Run a command in its own session, and terminate it when this process is signalled.
 
-    A signal raises KeyboardInterrupt here and is passed on, so that neither outlives the other. If
-    one is killed, the kernel or this process terminates the other.
+    A signal raises KeyboardInterrupt here, so that neither outlives the other. If one is killed,
+    the kernel or this process terminates the other.
     """
     received: list[int] = []
     started = False
@@ -219,19 +221,15 @@ def _started(command: list[str]) -> Iterator["subprocess.Popen[str]"]:
         )
     except FileNotFoundError:
         raise ReproError("dvc is not on the PATH; fix: source .venv/bin/activate") from None
-    number = signal.SIGTERM
     try:
         started = True
         if received:
             raise KeyboardInterrupt(*received)
         yield process
-    except KeyboardInterrupt as interrupted:
-        number = signal.Signals(interrupted.args[0])
-        raise
     finally:
         # Stages of a DVC that was killed are still in its group.
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
+            os.killpg(process.pid, signal.SIGTERM)
         process.wait()
 
 
