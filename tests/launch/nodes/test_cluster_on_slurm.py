@@ -169,16 +169,16 @@ def test_daemons_that_do_not_answer_for_a_while_cost_nothing(
     selection = f"select('strong_scaling', 'cluster', 'tcp', '{models}', 2, 'default')"
     client = project.get_results(selection)
     project.wait_for(lambda: len(project.finished()) >= 1)
-    before = project.finished()
+    before, folder = project.finished(), tmp_path / "results/logs/strong_scaling/2nodes"
+    job = (folder / "job").read_text()
+    assert folder.stat().st_mode & 0o777 == 0o700
     with slurm.stopped("slurmctld"), slurm.stopped("slurmd"):
         time.sleep(SLURMD_TIMEOUT_S / 2)
     code, errors = _ended(client)
     assert code == 0, errors[-3000:]
     assert before.items() <= project.finished().items() and len(project.finished()) == 2
-    shown = slurm.job((tmp_path / "results/logs/strong_scaling/2nodes/job").read_text())
+    shown = slurm.job(job)
     assert shown["JobState"] == "COMPLETED" and shown["Restarts"] == "0"
-    job_folder = tmp_path / "results/logs/strong_scaling/2nodes"
-    assert job_folder.stat().st_mode & 0o777 == 0o700
 
 
 def _other_node(slurm: SlurmTestbed, job: str) -> str:
