@@ -134,16 +134,26 @@ def test_the_weak_scaling_notebook_runs_on_four_nodes(
     assert len(list((tmp_path / "results/logs/weak_scaling/4nodes").rglob("rank*.log"))) == 8
 
 
-def test_a_failing_node_costs_the_running_configuration_only(
-    tmp_path: Path, enwiki: Path, slurm: SlurmTestbed, too_long: "subprocess.Popen[str]"
-) -> None:
-    project = _Project(tmp_path, enwiki, slurm, nodes=2, gpus_per_node=1)
+_JOB_FOLDER = "results/logs/strong_scaling/2nodes"
+
+
+def _at_work(
+    folder: Path, corpus: Path, slurm: SlurmTestbed
+) -> tuple[_Project, "subprocess.Popen[str]", str]:
+    """Return a job of two configurations on two nodes when the first is finished, and its id."""
+    project = _Project(folder, corpus, slurm, nodes=2, gpus_per_node=1)
     models = "gpt2-medium,bert-large"
     selection = f"select('strong_scaling', 'cluster', 'tcp', '{models}', 2, 'default')"
     client = project.get_results(selection)
     project.wait_for(lambda: len(project.finished()) >= 1)
+    return project, client, (folder / _JOB_FOLDER / "job").read_text()
+
+
+def test_a_failing_node_costs_the_running_configuration_only(
+    tmp_path: Path, enwiki: Path, slurm: SlurmTestbed, too_long: "subprocess.Popen[str]"
+) -> None:
+    project, client, job = _at_work(tmp_path, enwiki, slurm)
     before = project.finished()
-    job = (tmp_path / "results/logs/strong_scaling/2nodes/job").read_text()
     # Not the node of the batch script, which sees ranks fail before Slurm sees the node fail.
     victim = int(_other_node(slurm, job).removeprefix("node"))
     slurm.kill_node(victim)
@@ -155,7 +165,7 @@ def test_a_failing_node_costs_the_running_configuration_only(
     assert bool(dataset["iteration_time_s"].isel(rank=0).notnull().all())
     shown = slurm.job(job)
     assert shown["JobState"] == "COMPLETED" and shown["Restarts"] == "1"
-    logs = tmp_path / "results/logs/strong_scaling/2nodes"
+    logs = tmp_path / _JOB_FOLDER
     for path, written in before.items():
         assert path.stat().st_mtime_ns == written
     assert len(list(logs.glob("*/step0.pkl"))) == 2
@@ -164,14 +174,9 @@ def test_a_failing_node_costs_the_running_configuration_only(
 def test_daemons_that_do_not_answer_for_a_while_cost_nothing(
     tmp_path: Path, enwiki: Path, slurm: SlurmTestbed, too_long: "subprocess.Popen[str]"
 ) -> None:
-    project = _Project(tmp_path, enwiki, slurm, nodes=2, gpus_per_node=1)
-    models = "gpt2-medium,bert-large"
-    selection = f"select('strong_scaling', 'cluster', 'tcp', '{models}', 2, 'default')"
-    client = project.get_results(selection)
-    project.wait_for(lambda: len(project.finished()) >= 1)
-    before, folder = project.finished(), tmp_path / "results/logs/strong_scaling/2nodes"
-    job = (folder / "job").read_text()
-    assert folder.stat().st_mode & 0o777 == 0o700
+    project, client, job = _at_work(tmp_path, enwiki, slurm)
+    before = project.finished()
+    assert (tmp_path / _JOB_FOLDER).stat().st_mode & 0o777 == 0o700
     with slurm.stopped("slurmctld"), slurm.stopped("slurmd"):
         time.sleep(SLURMD_TIMEOUT_S / 2)
     code, errors = _ended(client)
