@@ -128,7 +128,7 @@ def _fill(folder: Path) -> None:
 
 
 def _read_only(folder: Path) -> None:
-    subprocess.run(["mount", "-o", "remount,ro", str(folder.parent)], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", str(folder.parent)], check=True)
 
 
 def _unwritable(folder: Path) -> None:
