@@ -17,6 +17,12 @@ def descendants(pid: int) -> list[int]:
     return children + [descendant for child in children for descendant in descendants(child)]
 
 
+def found_by_command(pid: int, part: str) -> list[int]:
+    """A process and all it started whose command lines have this part."""
+    started = (pid, *descendants(pid))
+    return [one for one in started if part in read(Path(f"/proc/{one}/cmdline"))]
+
+
 def read(path: Path) -> str:
     """A file of /proc; nothing if its process has ended."""
     try:

@@ -38,10 +38,10 @@ def temporary_sibling(path: Path) -> Path:
         A hidden file name that no other process chooses.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    owner = f"{socket.gethostname()}-{os.getpid()}"
-    for left in path.parent.glob(f".*.{socket.gethostname()}-*.*.tmp"):
+    host = socket.gethostname()
+    for left in path.parent.glob(f".*.{host}-*.*.tmp"):
         _remove_if_left(left)
-    return path.with_name(f".{path.name}.{owner}.{secrets.token_hex(4)}.tmp")
+    return path.with_name(f".{path.name}.{host}-{os.getpid()}.{secrets.token_hex(4)}.tmp")
 
 
 def _remove_if_left(temporary: Path) -> None:

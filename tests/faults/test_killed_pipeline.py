@@ -21,7 +21,7 @@ from threading import Thread
 
 import pytest
 import yaml
-from left_behind import descendants, left_behind, read, wait_until_clean
+from left_behind import found_by_command, left_behind, read, wait_until_clean
 from waiting import PATIENCE_S, wait_until
 
 from repro.paths import ROOT
@@ -30,7 +30,6 @@ pytestmark = [pytest.mark.testbed, pytest.mark.slow]
 
 _MOMENTS = int(os.environ.get("REPRO_FAULT_MOMENTS", "1"))
 _SEED = int(os.environ.get("REPRO_FAULT_SEED", "1"))
-_COMMAND = "/proc/{}/cmdline"
 # By way of ending it: a part of the command line of the process that is ended, the signal (None:
 # its terminal closes), and the latest moment after its start.
 _WAYS = {
@@ -141,10 +140,7 @@ def _end(way: str, terminal: _Terminal, moment: float) -> None:
     command, number, latest_s = _WAYS[way]
 
     def victims() -> list[int]:
-        pid = terminal.process.pid
-        return [
-            one for one in (pid, *descendants(pid)) if command in read(Path(_COMMAND.format(one)))
-        ]
+        return found_by_command(terminal.process.pid, command)
 
     wait_until(lambda: terminal.process.poll() is not None or victims())
     end = time.monotonic() + moment * latest_s

@@ -13,7 +13,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from left_behind import descendants, left_behind, read, wait_until_clean
+from left_behind import found_by_command, left_behind, wait_until_clean
 from made_up import made_up_computing
 from waiting import PATIENCE_S
 
@@ -72,12 +72,7 @@ def _start(project: Path) -> "subprocess.Popen[str]":
 def _victims(process: "subprocess.Popen[str]", kind: str) -> list[int]:
     if kind == "measurement":
         return [process.pid]
-    found = [
-        pid
-        for pid in descendants(process.pid)
-        if _VICTIMS[kind] in read(Path(f"/proc/{pid}/cmdline"))
-    ]
-    return found[-1:]
+    return found_by_command(process.pid, _VICTIMS[kind])[-1:]
 
 
 def _stored(project: Path) -> dict[str, bytes]:
